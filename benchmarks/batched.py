@@ -125,8 +125,8 @@ def pairs(
         "loop on cpu": rounds_of(Loop(module, layout, client_data), module, clients.count, recipe),
     }
     for memory in given.memory:
-        for way, products in ways.items():
-            engine = Vectorized(module, layout, client_data, device=given.device, memory=memory, products=products)
+        for way, im2col in ways.items():
+            engine = Vectorized(module, layout, client_data, device=given.device, memory=memory, im2col=im2col)
             rounds[f"batched {way}, {memory / 2**20:.0f} MiB"] = rounds_of(engine, module, clients.count, recipe)
     times: dict[str, list[float]] = {name: [] for name in rounds}
     for pair in range(given.pairs + 2):

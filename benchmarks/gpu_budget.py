@@ -251,20 +251,20 @@ def federation(
     clients: int,
     samples: int,
     training: LocalTraining,
-    products: bool | None = None,
+    im2col: bool | None = None,
 ) -> Federation:
     """A federation of clients of equal size that does FedAvg, on the simulated device."""
     problem = problem_of(module, clients, training)
     client_data = ClientData(dataset, random_partition(dataset, clients, samples), seed=0)
-    engine = Vectorized(module, problem.layout, client_data, device="cuda", products=products)
+    engine = Vectorized(module, problem.layout, client_data, device="cuda", im2col=im2col)
     return Federation(engine, ALGORITHMS["fedavg"](), problem)
 
 
-def hundred(products: bool | None = None) -> list[Federation]:
+def hundred(im2col: bool | None = None) -> list[Federation]:
     """One hundred clients of the papers' CNN, whose convolutions are products or not."""
     dataset = noise(100 * 501)
     module = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
-    return [federation(module, dataset, 100, 500, LocalTraining(epochs=1, batch=50, lr=0.05), products)]
+    return [federation(module, dataset, 100, 500, LocalTraining(epochs=1, batch=50, lr=0.05), im2col)]
 
 
 def users() -> list[Federation]:
@@ -296,7 +296,7 @@ def vgg16() -> list[Federation]:
 
 JOBS = {
     "hundred": Job("100 clients of 500 images, the papers' CNN, batch 50", 1, 100, hundred),
-    "groups": Job("the same with convolutions in groups", 1, 100, partial(hundred, products=False)),
+    "groups": Job("the same with convolutions in groups", 1, 100, partial(hundred, im2col=False)),
     "users": Job("1000 users of 50 images, 50 in a round, 1.6 million weights, batch 10", 1500, 50, users),
     "seeds": Job("5 algorithms, 5 seeds, 20 clients of 500 images, the papers' CNN, batch 50", 5, 20, seeds),
     "vgg16": Job("LayerCFL's exhibit: 20 clients of 270 images, VGG16, Adam, batch 50", 50, 20, vgg16),

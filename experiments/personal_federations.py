@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,9 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "strata_best": {"algorithm": {"name": "strata"}, "personal": {"method": "best"}},
 }
 """The tables of the methods, by name."""
+
+WITH_GROUPS: Mapping[str, Mapping[str, Any]] = {**METHODS, "oracle": {"algorithm": {"name": "oracle"}}}
+"""The same for federations whose true groups are known."""
 
 
 def _fashion(partition: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,11 +68,23 @@ CASES: Mapping[str, Mapping[str, Any]] = {
 }
 """Experiments, by what they are."""
 
+WITHOUT_GROUPS = ("Fashion-MNIST, Dirichlet 0.3", "USC-HAD, 14 people")
+"""Those whose clients all differ."""
+
+
+def methods_of(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The methods of a case."""
+    return METHODS if name in WITHOUT_GROUPS else WITH_GROUPS
+
+
+def one(name: str, seed: int) -> dict[str, Any]:
+    """One federation of a case under each of its methods."""
+    return outcomes_of(CASES, methods_of(name), name, seed)
+
 
 def main() -> None:
     """Compute what is missing."""
-    conditions = {name: {"keys": keys, "methods": METHODS} for name, keys in CASES.items()}
-    one = partial(outcomes_of, CASES, METHODS)
+    conditions = {name: {"keys": keys, "methods": methods_of(name)} for name, keys in CASES.items()}
     run_study("personal_federations", __doc__, conditions, one, federations=5)
 
 

@@ -269,12 +269,13 @@ def hidden() -> str:
         runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]
         if runs:
             accuracy = (
-                f"{mean(run[method]['acc_client'] for run in runs):.3f}" for method in personal_federations.METHODS
+                f"{mean(run[method]['acc_client'] for run in runs):.3f}" if method in runs[0] else "-"
+                for method in personal_federations.WITH_GROUPS
             )
             clusters = ", ".join(str(run["strata_best"]["clusters"]) for run in runs)
             rows.append((name, *accuracy, clusters))
-    head = "federation | alone | FedAvg | Strata | Strata + `best` | its clusters, by seed"
-    return table(head, rows or [("all federations", MISSING, *[""] * 4)])
+    head = "federation | alone | FedAvg | Strata | Strata + `best` | oracle | clusters of Strata + `best`, by seed"
+    return table(head, rows or [("all federations", MISSING, *[""] * 5)])
 
 
 ROBUSTNESS: Mapping[str, Callable[..., str]] = {

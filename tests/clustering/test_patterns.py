@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedstrata.clustering import centred, contrast, likeness, propose
-from fedstrata.clustering.patterns import agreement, sharpened, unit
+from fedstrata.clustering.patterns import sharpened, unit, z_of_patterns
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -48,7 +48,7 @@ def test_two_pairs_are_as_sharp_as_they_can_be() -> None:
     """Strengths of the pattern: 4/3 along (1, 1, -1, -1), and -2/3 twice; the latter go, and centring restores it."""
     pattern = centred(groups(2, 2))
     assert torch.allclose(unit(sharpened(pattern)), unit(pattern))
-    assert float(agreement(unit(pattern), unit(pattern))) == pytest.approx(2**0.5)
+    assert float(z_of_patterns(unit(pattern), unit(pattern))) == pytest.approx(2**0.5)
 
 
 def test_sharpening_fades_noise() -> None:

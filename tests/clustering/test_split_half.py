@@ -16,7 +16,7 @@ from fedstrata.clustering import (
     split_half_test,
     unusable_updates,
 )
-from fedstrata.clustering.patterns import agreement, unit
+from fedstrata.clustering.patterns import unit, z_of_patterns
 
 few = settings(deadline=None, max_examples=20)
 
@@ -77,7 +77,7 @@ def test_the_floor_is_the_share_of_permutations_that_keep_two_equal_groups(m: in
 def test_z_has_mean_0_and_variance_1_over_all_permutations_whatever_the_patterns() -> None:
     first, second = (unit(centred(noise(6, seeded(seed))[0] ** 3)) for seed in (1, 2))
     orders = torch.tensor(list(permutations(range(6))))
-    heights = agreement(first.expand(720, 6, 6), second[orders[:, :, None], orders[:, None, :]])
+    heights = z_of_patterns(first.expand(720, 6, 6), second[orders[:, :, None], orders[:, None, :]])
     assert float(heights.mean()) == pytest.approx(0, abs=1e-12)
     assert float(heights.square().mean()) == pytest.approx(1)
     found = split_half_test(first[None], second[None], seeded(), level=0.2)

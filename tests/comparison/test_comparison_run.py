@@ -134,9 +134,9 @@ def test_seeds_are_one_batch_as_far_as_there_is_room(tmp_path: Path, monkeypatch
     """Room for the digits, 1797 x 64 numbers, and the updates of one run of 8 clients and 1,210 weights, twice each."""
     seeds, begin = list[list[int]](), ComparisonProgress.begin
 
-    def noted(race: ComparisonProgress, running: Sequence[int], names: tuple[str, ...] = ()) -> None:
+    def noted(progress: ComparisonProgress, running: Sequence[int], names: tuple[str, ...] = ()) -> None:
         seeds.append(list(running))
-        begin(race, running, names)
+        begin(progress, running, names)
 
     monkeypatch.setattr(ComparisonProgress, "begin", noted)
     monkeypatch.setitem(BATCH_BYTES, "cpu", 4 * 2 * (1797 * 64 + 8 * 1210))
@@ -196,8 +196,8 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
     expected = whole(engine, (0, 1))
     show = ComparisonProgress.show
 
-    def interrupted(race: ComparisonProgress, round: int, share: float) -> None:
-        show(race, round, share)
+    def interrupted(progress: ComparisonProgress, round: int, share: float) -> None:
+        show(progress, round, share)
         if round == 2:
             signal.raise_signal(signal.SIGINT)
 

@@ -16,7 +16,7 @@ from fedstrata.core import (
     aggregate,
     fixed_clusters,
 )
-from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed, clipped, gaussian_noise
+from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed, clip_to_norm, gaussian_noise
 from fedstrata.testing import toy_problem
 
 LAYOUT = Layout((TensorSpec("a.weight", "a", "linear", (2,)), TensorSpec("b.weight", "b", "linear", (1,))))
@@ -29,9 +29,9 @@ def rows(**updates: list[float]) -> Rows:
 
 
 def test_an_update_is_scaled_down_to_the_largest_norm_and_never_up() -> None:
-    assert clipped(torch.tensor([6.0, 8.0]), 5.0).tolist() == [3.0, 4.0]  # norm 10
-    assert clipped(torch.tensor([0.3, 0.4]), 5.0).tolist() == pytest.approx([0.3, 0.4])
-    assert clipped(torch.zeros(2), 5.0).tolist() == [0.0, 0.0]
+    assert clip_to_norm(torch.tensor([6.0, 8.0]), 5.0).tolist() == [3.0, 4.0]  # norm 10
+    assert clip_to_norm(torch.tensor([0.3, 0.4]), 5.0).tolist() == pytest.approx([0.3, 0.4])
+    assert clip_to_norm(torch.zeros(2), 5.0).tolist() == [0.0, 0.0]
 
 
 def test_a_cluster_moves_by_the_sum_of_clipped_updates_over_the_number_of_its_members() -> None:

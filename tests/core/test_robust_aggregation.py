@@ -179,12 +179,12 @@ def test_buckets_are_means_of_members_of_one_cluster() -> None:
     assert not len(robust.bucketed(nobody, weights[:0], labels[:0], 3, draw)[0].clients)
 
 
-def test_memory_is_bounded_by_stretches_and_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_by_chunks_and_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(3)
     updates = Rows(torch.arange(6), torch.randn(6, 41, generator=draw))
     everyone = torch.zeros(6, dtype=torch.int64)
     for rule in RULES.values():
         whole = rule(updates, torch.ones(6), everyone, 1)
-        monkeypatch.setattr(robust, "_STRETCH_VALUES", 30)  # five columns of six clients
+        monkeypatch.setattr(robust, "_CHUNK_VALUES", 30)  # five columns of six clients
         torch.testing.assert_close(rule(updates, torch.ones(6), everyone, 1), whole)
         monkeypatch.undo()

@@ -97,7 +97,7 @@ def test_what_is_picked_from_rows_is_the_same_in_memory_and_mapped(monkeypatch: 
     for budget in (2**30, 0):
         monkeypatch.setattr(rows, "IN_MEMORY", budget)
         given = some_rows()
-        found.append([given.of(ids), given.without(ids).values, given.only(columns).values])
+        found.append([given.of(ids), given.without(ids).values, given.take_columns(columns).values])
         found[-1].append(given.at(torch.tensor([3, 0])).values)
         found[-1].append(given.at(torch.tensor([True, False, False, True, True])).values)
         found[-1].append(given.without(given.clients).values)
@@ -120,13 +120,13 @@ def test_rows_by_position_keep_their_owners() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 30), st.integers(1, 3), st.integers(1, 9), st.integers(0, 10_000))
-def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, stretch: int, seed: int) -> None:
+def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, chunk: int, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     updates = Rows(torch.randperm(60, generator=draw)[:m], torch.randn(m, 9, generator=draw))
     weights, labels = torch.rand(m, generator=draw) + 0.1, torch.randint(0, k, (m,), generator=draw)
     whole = weighted_mean(updates, weights, labels, k)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregation, "_STRETCH_COLUMNS", stretch)
+        patch.setattr(aggregation, "_CHUNK_COLUMNS", chunk)
         assert torch.equal(weighted_mean(updates, weights, labels, k), whole)
 
 
@@ -145,12 +145,12 @@ def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own
 
     monkeypatch.setattr(aggregation, "ThreadPoolExecutor", Pool)
     monkeypatch.setattr(aggregation, "_MAX_THREADS", 8)
-    for stretch in (64, 200, 250):  # 16, 5 and 4 of them
-        monkeypatch.setattr(aggregation, "_STRETCH_COLUMNS", stretch)
+    for chunk in (64, 200, 250):  # 16, 5 and 4 of them
+        monkeypatch.setattr(aggregation, "_CHUNK_COLUMNS", chunk)
         assert torch.equal(weighted_mean(updates, weights, labels, 3), whole)
     assert pools == [8, 5]
     torch.set_num_threads(2)
-    monkeypatch.setattr(aggregation, "_STRETCH_COLUMNS", 64)
+    monkeypatch.setattr(aggregation, "_CHUNK_COLUMNS", 64)
     assert torch.equal(weighted_mean(updates, weights, labels, 3), whole) and len(pools) == 2
 
 

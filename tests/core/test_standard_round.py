@@ -18,7 +18,7 @@ from fedstrata.core import (
     fedavg_plan,
     fixed_clusters,
     initial_state,
-    selected,
+    members_in_cohort,
 )
 from fedstrata.errors import ContractError
 from fedstrata.testing import toy_problem
@@ -95,10 +95,10 @@ def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_asked() -> None:
 def test_who_was_not_drawn_was_not_asked() -> None:
     members = torch.tensor([True, False, True, True, False])
     report = Report(cohort=torch.tensor([1, 3, 4]))
-    assert selected(report, members).tolist() == [False, False, False, True, False]
-    assert selected(replace(report, cohort=None), members).tolist() == members.tolist()
+    assert members_in_cohort(report, members).tolist() == [False, False, False, True, False]
+    assert members_in_cohort(replace(report, cohort=None), members).tolist() == members.tolist()
     union = replace(report, cohort=torch.tensor([5]))  # the id of all data together
-    assert not selected(union, members).any()
+    assert not members_in_cohort(union, members).any()
 
 
 def test_groups_that_are_given_are_children_of_the_first_node() -> None:

@@ -41,7 +41,7 @@ def test_a_cluster_without_rows_gets_zeros() -> None:
 def test_rows_are_looked_up_by_client_id() -> None:
     rows = rows_of([9, 2, 5], [[9.0, 0.9], [2.0, 0.2], [5.0, 0.5]])
     assert rows.of(torch.tensor([2, 9])).tolist() == torch.tensor([[2.0, 0.2], [9.0, 0.9]]).tolist()
-    assert rows.only(torch.tensor([1])).values.tolist() == torch.tensor([[0.9], [0.2], [0.5]]).tolist()
+    assert rows.take_columns(torch.tensor([1])).values.tolist() == torch.tensor([[0.9], [0.2], [0.5]]).tolist()
     assert rows.of(torch.tensor([], dtype=torch.int64)).shape == (0, 2)
 
 

@@ -200,7 +200,7 @@ def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> No
     plan = plan_of(torch.stack([start, torch.full_like(start, torch.inf)]), task)
     for engine in (batched, loop):
         engine.run(plan)
-        assert engine.store.spoilt(1) == (0,)
+        assert engine.store.not_finite_clients(1) == (0,)
     assert all(values.isnan().all() for name, values in batched.store.tensors().items() if name.startswith("0/"))
 
 
@@ -278,10 +278,10 @@ class Odd(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("products", [False, True], ids=["groups", "products"])
-def test_any_network_of_the_user_equals_the_loop(products: bool) -> None:
+@pytest.mark.parametrize("im2col", [False, True], ids=["groups", "im2col"])
+def test_any_network_of_the_user_equals_the_loop(im2col: bool) -> None:
     torch.manual_seed(3)
-    loop, batched, layout, start = twins_of(Odd(), SIZES, products=products)
+    loop, batched, layout, start = twins_of(Odd(), SIZES, im2col=im2col)
     plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=RECIPES["momentum"]))
     assert_close(batched.run(plan), loop.run(plan))
     models = torch.stack([start, start * 1.1, start * 0.9])
@@ -339,13 +339,13 @@ def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
     assert_close(batched.run(own), Loop(network(True), layout, batched.client_data, precision="bfloat16").run(own), 0.1)
 
 
-@pytest.mark.parametrize("products", [False, True], ids=["groups", "products"])
-def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(products: bool) -> None:
+@pytest.mark.parametrize("im2col", [False, True], ids=["groups", "im2col"])
+def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(im2col: bool) -> None:
     """What comes before them is bfloat16 then; torch refused that beside their own float32."""
     torch.manual_seed(3)
     body = [nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)]
     module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 6, bias=False), nn.BatchNorm1d(6))
-    _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", products=products)
+    _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", im2col=im2col)
     loop = Loop(module, layout, batched.client_data, precision="bfloat16")
     plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=LocalTraining(batch=0, lr=0.01)))
     assert_close(batched.run(plan), loop.run(plan), tolerance=0.1)

@@ -16,19 +16,19 @@ from torch import nn
 
 from fedstrata.core import rows
 from fedstrata.engine import ClientData
-from fedstrata.engine.device import exact
+from fedstrata.engine.device import exact, pinned_rows
 from fedstrata.engine.vectorized.batches import (
     Resident,
     arrange,
     chunks,
     epoch_steps,
+    full_batches_and_rest,
     read_samples,
-    restore,
     sample_source,
-    split,
+    undo_arrange,
 )
-from fedstrata.engine.vectorized.cuda_graphs import Replay, landing, recorder, session
-from fedstrata.engine.vectorized.network import BATCH_BYTES, Dropout, Network, Products, budget, stand_ins
+from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, session
+from fedstrata.engine.vectorized.network import BATCH_BYTES, Dropout, Im2colConv2d, Network, budget, vmappable_copy
 from fedstrata.models import layout_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -42,7 +42,7 @@ lengths = st.lists(st.integers(1, 20), min_size=1, max_size=8)
 def test_every_client_takes_its_own_batches_in_order_and_none_of_others(
     sizes: list[int], batch: int, least: int
 ) -> None:
-    sizes = sorted(sizes, key=lambda size: split(size, batch), reverse=True)
+    sizes = sorted(sizes, key=lambda size: full_batches_and_rest(size, batch), reverse=True)
     orders = [100 * client + torch.arange(size) for client, size in enumerate(sizes)]
     table = arrange(orders, batch)
     taken: list[list[list[int]]] = [[] for _ in sizes]
@@ -53,9 +53,9 @@ def test_every_client_takes_its_own_batches_in_order_and_none_of_others(
     for order, found in zip(orders, taken, strict=True):
         batches = [part.tolist() for part in order.split(batch or len(order))]
         assert found == [part for part in batches if len(part) >= least]
-    edge = split(sizes[0], batch)[0] * batch
+    edge = full_batches_and_rest(sizes[0], batch)[0] * batch
     for order, row in zip(orders, table, strict=True):
-        assert torch.equal(restore(row, len(order), batch, edge), order)
+        assert torch.equal(undo_arrange(row, len(order), batch, edge), order)
 
 
 def test_clients_with_fewer_batches_drop_out() -> None:
@@ -114,8 +114,8 @@ def test_only_plain_convolutions_become_products() -> None:
     convs = [nn.Conv2d(2, 4, 3, **kind) for kind in kinds]
     parametrised = nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 4, 3))
     network = nn.Sequential(*convs, parametrised)
-    found = stand_ins(network, products=True)
-    assert [isinstance(layer, Products) for layer in found.children()] == [True, *[False] * 5]
+    found = vmappable_copy(network, im2col=True)
+    assert [isinstance(layer, Im2colConv2d) for layer in found.children()] == [True, *[False] * 5]
     assert found.state_dict().keys() == network.state_dict().keys() and isinstance(network[0], nn.Conv2d)
     images = torch.randn(3, 2, 7, 9)
     torch.testing.assert_close(found.get_submodule("0")(images), network[0](images))
@@ -125,12 +125,12 @@ def test_padded_products_are_those_of_images_with_a_margin_bit_for_bit() -> None
     conv, images = nn.Conv2d(3, 4, 3, padding=(1, 2)), torch.randn(2, 3, 7, 9)
     bare = nn.Conv2d(3, 4, 3)
     bare.load_state_dict(conv.state_dict())
-    assert torch.equal(Products(conv)(images), Products(bare)(nn.functional.pad(images, (2, 2, 1, 1))))
+    assert torch.equal(Im2colConv2d(conv)(images), Im2colConv2d(bare)(nn.functional.pad(images, (2, 2, 1, 1))))
 
 
 @pytest.mark.parametrize(("norm", "shape"), [(nn.BatchNorm1d(3), (4, 3)), (nn.BatchNorm2d(3), (4, 3, 2, 2))])
 def test_batch_norms_are_given_float32(norm: nn.Module, shape: tuple[int, ...]) -> None:
-    found, inputs = stand_ins(norm, products=True), torch.randn(shape, dtype=torch.bfloat16)
+    found, inputs = vmappable_copy(norm, im2col=True), torch.randn(shape, dtype=torch.bfloat16)
     assert found(inputs).dtype == torch.float32 and norm(inputs).dtype == torch.bfloat16
     assert torch.equal(found(inputs), norm(inputs.float()))
 
@@ -138,7 +138,7 @@ def test_batch_norms_are_given_float32(norm: nn.Module, shape: tuple[int, ...]) 
 def test_a_layer_that_is_used_twice_has_one_stand_in() -> None:
     drop = nn.Dropout(0.5)
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), drop, nn.Linear(4, 3), drop)
-    found = stand_ins(network, products=False)
+    found = vmappable_copy(network, im2col=False)
     assert isinstance(found.get_submodule("2"), Dropout) and found.get_submodule("2") is found.get_submodule("4")
     made = Network(network, layout_of(network), CPU, "float32", 1 << 20, False)
     assert made.salts == ["2.salt"]
@@ -383,7 +383,7 @@ def test_cuda_computes_exactly_in_a_session_and_as_the_user_wants_afterwards(
 
 def test_updates_that_do_not_fit_into_memory_are_not_pinned_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "IN_MEMORY", 0)
-    room = landing(CUDA, 2, 3)  # without the device, pinning would fail
+    room = pinned_rows(CUDA, 2, 3)  # without the device, pinning would fail
     assert room.shape == (2, 3) and not room.is_pinned()
 
 

@@ -69,7 +69,7 @@ def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: st
         for _ in range(3):
             found = engine.run(plan)
     # Not the loop: max pooling of noise may choose another pixel after rounding.
-    assert_close(found, Vectorized(module, layout, engine.client_data, products=True).run(plan))
+    assert_close(found, Vectorized(module, layout, engine.client_data, im2col=True).run(plan))
     assert any(note.kind == "replay" for note in gpu.notes)
 
 
@@ -106,7 +106,7 @@ def test_masks_of_dropout_are_as_without_a_device() -> None:
         _, engine, layout = twins(module, dataset(80), SIZES)
         plans = [plan_of(start[None], fit_of(layout, [[0]] * 5), round=round) for round in (1, 2, 3)]
         found = [engine.run(plan) for plan in plans]
-    plain = Vectorized(module, layout, engine.client_data, products=True)
+    plain = Vectorized(module, layout, engine.client_data, im2col=True)
     for plan, report in zip(plans, found, strict=True):
         assert_close(report, plain.run(plan))
 
@@ -207,7 +207,7 @@ def test_half_precision_multiplies_16_bits_and_keeps_weights_in_float32() -> Non
         for round in (1, 2, 3):
             plan = plan_of(start[None], fit_of(layout, [[0]] * 5), round=round)
             found = engine.run(plan)
-    plain = Vectorized(network(), layout, engine.client_data, precision="bfloat16", products=True)
+    plain = Vectorized(network(), layout, engine.client_data, precision="bfloat16", im2col=True)
     assert_close(found, plain.run(plan))
     products = [note for note in gpu.notes if note.flops]
     assert products and all(note.half for note in products)
@@ -267,7 +267,7 @@ def test_personal_tensors_are_waited_for_once_for_each_client() -> None:
             before = len(gpu.notes)
             engine.run(plan)
     loop.run(plan)
-    assert engine.store.spoilt(1) == loop.store.spoilt(1) == (0,)
+    assert engine.store.not_finite_clients(1) == loop.store.not_finite_clients(1) == (0,)
     assert all(values.untyped_storage().nbytes() == values.nbytes for values in engine.store.tensors().values())
     blocking = [note for note in gpu.notes[before:] if note.blocking and note.kind != "record"]
     assert [note.kind for note in blocking] == ["to host"] * 6  # of 5 clients, and whether they are finite

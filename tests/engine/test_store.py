@@ -55,7 +55,7 @@ def test_a_client_with_a_tensor_that_is_not_finite_has_none_until_it_stores_fini
     for client, bad in ((0, torch.nan), (1, 0.0), (2, torch.inf)):
         store.write(client, 1, {0: torch.tensor([1.0]), 1: torch.tensor([2.0])})
         store.write(client, 2, {0: torch.tensor([3.0]), 1: torch.tensor([4.0, bad])})
-    assert store.spoilt(2) == (0, 2) and store.spoilt(1) == store.spoilt(3) == ()
+    assert store.not_finite_clients(2) == (0, 2) and store.not_finite_clients(1) == store.not_finite_clients(3) == ()
     assert [len(store.read(client, before=3)) for client in range(3)] == [0, 2, 0]
     assert store.read(0, before=2)[1].tolist() == [2.0]  # round 2, run again, starts as it did
     store.write(0, 3, {0: torch.tensor([5.0]), 1: torch.tensor([6.0])})

@@ -56,7 +56,7 @@ def test_clients_that_were_led_astray_are_known() -> None:
     engine, loop = Parallel(SITE, Here(2)), Loop.at(SITE)
     for plan in (lost, rich(2)):
         assert same(engine.run(plan).results["fourth"].sizes, loop.run(plan).results["fourth"].sizes)
-    assert engine.store.spoilt(1) == loop.store.spoilt(1) != ()
+    assert engine.store.not_finite_clients(1) == loop.store.not_finite_clients(1) != ()
     assert same(engine.store.read(0, before=3), loop.store.read(0, before=3))
 
 

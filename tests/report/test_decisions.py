@@ -45,7 +45,7 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
         ("no_separation", {**SCAN, "bias_p": 0.001}, "20 clients in 1 round may still be there, and the bias of"),
         ("layer_chosen", SCAN, "95% of repeats without some of the clients choose it too; what kind of skew it is was"),
         ("p_above_level", {"p": 0.5, "level": 0.025, "round": 4.0}, "not split: p = 0.5, level 0.025 in round 4"),
-        ("groups_replicate", REPLICATED, "round 2, conv: the groups found in one part of the data are found again in"),
+        ("groups_replicate", REPLICATED, "round 2, conv: the groups found in one fold of the data are found again in"),
         (
             "groups_replicate",
             {**REPLICATED, "splits_inside": 2, "p_inside": 0.01, "level_inside": 0.02},

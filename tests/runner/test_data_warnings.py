@@ -196,7 +196,7 @@ def test_the_warning_is_in_the_run_on_the_page_in_the_folder_and_in_a_scan(
     assert "data.unit = 'trial'" in (tmp_path / "run" / "data.json").read_text()
     assert run.warnings == build_run(experiment).warnings
     lines: list[str] = []
-    scan_experiment(experiment, 2, lines.append)
+    scan_experiment(experiment, 2, warn=lines.append)
     assert "data.unit = 'trial'" in lines[0]
 
 

@@ -108,14 +108,14 @@ def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
 
 def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     line, text = shown(terminal=False)
-    race = ComparisonProgress(10, [3, 5], line)
-    race.begin([3])
-    race.note(3, "cfl", record(9))
-    race.begin([5])
-    race.show(0, 0.4)
-    race.note(5, "fedavg", record(1, acc_client=0.25))
-    race.note(5, "cfl", record(1, events=[{"kind": "split", "node": 0}]))
-    race.show(1, 0.314)
+    progress = ComparisonProgress(10, [3, 5], line)
+    progress.begin([3])
+    progress.note(3, "cfl", record(9))
+    progress.begin([5])
+    progress.show(0, 0.4)
+    progress.note(5, "fedavg", record(1, acc_client=0.25))
+    progress.note(5, "cfl", record(1, events=[{"kind": "split", "node": 0}]))
+    progress.show(1, 0.314)
     first, second = text.getvalue().splitlines()
     assert first == "run cfl-5, round 1: split node 0"
     assert second.startswith("seed 5 (2/2)  round  1/10  accuracy:  fedavg 25.0 %  cfl 50.0 %  jobs 31 %  ")
@@ -123,11 +123,11 @@ def test_a_comparison_has_one_line_for_all_algorithms() -> None:
 
 def test_a_comparison_of_several_seeds_at_once_shows_their_mean() -> None:
     line, text = shown(terminal=False)
-    race = ComparisonProgress(10, [3, 4, 5, 7], line)
-    race.begin([3, 4, 5, 7])
+    progress = ComparisonProgress(10, [3, 4, 5, 7], line)
+    progress.begin([3, 4, 5, 7])
     for seed, accuracy in zip((3, 4, 5, 7), (0.25, 0.5, 0.75, 0.9), strict=True):
-        race.note(seed, "fedavg", record(1, acc_client=accuracy))
-    race.show(1, 1.0)
+        progress.note(seed, "fedavg", record(1, acc_client=accuracy))
+    progress.show(1, 1.0)
     assert text.getvalue().startswith("seeds 3\u20135, 7 (4/4)  round  1/10  accuracy:  fedavg 60.0 %  jobs 100 %  ")
 
 

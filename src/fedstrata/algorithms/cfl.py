@@ -121,7 +121,7 @@ class CFL:
         min_split: The smallest number of members that must have answered for a cluster to be examined.
         split_guard: Whether a split-half test must confirm a proposed split. Then a cluster stays whole until the test
             has shown that its members differ; where it is cut does not change. For the test, members also train on
-            parts of their data in some rounds.
+            folds of their data in some rounds.
         alpha: The probability that the tests of one cluster ever confirm a split although its members do not differ.
             Each cluster has its own alpha.
     """
@@ -157,7 +157,7 @@ class CFL:
         )
 
     def plan(self, problem: Problem, state: CFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; for the split guard, in some rounds also on parts of its data."""
+        """Everyone trains the model of its cluster; for the split guard, in some rounds also on folds of its data."""
         return guard_plan(problem, state, state.guard, fedavg_plan(problem, state, cohort), self.alpha)
 
     def update(self, problem: Problem, state: CFLState, report: Report) -> tuple[CFLState, Diagnostics]:
@@ -169,7 +169,7 @@ class CFL:
             report,
             state.bipartition,
             state.guard,
-            compared=problem.layout.columns(problem.layout.select("all")),
+            compared=problem.layout.conv_and_linear,
             rules=SplitRules(first=self.first, quorum=self.quorum, min_split=self.min_split),
             examine=partial(self._examine, problem, state, stability),
             alpha=self.alpha,
@@ -184,7 +184,7 @@ class CFL:
         trigger = self._trigger(problem, state, stability, answers, cluster)
         if trigger.kind != MAY_SPLIT:
             return SplitDecision(trigger)
-        updates = answers.usable[cluster].updates.only(problem.layout.columns(problem.layout.select("all")))
+        updates = answers.usable[cluster].updates.take_columns(problem.layout.conv_and_linear)
         cosines = cosine(updates.values)
         matrix = Matrix(int(state.nodes[cluster]), "all", "dcos", updates.clients, cosines)
         return apply_theorem_1(matrix, find_cut(matrix, self.linkage), cosines, self.gamma, trigger.values)
@@ -193,16 +193,15 @@ class CFL:
         self, problem: Problem, state: CFLState, stability: Stability | None, answers: RoundAnswers, cluster: int
     ) -> Decision:
         """Whether a cluster may be split now, by its norms or by its stability."""
-        conv_and_linear = problem.layout.select("all")
         usable = answers.usable[cluster]
         if stability is not None:
-            epsilon = stability_threshold(self.epsilon, problem.training_of(state.round + 1).lr)
+            epsilon = stability_threshold(problem, state.round + 1, self.epsilon)
             thresholds = StabilityThresholds(epsilon, self.rho, self.members)
-            return stability_trigger(problem, usable, stability, thresholds, conv_and_linear)[0]
-        largest = answers.known.max_norms[cluster]
+            return stability_trigger(problem, usable, stability, thresholds, problem.layout.select("all"))[0]
+        largest = answers.remembered.max_norms[cluster]
         eps1 = norm_threshold(self.eps1, largest, EPS1_SHARE)
         eps2 = norm_threshold(self.eps2, largest, EPS2_SHARE)
-        return norm_trigger(problem, usable, problem.layout.columns(conv_and_linear), eps1, eps2, "all")
+        return norm_trigger(problem, usable, problem.layout.conv_and_linear, eps1, eps2, "all")
 
     def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client joins the leaf of lowest training loss. Only for placing a client outside a round."""

@@ -109,4 +109,4 @@ class FedClust:
     def _sent(self, problem: Problem, report: Report) -> Rows:
         """The updates of the compared layers, (m, q)."""
         # All start from the same layer, so the distances of its updates are those of the layers.
-        return report.results[SIGNATURE_TASK].updates.only(problem.layout.columns(self._mask(problem)))
+        return report.results[SIGNATURE_TASK].updates.take_columns(problem.layout.columns(self._mask(problem)))

@@ -112,7 +112,7 @@ class FeSEM:
             return aggregate(problem, state, report, labels, decisions={0: postponed})
         result = result.only(result.updates.clients.argsort())
         clients = result.updates.clients
-        distances = euclidean(result.updates.values[:, _compared_columns(problem)])
+        distances = euclidean(result.updates.values[:, problem.layout.conv_and_linear])
         clusters = kmeans(distances, self.k, result.sizes)
         values = {"clients": float(present), "groups": float(clusters.max()) + 1}
         decision = Decision(kind="k_means", layer="all", values=values)
@@ -121,14 +121,9 @@ class FeSEM:
         return replace(moved, clustered=moved.round), diagnostics
 
 
-def _compared_columns(problem: Problem) -> torch.Tensor:
-    """The columns of all conv and linear tensors, (q,)."""
-    return problem.layout.columns(problem.layout.select("all"))
-
-
 def _distances_to_models(problem: Problem, state: State, result: Result) -> torch.Tensor:
     """The distance of each client's model to each of the k models, (m, k)."""
-    columns = _compared_columns(problem)
+    columns = problem.layout.conv_and_linear
     own = (state.models[result.chosen] + result.updates.values)[:, columns]
     # Models differ by a thousandth of their norm: expanding the square would lose that.
     return torch.cdist(own, state.models[:, columns], compute_mode="donot_use_mm_for_euclid_dist")

@@ -85,8 +85,8 @@ class FLHC:
         postponed = too_few_answers(state, report, labels, len(updates.clients), self.quorum, first_round=self.round)
         if postponed:
             return aggregate(problem, state, report, labels, decisions={0: postponed})
-        columns = problem.layout.columns(problem.layout.select("all"))
-        rows = updates.at(updates.clients.argsort()).only(columns)
+        columns = problem.layout.conv_and_linear
+        rows = updates.at(updates.clients.argsort()).take_columns(columns)
         measure = CLIENT_MEASURES[self.measure]
         # All clients have trained the only model.
         values = measure.compare(rows.values if measure.of_updates else state.models[0, columns] + rows.values, None)

@@ -178,7 +178,7 @@ class HiCFL:
         )
 
     def plan(self, problem: Problem, state: HiCFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; for the split guard, in some rounds also on parts of its data."""
+        """Everyone trains the model of its cluster; for the split guard, in some rounds also on folds of its data."""
         return guard_plan(problem, state, state.guard, fedavg_plan(problem, state, cohort), self.alpha)
 
     def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
@@ -196,7 +196,7 @@ class HiCFL:
             report,
             state.bipartition,
             state.guard,
-            compared=problem.layout.columns(problem.layout.select("all")),
+            compared=problem.layout.conv_and_linear,
             rules=SplitRules(first=first, quorum=self.quorum, min_split=self.min_split),
             examine=partial(self._examine, problem, state, stability),
             alpha=self.alpha,
@@ -212,7 +212,7 @@ class HiCFL:
         """When a cluster may split (Eq. 15); an ending splits whom thresholds keep together."""
         if ending:
             return StabilityThresholds(epsilon=math.inf, rho=math.inf, members="mean")
-        epsilon = stability_threshold(self.epsilon, problem.training_of(round).lr)
+        epsilon = stability_threshold(problem, round, self.epsilon)
         by_variant = "each" if self.variant == "paper" else "mean"
         members = by_variant if self.members == "auto" else self.members
         return StabilityThresholds(epsilon, self.rho, members, self.eps2)
@@ -277,7 +277,7 @@ class HiCFL:
         layout = problem.layout
         layer = str(stable.layer)
         clients = usable.updates.clients
-        updates = usable.updates.only(layout.columns(layout.select(layer))).values.double()
+        updates = usable.updates.take_columns(layout.columns(layout.select(layer))).values.double()
         order_in_layer = order[:, layout.layers.index(layer)]
         reference, together = reference_split(updates, order_in_layer)  # Eq. 17 and 18
         if ending and self.variant == "robust" and bool(together.all()):
@@ -363,7 +363,7 @@ def reorganise(
         The state with the clusters that remain, and an event for each that dissolved.
     """
     k = len(after.models)
-    columns = problem.layout.columns(problem.layout.select("all"))
+    columns = problem.layout.conv_and_linear
     moves = (after.models.double() - before.models)[:, columns]
     members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
     weights = _cluster_weights(problem, after, report)

@@ -29,7 +29,7 @@ from fedstrata.algorithms.shared.keys import (
     Window,
     selector_tuple,
 )
-from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views
+from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     StabilityThresholds,
@@ -132,8 +132,8 @@ class LayerCFL:
     Attributes:
         layers: The layers that are compared: conv for feature skew, first_linear for label skew, all when neither is
             known. With "auto" the server chooses the layer (or all) in the first rounds. Clients with enough samples
-            (48, or fewer where most clients are small) also train on parts of their data; the layer whose differences
-            appear again in the other part is taken. Nothing is split before.
+            (48, or fewer where most clients are small) also train on folds of their data; the layer whose differences
+            appear again in the other fold is taken. Nothing is split before.
         trigger: What says that a cluster may be split. "norms" compares the norms of its updates (eps1, eps2).
             "stability" asks whether one of the compared layers is stable (HiCFL, IEEE TMC 2024), by epsilon, members,
             xi, window and rho.
@@ -166,7 +166,7 @@ class LayerCFL:
         min_split: The smallest number of members that must have answered for a cluster to be examined.
         split_guard: Whether a split-half test must confirm a proposed split. Then a cluster stays whole until the test
             has shown that its members differ; where it is cut does not change. For the test, members also train on
-            parts of their data in some rounds.
+            folds of their data in some rounds.
         alpha: The probability that the tests of one cluster ever confirm a split although its members do not differ.
             Each cluster has its own alpha.
     """
@@ -228,7 +228,7 @@ class LayerCFL:
         )
 
     def plan(self, problem: Problem, state: LayerCFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; for gamma, a scan or the guard, also on parts of its data."""
+        """Everyone trains the model of its cluster; for gamma, a scan or the guard, also on folds of its data."""
         plan = fedavg_plan(problem, state, cohort)
         if self.gamma == "halves":
             plan = with_halves(plan, compared_tensors(problem, state.selectors))
@@ -276,7 +276,7 @@ class LayerCFL:
             return SplitDecision(trigger, final=trigger.kind == "members_converged" and not self.recheck)
         clients = answers.usable[cluster].updates.clients
         columns = problem.layout.columns(compared_tensors(problem, state.selectors))
-        updates = answers.usable[cluster].updates.only(columns).values
+        updates = answers.usable[cluster].updates.take_columns(columns).values
         if state.accumulated is not None:
             updates = state.accumulated.sums[clients]
         if max_norm(updates) <= STILL:  # Its members do not move what is compared, which parts nobody.
@@ -301,17 +301,17 @@ class LayerCFL:
         compared = compared_tensors(problem, selectors)
         usable = answers.usable[cluster]
         if stability is not None:
-            epsilon = stability_threshold(self.epsilon, problem.training_of(state.round + 1).lr)
+            epsilon = stability_threshold(problem, state.round + 1, self.epsilon)
             thresholds = StabilityThresholds(epsilon, self.rho, self.members)
             return stability_trigger(problem, usable, stability, thresholds, compared)[0]
-        known = answers.known
+        remembered = answers.remembered
         if self.norm_scope == "slice":
             scope = compared
-            largest = known.max_compared_norms
+            largest = remembered.max_compared_norms
         else:
             scope = problem.layout.select("all")
-            largest = known.max_norms
-        eps1 = norm_threshold(self.eps1, known.max_norms[cluster], EPS1_SHARE)
+            largest = remembered.max_norms
+        eps1 = norm_threshold(self.eps1, remembered.max_norms[cluster], EPS1_SHARE)
         eps2 = norm_threshold(self.eps2, largest[cluster], EPS2_SHARE)
         return norm_trigger(problem, usable, problem.layout.columns(scope), eps1, eps2, ", ".join(selectors))
 
@@ -327,7 +327,7 @@ class LayerCFL:
     ) -> AccumulatedUpdates:
         """The sums with the updates of a round."""
         columns = problem.layout.columns(compared_tensors(problem, state.selectors))
-        updates = report.results[TRAIN].updates.only(columns)
+        updates = report.results[TRAIN].updates.take_columns(columns)
         clients = updates.clients
         node = state.nodes[assign_pending(state, report)[clients]]
         # A sum that began in another cluster, or before `make_pending` (new data), says nothing about this one.
@@ -353,7 +353,7 @@ class LayerCFL:
     def _compare(self, problem: Problem, state: LayerCFLState, evidence: LayerEvidence, layer: str) -> LayerCFLState:
         """The state as if this layer had been given from the start: its largest norm, and its columns of the sums."""
         # Nothing is split before the layer is known: there is one cluster, and the evidence is about it.
-        view = list(views(problem.layout)).index(layer)
+        view = list(views_with_bias(problem.layout)).index(layer)
         bipartition = replace(state.bipartition, max_compared_norms=evidence.max_norms[view : view + 1])
         accumulated = state.accumulated
         if accumulated is not None:
@@ -412,7 +412,7 @@ def measured_gamma(report: Report, clients: torch.Tensor, columns: torch.Tensor)
         The largest |a - b| / |a + b|. It is 1, with which Theorem 1 refuses every split, when the data of some client
         could not be halved.
     """
-    first, second = (report.results[name].updates.only(columns) for name in HALVES.values())
+    first, second = (report.results[name].updates.take_columns(columns) for name in HALVES.values())
     if not all(bool(torch.isin(clients, half.clients).all()) for half in (first, second)):
         return 1.0
     difference = (first.of(clients) - second.of(clients)).double().norm(dim=1)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -347,11 +348,12 @@ def scout_command(
     from fedstrata.runner.scan import scan_experiment
 
     def show(line: str) -> None:
-        """Print a line; with --quiet only a warning, without which the result is misread."""
-        if not quiet or line.startswith("WARNING"):
+        """Print a line of progress, but with --quiet."""
+        if not quiet:
             print(line, file=sys.stderr)
 
-    choice = scan_experiment(checked, rounds, show)
+    # Warnings are printed with --quiet, too: without them the result is misread.
+    choice = scan_experiment(checked, rounds, show, warn=partial(print, file=sys.stderr))
     decision = choice.decision
     said = sentence(decision.kind, decision.layer, decision.values)
     if as_json:

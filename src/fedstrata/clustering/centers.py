@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, Numbers, distances, renumbered, tensor
-from fedstrata.clustering.hierarchy import Linkage, merges
+from fedstrata.clustering.hierarchy import Linkage, labels_after, merges
 from fedstrata.lazy_torch import torch
 
 Weights: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
@@ -50,10 +50,7 @@ def kmeans(distance: Array, k: int, weights: Numbers | None = None) -> torch.Ten
 
 
 def _start(matrix: FloatMatrix, k: int, linkage: Linkage) -> GroupLabels:
-    labels = np.arange(len(matrix))
-    for _, kept, joined in merges(matrix, linkage)[: max(len(matrix) - k, 0)]:
-        labels[labels == joined] = kept
-    return renumbered(labels)
+    return labels_after(merges(matrix, linkage)[: max(len(matrix) - k, 0)], len(matrix))
 
 
 def _lloyd(squares: FloatMatrix, mass: Weights, labels: GroupLabels) -> tuple[float, GroupLabels]:

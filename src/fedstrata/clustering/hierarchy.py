@@ -7,12 +7,14 @@ library's cut into two returns one group when the last two merges are equally hi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import takewhile
 from typing import Literal, get_args
 
 import numpy as np
 
-from fedstrata.clustering.arrays import Array, FloatMatrix, as_precise, distances, renumbered, square
+from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, as_precise, distances, renumbered, square
 from fedstrata.lazy_torch import torch
 
 Linkage = Literal["single", "complete", "average"]
@@ -45,10 +47,7 @@ def bipartition(similarity: Array, linkage: Linkage = "single") -> torch.Tensor:
     matrix = square(similarity)
     if len(matrix) < 2:
         raise ValueError(f"expected at least 2 rows to split, found {len(matrix)}")
-    labels = np.arange(len(matrix))
-    for _, kept, joined in merges(-matrix, linkage)[:-1]:
-        labels[labels == joined] = kept
-    return torch.from_numpy(renumbered(labels))
+    return torch.from_numpy(labels_after(merges(-matrix, linkage)[:-1], len(matrix)))
 
 
 def agglomerate(distance: Array, cut: float, linkage: Linkage = "average") -> torch.Tensor:
@@ -68,12 +67,9 @@ def agglomerate(distance: Array, cut: float, linkage: Linkage = "average") -> to
     if math.isnan(cut):
         raise ValueError("expected a cut, found nan")
     matrix = distances(distance)
-    labels = np.arange(len(matrix))
-    for height, kept, joined in merges(matrix, linkage):
-        if height > as_precise(cut, distance):
-            break
-        labels[labels == joined] = kept
-    return torch.from_numpy(renumbered(labels))
+    limit = as_precise(cut, distance)
+    below = takewhile(lambda merge: merge[0] <= limit, merges(matrix, linkage))
+    return torch.from_numpy(labels_after(below, len(matrix)))
 
 
 def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float = 0.0) -> float:
@@ -173,6 +169,14 @@ def merges(distance: FloatMatrix, linkage: Linkage) -> list[tuple[float, int, in
         size[kept], size[joined] = size[kept] + size[joined], 0
         closest.merged(kept, joined)
     return done
+
+
+def labels_after(done: Iterable[tuple[float, int, int]], rows: int) -> GroupLabels:
+    """The groups of some rows after merges as `merges` returns them, numbered by the smallest member of each."""
+    labels = np.arange(rows)
+    for _, kept, joined in done:
+        labels[labels == joined] = kept
+    return renumbered(labels)
 
 
 class Nearest:

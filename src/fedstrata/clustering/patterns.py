@@ -106,7 +106,7 @@ def unit(patterns: torch.Tensor) -> torch.Tensor:
     return patterns / torch.where(lengths > 0, lengths, torch.inf)
 
 
-def agreement(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def z_of_patterns(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Z of two patterns (..., m, m) of norm 1, (...)."""
     sharp = [unit(sharpened(pattern)) for pattern in (one, other)]
     both = (sharp[0] * other).sum(dim=(-2, -1)) + (one * sharp[1]).sum(dim=(-2, -1))

@@ -75,14 +75,23 @@ def intra_bound(gamma: Array) -> torch.Tensor:
     return torch.outer(rest, rest) - torch.outer(noise, noise)
 
 
+def theorem_1_bound(cross_max: float) -> float:
+    """The relative noise below which a bipartition is provably right: sqrt((1 - cross_max) / 2) (Theorem 1).
+
+    Args:
+        cross_max: The largest cosine across the two groups; one above 1, by rounding, counts as 1.
+    """
+    return math.sqrt(max(0.0, 1 - float(cross_max)) / 2)
+
+
 def separable(cross_max: float, gamma_max: float) -> bool:
-    """Whether a bipartition is provably right: sqrt((1 - cross_max) / 2) > gamma_max, strictly (Theorem 1).
+    """Whether a bipartition is provably right: whether `theorem_1_bound` is above the noise, strictly (Theorem 1).
 
     Args:
         cross_max: The largest cosine across the two groups.
         gamma_max: The largest relative noise of a client, in [0, 1].
     """
-    return math.sqrt(max(0.0, 1 - float(cross_max)) / 2) > gamma_max
+    return theorem_1_bound(cross_max) > gamma_max
 
 
 def reference_split(updates: Array, stability: Array) -> tuple[int, torch.Tensor]:
@@ -102,14 +111,14 @@ def reference_split(updates: Array, stability: Array) -> tuple[int, torch.Tensor
     Raises:
         ValueError: When there is no client, the lengths differ, or a number is not finite.
     """
-    steadiness = require_finite(tensor(stability).double(), "stability").reshape(-1)
-    if not len(steadiness) or len(steadiness) != len(updates):
+    values = require_finite(tensor(stability).double(), "stability").reshape(-1)
+    if not len(values) or len(values) != len(updates):
         raise ValueError(
-            f"expected a stability for each of at least one update, found {len(steadiness)} for {len(updates)}"
+            f"expected a stability for each of at least one update, found {len(values)} for {len(updates)}"
         )
     rows = torch.arange(len(updates))
     moved = cosine_of(updates, rows, rows) > 0
-    reference = int(steadiness.where(moved.to(steadiness.device), torch.inf).argmin())  # Eq. 17
+    reference = int(values.where(moved.to(values.device), torch.inf).argmin())  # Eq. 17
     together = cosine_of(updates, torch.full_like(rows, reference), rows) > 0  # Eq. 18
     together[reference] = True
     return reference, together

@@ -20,7 +20,6 @@ from fedstrata.clustering.arrays import Array, tensor
 from fedstrata.clustering.hierarchy import bipartition
 from fedstrata.clustering.patterns import (
     MIN_TEST_CLIENTS,
-    agreement,
     centre,
     centred,
     clients_of_folds,
@@ -29,6 +28,7 @@ from fedstrata.clustering.patterns import (
     scale,
     sharpened,
     unit,
+    z_of_patterns,
 )
 from fedstrata.clustering.permutations import (
     PermutationResult,
@@ -89,7 +89,7 @@ def split_half_test(
     one, other = (unit(half) for half in halves)
     if not bool((one.abs().amax(dim=(1, 2)) * other.abs().amax(dim=(1, 2))).any()):
         return not_tested(m, level, "no_pattern", floor)
-    statistics = _agreement_of_halves(one, other)
+    statistics = _z_of_halves(one, other)
     observed = statistics(torch.arange(m)[None])[0]
     p, drawn = exact_or_random_p(statistics, observed, m, generator, level)
     view = int(observed.argmax())
@@ -106,7 +106,7 @@ def split_half_test(
     )
 
 
-def _agreement_of_halves(one: torch.Tensor, other: torch.Tensor) -> Statistics:
+def _z_of_halves(one: torch.Tensor, other: torch.Tensor) -> Statistics:
     """Z of two halves' patterns of norm 1, (v, m, m) each, when the clients of the other half are permuted."""
     v = len(one)
     left = torch.cat([unit(sharpened(one)), one])  # S(P), P
@@ -160,7 +160,7 @@ def fold_test(
 
     def statistics(orders: torch.Tensor) -> torch.Tensor:
         permuted = pairs[:, orders[:, :, None], orders[:, None, :]].reshape(-1, len(orders), folds, m, folds, m)
-        return torch.stack([agreement(*_halved(permuted, way)) for way in ways]).mean(dim=0).T  # (q, v)
+        return torch.stack([z_of_patterns(*_halved(permuted, way)) for way in ways]).mean(dim=0).T  # (q, v)
 
     observed = statistics(torch.arange(folds * m)[None])[0]
     if not bool(observed.abs().max() > 0):

@@ -32,11 +32,11 @@ class RoundResults:
     """What came back for one round.
 
     Attributes:
-        answers: The answer to each run that did not fail.
+        replies: The reply to each run that did not fail.
         jobs_done: The jobs that were done, by seed.
     """
 
-    answers: Mapping[RunKey, PlanReply]
+    replies: Mapping[RunKey, PlanReply]
     jobs_done: Mapping[int, int]
 
 
@@ -78,10 +78,10 @@ class Lockstep:
         seeds = _by_seed(run for run, plan in self._plans.items() if plan.round == round)
         results = self._run_plans(seeds)
         for seed, runs in seeds.items():
-            asked = {run.algorithm: count_jobs(results.answers[run].report) for run in runs if run in results.answers}
+            asked = {run.algorithm: count_jobs(results.replies[run].report) for run in runs if run in results.replies}
             count(seed, round, asked, results.jobs_done.get(seed, 0))
-        for run, answer in results.answers.items():
-            self._advance(run, answer)
+        for run, reply in results.replies.items():
+            self._advance(run, reply)
 
     def close(self) -> None:
         """Leave the runs that are not over as they are, ready to be resumed."""
@@ -107,13 +107,13 @@ class Lockstep:
         else:
             # One by one, only the runs fail whose plans cannot be run.
             parts = [{seed: [run]} for seed, runs in seeds.items() for run in runs]
-        answers = dict[RunKey, PlanReply]()
+        replies = dict[RunKey, PlanReply]()
         jobs_done = dict[int, int]()
         for part in parts:
             results = self._run_plans(part)
-            answers.update(results.answers)
+            replies.update(results.replies)
             jobs_done.update({seed: jobs_done.get(seed, 0) + count for seed, count in results.jobs_done.items()})
-        return RoundResults(answers, jobs_done)
+        return RoundResults(replies, jobs_done)
 
     def _try_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults | RunFailure:
         """Run the plans, or say why they fail. An exception would keep all tensors of its frames alive."""
@@ -121,22 +121,22 @@ class Lockstep:
             found = run_shared([self._plans_of_seed(runs) for runs in seeds.values()])
         except Exception as error:
             return RunFailure.of(error)
-        answers = {
+        replies = {
             run: PlanReply(report, seconds)
             for runs, shared in zip(seeds.values(), found, strict=True)
             for run, report, seconds in zip(runs, shared.reports, shared.seconds, strict=True)
         }
-        return RoundResults(answers, {seed: shared.done for seed, shared in zip(seeds, found, strict=True)})
+        return RoundResults(replies, {seed: shared.done for seed, shared in zip(seeds, found, strict=True)})
 
     def _plans_of_seed(self, runs: Sequence[RunKey]) -> SharedRequest:
         active = [self._runs[run] for run in runs]
         return SharedRequest([self._plans[run] for run in runs], active[0].engine, [each.devices for each in active])
 
-    def _advance(self, run: RunKey, answer: PlanReply | None = None) -> None:
-        """Give a run its answer, and take its next plan."""
+    def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
+        """Give a run its reply, and take its next plan."""
         try:
             steps = self._runs[run].steps
-            self._plans[run] = next(steps) if answer is None else steps.send(answer)
+            self._plans[run] = next(steps) if reply is None else steps.send(reply)
         except StopIteration:
             del self._plans[run]
         except Exception as error:

@@ -87,11 +87,11 @@ def compare_experiments(
             lockstep = queue.next(lambda: interrupt.asked)
             while (round := lockstep.round) is not None and not interrupt.asked:
                 lockstep.step(job_log.add)
-                queue.race.show(round - 1, job_log.jobs.share)
+                queue.progress.show(round - 1, job_log.jobs.share)
             if interrupt.asked and (round is not None or queue.waiting):
                 lockstep.close()
                 after = f" after round {round - 1}" if round and round > 1 else ""
-                raise Stopped(f"stopped in {queue.race.where}{after}", out)
+                raise Stopped(f"stopped in {queue.progress.where}{after}", out)
             failures |= lockstep.failures
             del lockstep  # and with it its data, before those of the next federation are read
         lock()
@@ -122,7 +122,7 @@ class _RunQueue:
 
     Attributes:
         waiting: The federations that have not begun, in their order: all seeds of a group follow each other.
-        race: The display of the progress.
+        progress: The display of the progress.
         failures: Why runs could not begin.
     """
 
@@ -150,7 +150,7 @@ class _RunQueue:
         # The sort is stable: seeds stay in their order.
         self.waiting = sorted(self._experiments, key=lambda federation: federation.group)
         metric = objective_of(experiments[0]).metric_info
-        self.race = ComparisonProgress(experiments[0].rounds, [each.seed for each in self.waiting], line, metric)
+        self.progress = ComparisonProgress(experiments[0].rounds, [each.seed for each in self.waiting], line, metric)
         self.failures: dict[RunKey, RunFailure] = {}
 
     def next(self, stop: Callable[[], bool]) -> Lockstep:
@@ -185,7 +185,7 @@ class _RunQueue:
             names = setup.names  # of all seeds: those without names of their own are numbered alike
             runs |= self._active_runs(seed, experiments, setup)
             room = _seeds_at_once(setup, len(experiments))
-        self.race.begin(begun or [seed], names)
+        self.progress.begin(begun or [seed], names)
         if runs:
             self._before_first()
         return Lockstep(runs)
@@ -243,7 +243,7 @@ class _RunQueue:
 
     def _note(self, seed: int, name: str, record: Mapping[str, Any], state: State) -> None:
         """Note a finished round of one run."""
-        self.race.note(seed, name, record)
+        self.progress.note(seed, name, record)
 
     def _active_runs(
         self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup

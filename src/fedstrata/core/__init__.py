@@ -44,7 +44,7 @@ from fedstrata.core.standard_round import (
     fedavg_plan,
     fixed_clusters,
     initial_state,
-    selected,
+    members_in_cohort,
 )
 from fedstrata.core.state import Decision, Node, State, Tree, descends, extend_state, make_pending, reassign
 
@@ -101,7 +101,7 @@ __all__ = [
     "fixed_clusters",
     "initial_state",
     "make_pending",
+    "members_in_cohort",
     "reassign",
-    "selected",
     "weighted_mean",
 ]

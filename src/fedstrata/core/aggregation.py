@@ -18,14 +18,14 @@ from fedstrata.lazy_torch import torch
 _BLOCK_CLIENTS = 16
 """The number of client ids that are summed together. Sums over whole blocks have the same bits anywhere."""
 
-_STRETCH_COLUMNS = 2**17
+_CHUNK_COLUMNS = 2**17
 """The number of columns whose sums are held at a time: 1 MB for each cluster, which stays in a processor's cache."""
 
 _MAX_THREADS = min(os.cpu_count() or 1, 16)
-"""The number of stretches that are summed at a time, at most."""
+"""The number of chunks of columns that are summed at a time, at most."""
 
-_MIN_STRETCHES = 4
-"""Up to this number of stretches it is not worth starting threads."""
+_MIN_CHUNKS = 4
+"""Up to this number of chunks it is not worth starting threads."""
 
 
 def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
@@ -61,14 +61,16 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
                 total[cluster] += sums
         mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
 
-    stretches = updates.values.split(_STRETCH_COLUMNS, dim=1), means.split(_STRETCH_COLUMNS, dim=1)
+    value_chunks = updates.values.split(_CHUNK_COLUMNS, dim=1)
+    mean_chunks = means.split(_CHUNK_COLUMNS, dim=1)
     # With several threads of its own, torch would use every core in each thread.
-    if len(stretches[0]) <= _MIN_STRETCHES or torch.get_num_threads() > 1:
-        list(map(fill, *stretches))
+    if len(mean_chunks) <= _MIN_CHUNKS or torch.get_num_threads() > 1:
+        for values, mean in zip(value_chunks, mean_chunks, strict=True):
+            fill(values, mean)
     else:
         # A column's mean depends on no other column: the same bits, whoever is first.
-        with ThreadPoolExecutor(min(_MAX_THREADS, len(stretches[0]))) as threads:
-            list(threads.map(fill, *stretches))
+        with ThreadPoolExecutor(min(_MAX_THREADS, len(mean_chunks))) as threads:
+            list(threads.map(fill, value_chunks, mean_chunks))
     return means
 
 

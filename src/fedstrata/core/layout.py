@@ -146,6 +146,17 @@ class Layout:
         slots = [slot for slot in self.tensors if slot.layer == layer and slot.kind != "buffer"]
         return sum(prod(slot.shape) for slot in slots)
 
+    @property
+    def conv_and_linear(self) -> torch.Tensor:
+        """The columns by which clients are compared: those of all conv and linear tensors, ascending (q,) int64."""
+        return self.columns(self.select("all"))
+
+    def column_mask(self, mask: Mask) -> torch.Tensor:
+        """A mask over tensors as a mask over columns, (p,) bool."""
+        found = torch.zeros(self.p, dtype=torch.bool)
+        found[self.columns(mask)] = True
+        return found
+
     def columns(self, mask: Mask) -> torch.Tensor:
         """The columns of the tensors of a mask, ascending (q,) int64."""
         if mask == self.everything:

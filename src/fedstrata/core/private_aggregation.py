@@ -125,7 +125,7 @@ class CentralPrivacy:
         columns = self.layout.columns(self.released)
         total = torch.zeros(count, len(columns), dtype=torch.float64)
         for row in updates.clients.argsort().tolist():
-            total[int(subsets[row])] += clipped(updates.values[row, columns], self.clip_norm)
+            total[int(subsets[row])] += clip_to_norm(updates.values[row, columns], self.clip_norm)
         for subset in range(count):
             total[subset] += gaussian_noise(
                 total[subset],
@@ -140,7 +140,7 @@ class CentralPrivacy:
         return sums
 
 
-def clipped(update: torch.Tensor, norm: float) -> torch.Tensor:
+def clip_to_norm(update: torch.Tensor, norm: float) -> torch.Tensor:
     """An update (p,) scaled down to a largest L2 norm, in float64."""
     values = update.double()
     length = float(values.norm())

@@ -17,7 +17,7 @@ from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.rows import Rows
 from fedstrata.lazy_torch import torch
 
-_STRETCH_VALUES = 2**22
+_CHUNK_VALUES = 2**22
 """The number of values that are looked at together: 32 MB in float64."""
 
 _MAX_STEPS = 100
@@ -53,29 +53,33 @@ class _Members:
         """The number of members, m."""
         return len(self.rows)
 
-    def stretches(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """The columns of one stretch after the other, and the updates there, (m, width) float64."""
+    def column_chunks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Neighbouring columns, one chunk after the other, and the updates there, (m, width) float64."""
         p = self.values.shape[1]
-        width = max(1, _STRETCH_VALUES // len(self))
+        width = max(1, _CHUNK_VALUES // len(self))
         for first in range(0, p, width):
             columns = slice(first, min(first + width, p))
             yield columns, self.values[:, columns][self.rows].double()
 
     def row_of(self, rule: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The row (p,) float64 that a rule makes of stretches of the updates, (m, width) -> (width,)."""
+        """The row (p,) float64 that a rule makes of chunks of the updates, (m, width) -> (width,)."""
         row = torch.empty(self.values.shape[1], dtype=torch.float64)
-        for columns, values in self.stretches():
+        for columns, values in self.column_chunks():
             row[columns] = rule(values)
         return row
 
-    def mean(self, factors: torch.Tensor) -> torch.Tensor:
-        """The sum of the updates with a factor each (m,), divided by m, (p,)."""
+    def scaled_mean(self, factors: torch.Tensor) -> torch.Tensor:
+        """The mean of the updates, each times its factor (m,), (p,)."""
         return self.row_of(lambda values: (values * factors[:, None]).sum(dim=0) / len(self))
+
+    def weighted_mean(self, weights: torch.Tensor) -> torch.Tensor:
+        """The mean of the updates with a weight each (m,), (p,)."""
+        return self.scaled_mean(weights / weights.mean())
 
     def distances(self, centre: torch.Tensor) -> torch.Tensor:
         """The L2 distance of each update from a row (p,), (m,)."""
         squares = torch.zeros(len(self), dtype=torch.float64)
-        for columns, values in self.stretches():
+        for columns, values in self.column_chunks():
             squares += (values - centre[columns]).square().sum(dim=1)
         return squares.sqrt()
 
@@ -162,7 +166,7 @@ def norm_clip(
     def rule(members: _Members) -> torch.Tensor:
         norms = members.distances(torch.zeros(members.values.shape[1]))
         factors = _clipping_factors(norms, _radius(norms, clip_norm, clip_quantile))
-        return members.mean(factors * members.weights / members.weights.mean())
+        return members.scaled_mean(factors * members.weights / members.weights.mean())
 
     return _by_cluster(rule, updates, weights, labels, k)
 
@@ -190,7 +194,7 @@ def centered_clip(
         for _ in range(_CLIPPING_STEPS):
             factors = _clipping_factors(members.distances(centre), radius)
             # The mean of f (x - v), with a factor f for each update x and the centre v.
-            centre = centre + members.mean(factors) - centre * factors.mean()
+            centre = centre + members.scaled_mean(factors) - centre * factors.mean()
         return centre
 
     return _by_cluster(rule, updates, weights, labels, k)
@@ -286,7 +290,7 @@ def _squared_distances(members: _Members) -> torch.Tensor:
     They come from inner products of differences from the median, so that one huge update costs no digits of the others.
     """
     products = torch.zeros(len(members), len(members), dtype=torch.float64)
-    for _, values in members.stretches():
+    for _, values in members.column_chunks():
         centred = values - _middle_mean(values, (len(values) - 1) // 2)
         products += centred @ centred.T
     squares = products.diagonal()
@@ -306,7 +310,7 @@ def _weiszfeld(members: _Members) -> torch.Tensor:
         distances = members.distances(centre)
     for _ in range(_MAX_STEPS):
         pulls = members.weights / distances.clamp(min=nearest)
-        before, centre = centre, members.mean(pulls / pulls.mean())
+        before, centre = centre, members.weighted_mean(pulls)
         if float((centre - before).norm()) <= _SHORT_STEP * nearest:
             break
         distances = members.distances(centre)
@@ -329,7 +333,7 @@ def _away_from_updates(
     """
     here = distances <= nearest
     pulls = torch.where(here, 0.0, members.weights / distances)
-    way = members.mean(pulls / pulls.mean()) - centre
+    way = members.weighted_mean(pulls) - centre
     pull = float(pulls.sum() * way.norm())
     held = float(members.weights[here].sum())
     return centre + (1 - held / pull) * way if pull > held else centre

@@ -127,7 +127,7 @@ class Rows:
         """The rows of all clients but some."""
         return self.at(~torch.isin(self.clients, ids))
 
-    def only(self, columns: torch.Tensor) -> Rows:
+    def take_columns(self, columns: torch.Tensor) -> Rows:
         """Some of the columns of every row, (m, q)."""
         if fits(len(self.values), len(columns)):
             return Rows(self.clients, self.values[:, columns])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedstrata.core.layout import Mask
-from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
+from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report, Result
 from fedstrata.core.problem import Problem
 from fedstrata.core.robust_aggregation import bucketed
 from fedstrata.core.server_optimizer import server_step
@@ -139,7 +139,7 @@ def cluster_evaluation(problem: Problem, state: State, clients: torch.Tensor) ->
     return {CLIENT: Evaluation(clients, candidate_models(state, clients), problem.layout.nothing)}
 
 
-def selected(report: Report, members: torch.Tensor) -> torch.Tensor:
+def members_in_cohort(report: Report, members: torch.Tensor) -> torch.Tensor:
     """The members that were selected for a round. A client that was not selected is not absent.
 
     Args:
@@ -206,43 +206,76 @@ def aggregate(
         because they did not start from the model of the client's cluster, or too few clients sent one.
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
-    starts = state.models[parents]
-    starts[parents < 0] = starts[:0] if founded is None else founded
+    k = len(parents)
     result = report.results[TRAIN]
+    counted = _counted(problem, result, labels, parents)
+    used = result.only(counted)
+    means = _mean_updates(problem, used, labels, k, state.round + 1)
+    grown, origins = _with_new_clusters(state, labels, parents, decisions or {}, founded)
+    updated = _have_update(problem, used, labels, k)
+    moves, moments = server_step(
+        problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
+    )
+    moved = replace(grown, models=grown.models + moves, server=moments)
+    foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
+    events = (*_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
+    return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
+
+
+def _counted(problem: Problem, result: Result, labels: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
+    """Which updates are averaged, bool (m,): of those that started from the model of their cluster, if enough did."""
     label = labels[result.updates.clients]
     # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     counted = (label >= 0) & (result.chosen == parents[label])
-    counted &= problem.enough_clients(label[counted], len(parents))[label]
-    fresh = result.only(counted)
-    round = state.round + 1
-    draw = problem.generator("buckets", round)
-    updates = bucketed(fresh.updates, fresh.sizes, label[counted], problem.bucket_size, draw)
-    means = problem.released_means(*updates, len(parents), labels, purpose=TRAIN, round=round)
+    return counted & problem.enough_clients(label[counted], len(parents))[label]
 
-    made = {int(state.nodes[old]): decision for old, decision in (decisions or {}).items()}
+
+def _mean_updates(problem: Problem, used: Result, labels: torch.Tensor, k: int, round: int) -> torch.Tensor:
+    """The mean update of each of k clusters, or that of random buckets, as it may leave the server, (k, p)."""
+    draw = problem.generator("buckets", round)
+    updates = bucketed(used.updates, used.sizes, labels[used.updates.clients], problem.bucket_size, draw)
+    return problem.released_means(*updates, k, labels, purpose=TRAIN, round=round)
+
+
+def _have_update(problem: Problem, used: Result, labels: torch.Tensor, k: int) -> torch.Tensor:
+    """Which of k clusters have a mean update in this round, bool (k,)."""
+    if problem.privacy is not None:
+        # Whether anybody answered is not to be seen. Clusters that are too small have no update.
+        return problem.privacy.large_enough(labels[labels >= 0].bincount(minlength=k))
+    return torch.isin(torch.arange(k), labels[used.updates.clients])
+
+
+def _with_new_clusters(
+    state: StateT,
+    labels: torch.Tensor,
+    parents: torch.Tensor,
+    decisions: Mapping[int, Decision],
+    founded: torch.Tensor | None,
+) -> tuple[StateT, list[int | None]]:
+    """The state of the next round whose clusters have the models that they start from.
+
+    The arguments are those of `aggregate`.
+
+    Returns:
+        The state, and the node that each cluster comes from; None for one that newcomers found.
+    """
+    round = state.round + 1
+    starts = state.models[parents]
+    starts[parents < 0] = starts[:0] if founded is None else founded
+    made = {int(state.nodes[old]): decision for old, decision in decisions.items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, made), origins, round)
     members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
-    answered = torch.isin(torch.arange(len(parents)), label[counted])
-    if problem.privacy is not None:
-        # Whether anybody answered is not to be seen. Clusters that are too small have no update.
-        answered = problem.privacy.large_enough(labels[labels >= 0].bincount(minlength=len(parents)))
-    moves, moments = server_step(
-        problem.server, problem.layout, state.server, origins, nodes, means, answered, sent_as_values
-    )
-    moved = replace(
+    grown = replace(
         state,
-        models=starts + moves,
-        server=moments,
+        models=starts,
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=_waiting(state, labels, tree),
         round=round,
         tree=with_members(tree, members),
     )
-    foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
-    events = (*_splits(tree, round), *_dissolutions(state, moved), *foundings)
-    return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
+    return grown, origins
 
 
 def _waiting(state: State, labels: torch.Tensor, tree: Tree) -> torch.Tensor:

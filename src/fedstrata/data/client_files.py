@@ -74,7 +74,7 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
         with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
             for part in parts:
                 for rows in part.table.tables():
-                    target.write_table(part.marked(rows).select(schema.names).cast(schema))
+                    target.write_table(part.with_role_columns(rows).select(schema.names).cast(schema))
                     count += len(rows)
         refuse_no_rows(count, location.name)
         try:

@@ -44,21 +44,21 @@ class Part:
         return self.place or f"client {shown(self.client)}"
 
     @property
-    def known_marks(self) -> dict[str, str | int]:
+    def role_values(self) -> dict[str, str | int]:
         """Return whose the samples are and for what, as far as it is known, by the column that says so."""
         known = {CLIENT_COLUMN: self.client, SPLIT_COLUMN: self.split}
         return {column: value for column, value in known.items() if value is not None}
 
     @property
-    def marks(self) -> dict[str, np.ndarray]:
+    def role_columns(self) -> dict[str, np.ndarray]:
         """Return the columns that say whose the samples are and for what, as far as it is known."""
-        return {column: np.repeat(value, len(self)) for column, value in self.known_marks.items()}
+        return {column: np.repeat(value, len(self)) for column, value in self.role_values.items()}
 
-    def marked(self, table: Any) -> Any:
-        """Return some rows of the table, a ``pyarrow.Table``, with the columns that mark them."""
+    def with_role_columns(self, table: Any) -> Any:
+        """Return some rows of the table, a ``pyarrow.Table``, with the columns of roles."""
         import pyarrow as pa
 
-        for column, value in self.known_marks.items():
+        for column, value in self.role_values.items():
             table = table.append_column(column, pa.array(np.repeat(value, len(table))))
         return table
 
@@ -66,7 +66,7 @@ class Part:
     def column_names(self) -> tuple[str, ...]:
         """Return the names of all columns that hold one value per sample."""
         own = self.table.schema.names if self.arrays is None else [key for key in self.arrays if key not in ("x", "y")]
-        return (*own, *self.known_marks)
+        return (*own, *self.role_values)
 
     def column(self, name: str) -> np.ndarray:
         """Return one of these columns, (samples,).
@@ -74,8 +74,8 @@ class Part:
         Raises:
             DataError: When there is no such column.
         """
-        if name in self.marks:
-            return self.marks[name]
+        if name in self.role_columns:
+            return self.role_columns[name]
         if self.arrays is not None:
             return self.array(name)
         from fedstrata.data.parquet_columns import to_numpy
@@ -116,8 +116,8 @@ def put_together(name: str, parts: Sequence[Part], options: ReadOptions, inputs:
     for key in parts[0].arrays:
         refuse_other_shapes(key, parts)
         arrays[key] = np.concatenate([part.array(key) for part in parts])
-    for column in parts[0].marks:
-        arrays[column] = np.concatenate([part.marks[column] for part in parts])
+    for column in parts[0].role_columns:
+        arrays[column] = np.concatenate([part.role_columns[column] for part in parts])
     return dataset_of_arrays(name, arrays, "train", name, inputs)
 
 
@@ -128,25 +128,25 @@ def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Datase
     from fedstrata.data.tables import dataset_of_table
 
     table_schema(name, parts)
-    table = pa.concat_tables([part.marked(part.table) for part in parts], promote_options="permissive")
+    table = pa.concat_tables([part.with_role_columns(part.table) for part in parts], promote_options="permissive")
     refuse_no_rows(len(table), name)
     return dataset_of_table(name, table, options, name)
 
 
 def table_schema(name: str, parts: Sequence[Part]) -> Any:
-    """Return the ``pyarrow.Schema`` of all parts, which are tables: their columns, and those that mark the samples.
+    """Return the ``pyarrow.Schema`` of all parts, which are tables: their columns, and those of roles.
 
     Raises:
-        DataError: When the parts differ in their columns, or a column has the name of a mark.
+        DataError: When the parts differ in their columns, or a column has the name of one of roles.
     """
     import pyarrow as pa
 
     schemas = []
     for part in parts:
-        taken = [column for column in part.known_marks if column in part.table.schema.names]
+        taken = [column for column in part.role_values if column in part.table.schema.names]
         if taken:
             raise DataError(f"{part.who} has a column {taken[0]!r}, whose name is needed for more; rename it")
-        schemas.append(part.marked(part.table.schema.empty_table()).schema)
+        schemas.append(part.with_role_columns(part.table.schema.empty_table()).schema)
     missing = [(part, column) for part in parts for column in schemas[0].names if column not in part.column_names]
     if missing:
         part, column = missing[0]

@@ -116,7 +116,7 @@ class ClientData:
         holder = self._holder(client, round)
         index = self._train[holder]
         if fold not in FOLDS:
-            raise ContractError(f"expected a part of {', '.join(FOLDS)}, found {fold!r}")
+            raise ContractError(f"expected a fold, one of {', '.join(FOLDS)}, found {fold!r}")
         for half in fold.removeprefix("all"):
             index = self._half(holder, index, half)
         if max_samples is None:

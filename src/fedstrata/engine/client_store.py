@@ -9,8 +9,19 @@ import torch
 RESIDUAL = 999_999_999
 """In the place of the number of a tensor: what compression has left out of the updates of a client so far."""
 
-_VERSIONS = 2
+_MAX_VERSIONS = 2
 """Rounds of which a tensor is kept, so that an interrupted round can be run again."""
+
+
+def stored_name(client: int, tensor: int, round: int) -> str:
+    """The name of a tensor that a client saved in a round, where tensors have names."""
+    return f"{client}/{tensor}/{round}"
+
+
+def parse_stored_name(name: str) -> tuple[int, int, int]:
+    """The client, the tensor and the round of a name that `stored_name` made."""
+    client, tensor, round = map(int, name.split("/"))
+    return client, tensor, round
 
 
 class ClientStore:
@@ -18,14 +29,14 @@ class ClientStore:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._kept: dict[int, dict[int, dict[int, torch.Tensor]]] = {}  # client -> tensor -> round -> values
+        self._versions: dict[int, dict[int, dict[int, torch.Tensor]]] = {}  # client -> tensor -> round -> values
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace everything by what `tensors` once returned."""
-        self._kept.clear()
+        self._versions.clear()
         for name, values in tensors.items():
-            client, tensor, round = map(int, name.split("/"))
-            self._kept.setdefault(client, {}).setdefault(tensor, {})[round] = values
+            client, tensor, round = parse_stored_name(name)
+            self._versions.setdefault(client, {}).setdefault(tensor, {})[round] = values
 
     def read(self, client: int, before: int) -> dict[int, torch.Tensor]:
         """The newest version from before a round of every tensor of a client, by the index of the tensor.
@@ -33,7 +44,7 @@ class ClientStore:
         If one of them is not finite, the client has none. Otherwise nothing that it sends would be finite again.
         """
         newest = {}
-        for tensor, versions in self._kept.get(client, {}).items():
+        for tensor, versions in self._versions.get(client, {}).items():
             rounds = [round for round in versions if round < before]
             if rounds and tensor != RESIDUAL:
                 newest[tensor] = versions[max(rounds)]
@@ -41,7 +52,7 @@ class ClientStore:
 
     def residual(self, client: int, before: int) -> torch.Tensor | None:
         """What was left out of the updates of a client before a round, (p,); None where nothing was."""
-        versions = self._kept.get(client, {}).get(RESIDUAL, {})
+        versions = self._versions.get(client, {}).get(RESIDUAL, {})
         rounds = [round for round in versions if round < before]
         return versions[max(rounds)] if rounds else None
 
@@ -49,28 +60,32 @@ class ClientStore:
         """Save what was left out of the updates of a client up to a round, (p,), as `write` saves tensors."""
         self.write(client, round, {RESIDUAL: values})
 
-    def spoilt(self, round: int) -> tuple[int, ...]:
+    def not_finite_clients(self, round: int) -> tuple[int, ...]:
         """The clients that saved tensors in a round that are not finite, ascending ids."""
-        saved = ((client, own.get(round)) for client, kept in self._kept.items() for own in kept.values())
+        saved = ((client, own.get(round)) for client, tensors in self._versions.items() for own in tensors.values())
         return tuple(sorted({client for client, values in saved if values is not None and not values.isfinite().all()}))
 
     def write(self, client: int, round: int, tensors: Mapping[int, torch.Tensor]) -> None:
         """Save tensors of a round, and forget what an interrupted run saved of them in this round or later."""
-        own = self._kept.setdefault(client, {})
+        own = self._versions.setdefault(client, {})
         for tensor, values in tensors.items():
             versions = own.get(tensor, {})
-            rounds = sorted(kept for kept in versions if kept < round)[1 - _VERSIONS :]
-            own[tensor] = {kept: versions[kept] for kept in rounds} | {round: values.clone()}
+            rounds = sorted(older for older in versions if older < round)[1 - _MAX_VERSIONS :]
+            own[tensor] = {older: versions[older] for older in rounds} | {round: values.clone()}
 
     def forget(self, client: int) -> None:
         """Forget all that a client has saved."""
-        self._kept.pop(client, None)
+        self._versions.pop(client, None)
+
+    def saved_in(self, round: int) -> dict[str, torch.Tensor]:
+        """What `tensors` has of one round."""
+        return {name: values for name, values in self.tensors().items() if parse_stored_name(name)[2] == round}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors by ``"client/tensor/round"``, in ascending order of the numbers."""
+        """All tensors by `stored_name`, in ascending order of the numbers."""
         return {
-            f"{client}/{tensor}/{round}": values
-            for client, own in sorted(self._kept.items())
+            stored_name(client, tensor, round): values
+            for client, own in sorted(self._versions.items())
             for tensor, versions in sorted(own.items())
             for round, values in sorted(versions.items())
         }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from fedstrata.core.rows import empty_rows, fits
 
 
 def has_device(kind: str) -> bool:
@@ -62,3 +65,27 @@ def exact() -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(wanted, before, strict=True):
             setattr(owner, name, value)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, without waiting for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def pinned_rows(device: torch.device, m: int, p: int) -> Tensor:
+    """Room for rows (m, p) in the computer's own memory, pinned for the device if they are held in memory.
+
+    The system cannot move pinned memory to a disk, so rows that would lie in a file are not pinned.
+    """
+    pinned = device.type == "cuda" and fits(m, p)
+    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
+
+
+def to_host(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of one type in the computer's own memory. On a device they are waited for once, not one by one."""
+    if device.type == "cpu" or not tensors:
+        return list(tensors)
+    found = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    parts = found.split([tensor.numel() for tensor in tensors])
+    # Each has memory of its own: who keeps one does not keep all.
+    return [part.view(tensor.shape).clone() for part, tensor in zip(parts, tensors, strict=True)]

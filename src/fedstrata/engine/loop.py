@@ -80,7 +80,7 @@ class Loop:
         self._objective = objective or Objective()
         self._layout = layout
         self._client_data = client_data
-        self._masks: dict[Mask, Tensor] = {}
+        self._column_masks = dict[Mask, Tensor]()
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
 
@@ -151,11 +151,13 @@ class Loop:
                 stored = stored | saved
                 diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
                 if any(task.upload):
-                    origin = torch.where(self._columns(task.upload_values), 0.0, start) if task.upload_values else start
+                    origin = start
+                    if task.upload_values:
+                        origin = torch.where(self._column_mask(task.upload_values), 0.0, start)
                     update = torch.sub(end, origin, out=rooms[name][len(done[name])])
                     if not all(task.upload):
                         # Not by a product: what is not sent may not be finite.
-                        update.copy_(torch.where(self._columns(task.upload), update, 0.0))
+                        update.copy_(torch.where(self._column_mask(task.upload), update, 0.0))
                 done[name].append((client, taken, len(index), losses))
             if diverged:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
@@ -176,9 +178,9 @@ class Loop:
         known: _Scores | None = None,
         metric: str = "loss",
     ) -> tuple[int, Tensor]:
-        """The place of the candidate that is least wrong, the first on a tie; and how wrong each one is, (c,).
+        """The place of the candidate with the lowest loss or error rate, the first of equals; and this of each, (c,).
 
-        Without samples to compare them on it is the first, and nobody knows how wrong it is.
+        Without samples to compare them on, it is the first, and the values are nan.
 
         Args:
             candidates: The models, (c,); -1 for none.
@@ -225,7 +227,7 @@ class Loop:
                     continue  # the variance of one sample is undefined
                 step(gradients(self._objective.transformed(inputs), targets))
         end = row_of(self._module, self._layout).cpu()
-        return end if all(task.trainable) else torch.where(self._columns(task.trainable), end, start)
+        return end if all(task.trainable) else torch.where(self._column_mask(task.trainable), end, start)
 
     def _gradients_of(self, moving: Sequence[Tensor]) -> Callable[[Tensor, Tensor], Gradients]:
         """The function from inputs (b, ...) and targets of a batch to the gradient of each tensor that moves."""
@@ -316,12 +318,11 @@ class Loop:
         outputs, targets = zip(*parts, strict=True)
         return torch.cat(outputs), torch.cat(targets)
 
-    def _columns(self, mask: Mask) -> Tensor:
+    def _column_mask(self, mask: Mask) -> Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""
-        if mask not in self._masks:
-            widths = torch.tensor([span.stop - span.start for span in self._layout.spans])
-            self._masks[mask] = torch.tensor(mask).repeat_interleave(widths)
-        return self._masks[mask]
+        if mask not in self._column_masks:
+            self._column_masks[mask] = self._layout.column_mask(mask)
+        return self._column_masks[mask]
 
     def _result(self, task: LocalTask, done: Sequence[tuple[int, int, int, Tensor]], updates: Tensor) -> Result:
         if not done:
@@ -396,7 +397,7 @@ def candidate_rows(
 
 
 def selection_value(metric: str, correct: float, loss: float, samples: int) -> float:
-    """How wrong a model is by `LocalTask.selection_metric`, from how many samples are right and its mean loss."""
+    """The loss or error rate of a model (`LocalTask.selection_metric`), from its right samples and its loss."""
     return loss if metric == "loss" else 1 - correct / samples
 
 
@@ -409,11 +410,11 @@ def has_own_end(plan: Plan, name: str) -> bool:
 
 
 def best_candidate(candidates: Tensor, losses: Tensor) -> int:
-    """The place of the candidate that is least wrong, the first on a tie. One whose loss is nan comes last.
+    """The place of the candidate with the lowest loss or error rate, the first of equals. One of nan comes last.
 
     Args:
         candidates: The indices of models, (c,); -1 for none.
-        losses: How wrong each candidate is, (c,); nan where nothing had to be chosen.
+        losses: The loss or error rate of each candidate, (c,); nan where nothing had to be chosen.
     """
     worth = torch.where(candidates >= 0, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
     return int(worth.argmin())

@@ -39,7 +39,7 @@ def stepper(
                 away = torch._foreach_sub(parameters, anchors)
                 gradients = tuple(torch._foreach_add(gradients, away, alpha=prox_weight))
             if training.clip_norm:
-                gradients = clipped(gradients, training.clip_norm)
+                gradients = clip_by_global_norm(gradients, training.clip_norm)
             if optimizer is None:
                 if training.weight_decay:
                     gradients = tuple(torch._foreach_add(gradients, parameters, alpha=training.weight_decay))
@@ -53,7 +53,7 @@ def stepper(
     return step
 
 
-def clipped(gradients: Sequence[Tensor], largest: float) -> Gradients:
+def clip_by_global_norm(gradients: Sequence[Tensor], largest: float) -> Gradients:
     """The gradients scaled so that their norm, over all of them together, is at most the largest (clip_norm)."""
     norm = torch.nn.utils.get_total_norm(gradients)
     factor = (largest / (norm + CLIP_EPSILON)).clamp(max=1.0)

@@ -12,7 +12,7 @@ that other one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from time import perf_counter
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedstrata.core import Clients, Evaluation, LocalTask, Plan, Report, Result, Rows, Score
+from fedstrata.core.standard_round import padded_candidates
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.parallel.sharding import merge_results, merge_scores
 from fedstrata.engine.registry import Engine
@@ -321,7 +322,7 @@ class MergedPlan:
             models=torch.stack(self._models) if self._models else self._plans[0].models[:0],
             tasks={name: _task(task, [jobs.get(client) for client in cohort]) for name, (task, jobs) in tasks.items()},
             evaluations={
-                name: replace(piece, clients=torch.tensor(list(jobs)), candidates=_candidates(list(jobs.values())))
+                name: replace(piece, clients=torch.tensor(list(jobs)), candidates=_candidates(jobs.values()))
                 for name, (piece, jobs) in self._merged.items()
                 if isinstance(piece, Evaluation)
             },
@@ -351,7 +352,5 @@ def _task(task: LocalTask, jobs: Sequence[_Job | None]) -> LocalTask:
     return replace(task, candidates=_candidates(jobs), max_samples=limits)
 
 
-def _candidates(jobs: Sequence[_Job | None]) -> Tensor:
-    rows = [job.models if job else () for job in jobs]
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])
+def _candidates(jobs: Iterable[_Job | None]) -> Tensor:
+    return padded_candidates([job.models if job else () for job in jobs])

@@ -18,6 +18,7 @@ from fedstrata.compression import Packed
 from fedstrata.core import CLIENT_STATS, TRAIN, Layout
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
+from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.errors import FedstrataError, InputError
 from fedstrata.files import replace_file
 from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
@@ -203,22 +204,21 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
             # There is one client on a device.
             for update in compression.packed(request.plan, name, result, store):
                 packed[name] = update
-    end = f"/{request.plan.round}"
-    left = {name: values for name, values in store.tensors().items() if name.endswith(end)}
+    left = store.saved_in(request.plan.round)
     if left:
         # More than the engine keeps: the server may go back to its second-newest checkpoint.
         replace_file(file, to_bytes({**kept, **store.tensors()}), private=True)
         _forget_old_runs(device.state)
-    spoilt = any(not bool(values.isfinite().all()) for values in left.values())
-    stored = tuple(sorted(int(name.split("/")[1]) for name in left))
+    not_finite = any(not bool(values.isfinite().all()) for values in left.values())
+    stored = tuple(sorted(parse_stored_name(name)[1] for name in left))
     if not summed:
-        return write_reply(Reply(report, stored, spoilt), request, layout, config.run, compression, packed)
+        return write_reply(Reply(report, stored, not_finite), request, layout, config.run, compression, packed)
     try:
         vector = masked_update(payload, config, device.state, request, layout, report)
     except BadSharesError as error:
         # Other clients are to blame. This one is out of the sum, and its scores count all the same.
         vector = write_bad_shares(error.senders)
-    reply = Reply(without_sizes(report), stored, spoilt)
+    reply = Reply(without_sizes(report), stored, not_finite)
     return write_reply(reply, without_updates(request), layout, config.run) | vector
 
 
@@ -292,7 +292,7 @@ def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
         found = from_bytes(file.read_bytes())
     except SafetensorError as error:
         raise InputError(f"{file}: expected the client's own layers, found {error}; remove the file") from None
-    rounds = {name: int(name.split("/")[2]) for name in found}
+    rounds = {name: parse_stored_name(name)[2] for name in found}
     return {
         name: found[name] for name, round in rounds.items() if round in request.counted or round > request.plan.round
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedstrata.core import CLIENT, TRAIN, Plan, Report
 from fedstrata.engine import ClientStore, Loop
+from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.errors import EngineError, InputError, check_rules
 from fedstrata.flower.client_data import no_client_data
@@ -378,7 +379,7 @@ class FlowerClients:
     def _merge(self, plan: Plan, replies: Mapping[int, Reply]) -> Report:
         """Note what the devices keep, and put the replies together, every row where the simulator has it."""
         for client, reply in replies.items():
-            mark = torch.tensor([torch.nan]) if reply.spoilt else torch.empty(0)
+            mark = torch.tensor([torch.nan]) if reply.not_finite else torch.empty(0)
             self.store.write(client, plan.round, dict.fromkeys(reply.stored, mark))
         here = torch.tensor(list(replies), dtype=torch.int64)
         evaluations = {name: each.only(torch.isin(each.clients, here)) for name, each in plan.evaluations.items()}
@@ -389,6 +390,6 @@ def _stored_rounds(store: ClientStore) -> Mapping[int, set[int]]:
     """Collect the rounds of which each client has tensors."""
     rounds = defaultdict[int, set[int]](set)
     for name in store.tensors():
-        client, _, round = map(int, name.split("/"))
+        client, _, round = parse_stored_name(name)
         rounds[client].add(round)
     return rounds

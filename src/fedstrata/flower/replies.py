@@ -37,12 +37,12 @@ class Reply:
     Attributes:
         report: The report of it alone. Its chosen candidates are models of the plan for everyone.
         stored: The tensors that this round left on its device.
-        spoilt: Whether these are not finite, so that the device has none at all.
+        not_finite: Whether these are not finite, so that the device has none at all.
     """
 
     report: Report
     stored: tuple[int, ...] = ()
-    spoilt: bool = False
+    not_finite: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _ReplyHead:
     round: int
     client: int
     stored: tuple[int, ...]
-    spoilt: bool
+    not_finite: bool
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def write_reply(
         compression: How the client compresses its updates; None where it does not.
         packed: The compressed updates, by task.
     """
-    head = _ReplyHead(run, request.plan.round, request.client, reply.stored, reply.spoilt)
+    head = _ReplyHead(run, request.plan.round, request.client, reply.stored, reply.not_finite)
     records: dict[str, ValueRecord] = {"reply": _REPLY_HEAD.write(head)}
     arrays = dict[str, Mapping[str, Tensor]]()
     for name, result in reply.report.results.items():
@@ -188,7 +188,7 @@ def read_reply(
         raise InputError(f"expected stored to name tensors 0 to {count - 1}, found {list(head.stored)}")
     results = {name: _read_result(payload, name, request, layout, bounds, compression) for name in plan.tasks}
     scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
-    return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.spoilt)
+    return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.not_finite)
 
 
 def _read_result(

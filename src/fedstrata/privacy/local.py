@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedstrata.core import Layout, LocalTask, Plan, Report, Result, Rows
-from fedstrata.core.private_aggregation import NoiseSeed, clipped, gaussian_noise
+from fedstrata.core.private_aggregation import NoiseSeed, clip_to_norm, gaussian_noise
 from fedstrata.core.rows import empty_rows
 
 
@@ -46,7 +46,7 @@ class LocalPrivacy:
         values = empty_rows(*sent.values.shape)
         for row, client in enumerate(sent.clients.tolist()):
             values[row] = sent.values[row]
-            update = clipped(sent.values[row, columns], self.clip_norm)
+            update = clip_to_norm(sent.values[row, columns], self.clip_norm)
             noise = gaussian_noise(
                 update,
                 self.noise_multiplier * self.clip_norm,

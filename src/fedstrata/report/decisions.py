@@ -192,7 +192,7 @@ def _models_differ(finding: str, *, gain: bool) -> _Words:
 
 
 _NOT_TESTED = "not tested in round {round:.0f}: "
-_GROUPS_REPLICATE = "the groups found in one part of the data are found again in the other"
+_GROUPS_REPLICATE = "the groups found in one fold of the data are found again in the other"
 _NEWCOMERS_DIFFER = "the newcomers differ from the members"
 _MODELS_DIFFER = "the models of others fit the clients worse"
 _OUTLIERS_DIFFER = "few clients differ from all others: each side's model fits the other side worse"
@@ -218,7 +218,7 @@ SENTENCES: Mapping[str, str | _Words] = {
     "split_not_confirmed": _not_confirmed(_CHANCE + " in round {test_round:.0f}"),
     "split_awaits_test": _not_confirmed("no test so far"),
     "split_not_tested": _not_confirmed(
-        _GUARD_NOT_TESTED + "{tested_members:.0f} members answered with all parts of their data, who reach "
+        _GUARD_NOT_TESTED + "{tested_members:.0f} members answered with all folds of their data, who reach "
         "p = {floor:.2g} at best, level {level:.2g}"
     ),
     "split_not_tested_for_samples": _not_confirmed(

@@ -114,7 +114,7 @@ def unstable_weights(layout: Layout, state: State, report: Report) -> dict[str, 
     clients = updates.clients[window.counts[updates.clients] > 0].sort().values
     if not len(clients):
         return {}
-    compared = layout.columns(layout.select("all"))
+    compared = layout.conv_and_linear
     found = dict[str, tuple[torch.Tensor, torch.Tensor]]()
     for layer in layout.layers:
         columns = layout.columns(layout.select(layer))

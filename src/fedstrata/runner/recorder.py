@@ -95,8 +95,8 @@ class Recorder:
         store = self.setup.clients.store
         number = done.plan.round
         cohort = done.sample.cohort.tolist()
-        spoilt = list(store.spoilt(number))
-        reset = {"kind": "reset", "clients": spoilt}
+        not_finite = list(store.not_finite_clients(number))
+        reset = {"kind": "reset", "clients": not_finite}
         self.record = {
             "round": number,
             **self._clusters(done.state),
@@ -104,7 +104,7 @@ class Recorder:
             "cohort": cohort,
             "absent": sorted({*done.sample.dropped.tolist(), *done.reply.absent} & set(cohort)),
             "rejected": sorted({*done.rejected, *done.reply.rejected}),
-            "events": [*done.events, *([reset] if spoilt else [])],
+            "events": [*done.events, *([reset] if not_finite else [])],
             "metrics": [asdict(metric) for metric in (*done.diagnostics.metrics, *self._proposals(done))],
             "seconds": done.seconds_planning + done.reply.seconds + perf_counter() - done.replied,
             "seconds_training": done.reply.seconds,

@@ -50,7 +50,7 @@ class _ScanState(State):
 
 @dataclass(frozen=True)
 class _ScannedFedAvg:
-    """FedAvg whose clients also train on parts of their data, once their numbers of samples are known."""
+    """FedAvg whose clients also train on folds of their data, once their numbers of samples are known."""
 
     source: ClassVar[str] = "McMahan et al., AISTATS 2017"
 
@@ -60,7 +60,7 @@ class _ScannedFedAvg:
         return extend_state(initial_state(problem), _ScanState, evidence=evidence)
 
     def plan(self, problem: Problem, state: _ScanState, cohort: torch.Tensor) -> Plan:
-        """The plan of FedAvg with a task for each part of the data."""
+        """The plan of FedAvg with a task for each fold of the data."""
         asked = participants(problem, state, state.evidence, LEVEL)
         return add_fold_tasks(fedavg_plan(problem, state, cohort), asked, state.evidence.sizes, TASKS)
 
@@ -81,9 +81,12 @@ class _ScannedFedAvg:
 
 
 def scan_experiment(
-    experiment: Experiment, rounds: int = SCAN_ROUNDS, show: Callable[[str], None] = lambda line: None
+    experiment: Experiment,
+    rounds: int = SCAN_ROUNDS,
+    show: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> LayerChoice:
-    """Train one model for all clients for some rounds, after the first also on parts of their data, and scan once.
+    """Train one model for all clients for some rounds, after the first also on folds of their data, and scan once.
 
     The clients, their data and who takes part are those of the experiment. Its algorithm does not matter, and the
     ground truth is not used. Nothing is written.
@@ -91,7 +94,8 @@ def scan_experiment(
     Args:
         experiment: The experiment, checked and complete.
         rounds: The number of rounds of FedAvg. The first only tells how many samples clients have.
-        show: Takes a line for each warning about the data, and after every round.
+        show: Takes a line after every round.
+        warn: Takes a line for each warning about the data.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit, or the server of the
@@ -108,7 +112,7 @@ def scan_experiment(
         setup = build_run(experiment.model_copy(update={"algorithm": fedavg}))
         problem = setup.server.problem
         for warning in setup.warnings:
-            show(f"WARNING: {warning}")
+            warn(f"WARNING: {warning}")
         steps = play_rounds(
             algorithm,
             problem,

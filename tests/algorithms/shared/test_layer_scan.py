@@ -19,7 +19,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     participants,
     scan_due,
     scan_layers,
-    views,
+    views_with_bias,
     without_clients,
 )
 from fedstrata.algorithms.shared.split_half import Participants
@@ -84,11 +84,11 @@ def evidence_of(n: int, rounds: int = 1, folds: int = 2, **given: Any) -> LayerE
 
 
 def test_the_views_are_every_layer_all_of_them_and_the_last_bias() -> None:
-    looks = views(LAYOUT)
+    looks = views_with_bias(LAYOUT)
     assert list(looks) == ["conv", "fc", "all", "fc.bias"]
     assert [len(columns) for columns in looks.values()] == [WIDTH, 2 * WIDTH, 3 * WIDTH, WIDTH]
     alone = Layout((TensorSpec("fc.weight", "fc", "linear", (3,)),))
-    assert list(views(alone)) == ["fc"] and bias_of(alone) is None
+    assert list(views_with_bias(alone)) == ["fc"] and bias_of(alone) is None
     assert bias_of(Layout((TensorSpec("c.weight", "c", "conv", (3,)), TensorSpec("c.bias", "c", "conv", (3,))))) is None
 
 
@@ -103,7 +103,7 @@ def test_the_bias_of_normalised_or_pruned_weights_comes_before_them() -> None:
 
 def test_a_round_tells_what_folds_show_what_all_have_in_common_and_who_has_how_many_samples() -> None:
     a = torch.zeros(6, LAYOUT.p)
-    for columns in views(LAYOUT).values():
+    for columns in views_with_bias(LAYOUT).values():
         a[:, columns[0]], a[torch.arange(6), columns[1]] = 3.0, torch.tensor([4.0, 4, 4, -4, -4, -4])
     report = answer(2 * a, a, a)
     evidence = add_evidence(LAYOUT, no_evidence(LAYOUT, 6), report, asked(6))

@@ -7,10 +7,10 @@ import torch
 
 from fedstrata.algorithms.shared.norms import (
     NormHistory,
-    clipped,
+    clip_long_updates,
+    clip_to_median_of_others,
     clipped_to_twice_median,
     no_norms,
-    shortened,
     update_norms,
     with_norms,
 )
@@ -159,10 +159,10 @@ def test_in_other_tasks_long_updates_are_shortened_to_the_median_of_the_others()
     values = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, 3.0]])
     result = Result(Rows(torch.arange(3), values), torch.zeros(3).long(), torch.ones(3), torch.zeros(3, 1))
     report = Report({TRAIN: result, "test A of 2": result})
-    changed = shortened(LAYOUT, report, torch.tensor([True, False, False]))
+    changed = clip_to_median_of_others(LAYOUT, report, torch.tensor([True, False, False]))
     assert changed.results[TRAIN].updates.values.equal(values)
     assert changed.results["test A of 2"].updates.values.tolist() == [pytest.approx([0.6, 0.8]), [1.0, 0.0], [0.0, 3.0]]
-    assert shortened(LAYOUT, report, torch.zeros(3).bool()) is report
+    assert clip_to_median_of_others(LAYOUT, report, torch.zeros(3).bool()) is report
 
 
 def test_normalisation_layers_and_buffers_say_nothing() -> None:
@@ -174,13 +174,13 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
     assert known.largest_median == pytest.approx(sqrt(2)) and known.last.tolist() == [0.0] * 3
     assert clipped_to_twice_median(layout, result.updates).values.equal(values)
     others = Report({TRAIN: result, "test A of 2": result})
-    changed = shortened(layout, others, torch.tensor([False, False, True]))
+    changed = clip_to_median_of_others(layout, others, torch.tensor([False, False, True]))
     assert changed.results["test A of 2"].updates.values.equal(values)
 
 
 def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, torch.Tensor]:
     """The report without long updates, and whose were shortened."""
-    return clipped(known, update_norms(LAYOUT, report), report, labels)
+    return clip_long_updates(known, update_norms(LAYOUT, report), report, labels)
 
 
 def norms_of(report: Report) -> list[float]:

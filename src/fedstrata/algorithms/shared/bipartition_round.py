@@ -32,7 +32,7 @@ def bipartition_round(
     problem: Problem,
     state: StateT,
     report: Report,
-    known: BipartitionState,
+    remembered: BipartitionState,
     guard: GuardState | None,
     *,
     compared: torch.Tensor,
@@ -47,7 +47,7 @@ def bipartition_round(
         problem: What is fixed for the run.
         state: The state before the round.
         report: The report of the round.
-        known: What is remembered of the clusters.
+        remembered: What is remembered of the clusters.
         guard: What the guard remembers; None lets every split through.
         compared: The columns that the algorithm compares, (q,).
         rules: Which clusters are examined.
@@ -61,11 +61,11 @@ def bipartition_round(
     """
     guard = run_split_half_tests(problem, state, guard, report, alpha)
     usable = None if stability is None else stability.full_window
-    answers = collect_answers(problem, state, known, report, compared, rules, usable)
+    answers = collect_answers(problem, state, remembered, report, compared, rules, usable)
     decisions = {
         cluster: require_confirmation(state, guard, cluster, examine(answers, cluster)) for cluster in answers.usable
     }
-    moved, bipartition, diagnostics = apply_decisions(problem, state, report, answers, decisions)
+    moved, after, diagnostics = apply_decisions(problem, state, report, answers, decisions)
     if stability is not None:
         diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
-    return moved, bipartition, guard, diagnostics
+    return moved, after, guard, diagnostics

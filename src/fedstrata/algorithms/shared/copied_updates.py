@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstrata.algorithms.shared.own_updates import own_clusters
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, own_clusters
 from fedstrata.core import TRAIN, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
@@ -22,9 +22,6 @@ _TOLERANCE = 1e-4
 
 _COLUMNS = 4096
 """So many of the columns, evenly spread, are compared first: enough to tell updates that are not the same."""
-
-_TINY = 1e-30
-"""A smaller norm is that of an update of zeros, which says nothing about who sent it."""
 
 
 def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
@@ -64,7 +61,8 @@ def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
     """
     some = updates.values[:, evenly_spread(updates.values.shape[1], _COLUMNS)]
     norms = torch.linalg.vector_norm(updates.values, dim=1).tolist()
-    moved = [row for row in rows.tolist() if norms[row] > _TINY]
+    # An update of zeros says nothing about who sent it.
+    moved = [row for row in rows.tolist() if norms[row] > ZERO_NORM]
     groups = list[list[int]]()
     for row in sorted(moved, key=lambda row: (norms[row], row)):
         group = _group_of(row, groups, norms, (some, updates.values))

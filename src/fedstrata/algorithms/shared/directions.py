@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.own_updates import compared_columns, own_clusters
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, own_clusters
 from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
 from fedstrata.lazy_torch import torch
 
@@ -62,9 +62,6 @@ _AXIS_COLUMNS = 4096
 
 _AXIS_STEPS = 20
 """The number of power iterations that find it."""
-
-_TINY = 1e-30
-"""A smaller norm is that of an update of zeros."""
 
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
@@ -182,7 +179,7 @@ def _after_round_of_cluster(known: DirectionHistory, updates: Rows) -> Direction
     ids = updates.clients
     if len(ids) < _MIN_CLIENTS:
         return known
-    norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(_TINY)
+    norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(ZERO_NORM)
     backward_rounds = _backward_rounds(known, ids, updates.values, norms)
     left_out = known.left_out[ids] | (backward_rounds >= _TURNED_ROUNDS)
     after, cosines, left_out = _by_average(known, ids, updates.values, norms, left_out)
@@ -283,13 +280,13 @@ def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tenso
 
     The axis goes through zero: the updates are not centred. Nobody is there where both sides have as many clients.
     """
-    compared = trusted & (norms > _TINY)
+    compared = trusted & (norms > ZERO_NORM)
     columns = evenly_spread(values.shape[1], _AXIS_COLUMNS)
     units = torch.where(compared[:, None], values[:, columns] / norms[:, None], 0.0)
     axis = units.sum(dim=0)
     for _ in range(_AXIS_STEPS):
         axis = units.T @ (units @ axis)
-        axis = axis / torch.linalg.vector_norm(axis).clamp_min(_TINY)
+        axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
     along = units @ axis
     positive = along > 0
     negative = along < 0
@@ -322,7 +319,7 @@ def _cosines_with_others(values: torch.Tensor, norms: torch.Tensor, trusted: tor
     Returns:
         The cosines, (m,); nan where the update is zero, or the others cancel out.
     """
-    moved = norms > _TINY
+    moved = norms > ZERO_NORM
     in_sum = (trusted & moved).float()
     total = (in_sum / norms) @ values  # (p,)
     along = (values @ total) / norms

@@ -51,7 +51,7 @@ class FoldSimilarity:
         )
 
 
-def compared_layers(layout: Layout) -> dict[str, torch.Tensor]:
+def compared_views(layout: Layout) -> dict[str, torch.Tensor]:
     """The views that are compared, and their columns: every layer, and all of them together."""
     names = layout.layers if len(layout.layers) == 1 else (*layout.layers, "all")
     return {name: layout.columns(layout.select(name)) for name in names}
@@ -64,7 +64,7 @@ def empty_similarity(layout: Layout, folds: int, clients: torch.Tensor | None = 
     return FoldSimilarity(
         clients=clients,
         folds=folds,
-        similarity=torch.zeros(len(compared_layers(layout)), folds * m, folds * m),
+        similarity=torch.zeros(len(compared_views(layout)), folds * m, folds * m),
         rounds=torch.zeros(m, m, dtype=torch.int64),
         fresh=torch.zeros(m, dtype=torch.bool),
     )
@@ -85,7 +85,7 @@ def with_round(
         known = empty_similarity(layout, len(sent))
     elif members is not None:
         known = known.only(members[known.clients])
-    layers = compared_layers(layout)
+    layers = compared_views(layout)
     sent = _without_zero_layers(sent, layers)
     clients = sent[0].clients
     if len(clients) < MIN_TEST_CLIENTS:
@@ -138,7 +138,7 @@ def groups_test(
         # Too few have answered anew. The old similarities have been tested already.
         return known.clients[kept], not_tested(int(known.fresh.sum()), level, "too_few_answers")
     some = known.only(kept)
-    names = tuple(compared_layers(layout))
+    names = tuple(compared_views(layout))
     m = len(some.clients)
     mean = some.similarity.double() / some.rounds.repeat(some.folds, some.folds)
     if some.folds == 2:
@@ -173,5 +173,5 @@ def similarity_matrices(layout: Layout, known: FoldSimilarity, node: int) -> lis
     values = same / known.rounds.clamp(min=1)
     return [
         Matrix(node, name, "likeness", known.clients, each)
-        for name, each in zip(compared_layers(layout), values, strict=True)
+        for name, each in zip(compared_views(layout), values, strict=True)
     ]

@@ -1,7 +1,7 @@
 """Find the layer in which clients differ most clearly, from their updates alone: no labels, no ground truth.
 
 LayerCFL is to be told its layers "by statistics obtained in advance"; these are such statistics. In some rounds every
-client also trains on parts of its data. For every layer we ask whether the similarities of the clients by one part are
+client also trains on folds of its data. For every layer we ask whether the similarities of the clients by one fold are
 those by another (a split-half test): what comes from a client's own sample is not found again, and what truly
 distinguishes clients is. Where the test finds nothing, no layer is chosen.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, compared_layers, groups_test, with_round
+from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, compared_views, groups_test, with_round
 from fedstrata.algorithms.shared.split_half import (
     FULL_FOLD,
     Participants,
@@ -45,7 +45,7 @@ _MAX_REPEATS = 20
 """The choice is repeated so often, each time without other clients."""
 
 TASKS = "scan"
-"""The purpose in the names of the tasks on parts of the data."""
+"""The purpose in the names of the tasks on folds of the data."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ class LayerChoice:
         return {"kind": "scout", **layers, "why": decision.kind, "values": dict(decision.values)}
 
 
-def views(layout: Layout) -> dict[str, torch.Tensor]:
+def views_with_bias(layout: Layout) -> dict[str, torch.Tensor]:
     """The columns of every view: each layer, all of them if there are several, and the last one's bias."""
     bias = bias_of(layout)
-    return {**compared_layers(layout), **({} if bias is None else {bias: layout.columns(layout.select(bias))})}
+    return {**compared_views(layout), **({} if bias is None else {bias: layout.columns(layout.select(bias))})}
 
 
 def bias_of(layout: Layout) -> str | None:
@@ -174,7 +174,7 @@ def bias_of(layout: Layout) -> str | None:
 
 def no_evidence(layout: Layout, clients: int) -> LayerEvidence:
     """Nothing has been shown yet about so many clients."""
-    v = len(views(layout))
+    v = len(views_with_bias(layout))
     sizes = torch.zeros(clients, dtype=torch.int64)
     return LayerEvidence(None, None, torch.zeros(v), 0, torch.zeros(v), sizes)
 
@@ -186,13 +186,13 @@ def without_clients(evidence: LayerEvidence, clients: torch.Tensor) -> LayerEvid
 
 
 def participants(problem: Problem, state: State, evidence: LayerEvidence, level: float) -> tuple[Participants, ...]:
-    """Who trains on parts of its data, of the only cluster; nobody until the numbers of samples are known."""
+    """Who trains on folds of its data, of the only cluster; nobody until the numbers of samples are known."""
     found = select_participants(problem, state, evidence.sizes, 0, "auto", level)
     return () if found is None else (found,)
 
 
 def scan_plan(problem: Problem, state: State, evidence: LayerEvidence, plan: Plan) -> Plan:
-    """The plan in which clients also train on parts of their data, in the last rounds before a scan."""
+    """The plan in which clients also train on folds of their data, in the last rounds before a scan."""
     return add_fold_tasks(plan, _scanned(problem, state, evidence), evidence.sizes, TASKS)
 
 
@@ -223,7 +223,7 @@ def scan_round(
 
 
 def _scanned(problem: Problem, state: State, evidence: LayerEvidence) -> tuple[Participants, ...]:
-    """Who trains on parts of its data in the coming round of a run."""
+    """Who trains on folds of its data in the coming round of a run."""
     round = state.round + 1
     if not is_scanned(round):
         return ()
@@ -239,12 +239,14 @@ def add_evidence(
         layout: The layout of the network.
         evidence: The evidence before the round.
         report: The report of clients that all started from the same model.
-        asked: Who was to train on parts of its data.
+        asked: Who was to train on folds of its data.
     """
     updates = report.results[TRAIN].updates
     max_norms = evidence.max_norms
     if len(updates.clients):
-        max_norms = torch.maximum(max_norms, norms(updates.values, views(layout).values()).amax(dim=1).to(max_norms))
+        max_norms = torch.maximum(
+            max_norms, norms(updates.values, views_with_bias(layout).values()).amax(dim=1).to(max_norms)
+        )
     for sent in fold_updates(report, asked, TASKS).values():
         evidence = _with_similarities(layout, evidence, sent)
     return replace(evidence, max_norms=max_norms, sizes=usable_sizes(evidence.sizes, report, asked, TASKS))
@@ -254,12 +256,12 @@ def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[R
     """The evidence with updates of the same clients by every part of their data, (m, p) each."""
     if len(sent[0].clients) < MIN_TEST_CLIENTS:
         return evidence
-    columns = views(layout)
+    columns = views_with_bias(layout)
     bias = bias_of(layout)
     by_bias = evidence.by_bias
     if bias is not None:
         tensor = next(tensor for tensor in layout.tensors if tensor.name == bias)
-        by_bias = with_round(Layout((tensor,)), by_bias, [part.only(columns[bias]) for part in sent])
+        by_bias = with_round(Layout((tensor,)), by_bias, [part.take_columns(columns[bias]) for part in sent])
     different = ~torch.eye(len(sent[0].clients), dtype=torch.bool)
     cosines = [cosine(part.values, columns.values())[:, different].mean(dim=1) for part in sent]
     return replace(
@@ -314,7 +316,7 @@ def _scores(
     known = evidence.by_layer
     by_view = {
         name: replace(known, similarity=known.similarity[place : place + 1])
-        for place, name in enumerate(compared_layers(layout))
+        for place, name in enumerate(compared_views(layout))
     }
     bias = bias_of(layout)
     if bias is not None and evidence.by_bias is not None:
@@ -369,7 +371,7 @@ def _agreement(
 
 
 def is_scanned(round: int) -> bool:
-    """Whether clients train on parts of their data in a round while the layer is not known."""
+    """Whether clients train on folds of their data in a round while the layer is not known."""
     return round > _next_scan(round)[1] - SCAN_ROUNDS
 
 

@@ -64,7 +64,7 @@ class Stability:
 def empty_window(problem: Problem, window: int) -> UpdateWindow:
     """No upload seen yet; `window` is W, the number of uploads in a full window."""
     n = problem.clients
-    q = len(problem.layout.columns(problem.layout.select("all")))
+    q = len(problem.layout.conv_and_linear)
     return UpdateWindow(
         uploads=torch.zeros(n, window - 1, q),
         counts=torch.zeros(n, dtype=torch.int64),
@@ -89,7 +89,7 @@ def add_updates(
     """
     updates = report.results[TRAIN].updates
     clients = updates.clients
-    conv_and_linear = problem.layout.columns(problem.layout.select("all"))
+    conv_and_linear = problem.layout.conv_and_linear
     node = state.nodes[assign_pending(state, report)[clients]]
     # A client comes to another cluster by a split, a merge or a move, and a pending client by joining one. Older
     # uploads stay until they are overwritten, but count no more.
@@ -126,7 +126,7 @@ def add_updates_if_kept(
 def _layer_columns(problem: Problem) -> list[torch.Tensor]:
     """For every layer, which of the conv and linear columns are its own, (q,) bool each."""
     layout = problem.layout
-    conv_and_linear = layout.columns(layout.select("all"))
+    conv_and_linear = layout.conv_and_linear
     return [torch.isin(conv_and_linear, layout.columns(layout.select(layer))) for layer in layout.layers]
 
 
@@ -168,9 +168,9 @@ def _metrics(problem: Problem, window: UpdateWindow, values: torch.Tensor) -> tu
     return tuple(metrics)
 
 
-def stability_threshold(epsilon: float | str, lr: float) -> float:
+def stability_threshold(problem: Problem, round: int, epsilon: float | str = "auto") -> float:
     """A threshold of stability as given, or that of the round's step size where it is ``"auto"``."""
-    return _EPSILON_SHARE * lr if isinstance(epsilon, str) else epsilon
+    return _EPSILON_SHARE * problem.training_of(round).lr if isinstance(epsilon, str) else epsilon
 
 
 @dataclass(frozen=True)
@@ -248,15 +248,15 @@ def _moving_layers(problem: Problem, usable: Result, tensors: Mask) -> list[int]
     named = {tensor.layer for tensor, chosen in zip(layout.tensors, tensors, strict=True) if chosen}
     columns = {place: layout.columns(layout.select(layer)) for place, layer in enumerate(layout.layers)}
     compared = [place for place, layer in enumerate(layout.layers) if layer in named]
-    moving = [place for place in compared if max_norm(usable.updates.only(columns[place]).values) > STILL]
+    moving = [place for place in compared if max_norm(usable.updates.take_columns(columns[place]).values) > STILL]
     return moving or compared
 
 
 def _update_norms(problem: Problem, usable: Result, thresholds: StabilityThresholds) -> dict[str, float]:
     """The norms of the members' updates over all layers, and the thresholds that they are compared with."""
-    conv_and_linear = problem.layout.columns(problem.layout.select("all"))
+    conv_and_linear = problem.layout.conv_and_linear
     mean = mean_norm(problem, usable)
-    largest = max_norm(usable.updates.only(conv_and_linear).values)
+    largest = max_norm(usable.updates.take_columns(conv_and_linear).values)
     ratio = mean / largest if largest > STILL else 1.0  # Members none of whom moves agree.
     norms = {"mean_norm": mean, "max_norm": largest, "ratio": ratio, "rho": thresholds.rho}
     return {**norms, "eps2": thresholds.eps2} if thresholds.eps2 else norms

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log
 
-from fedstrata.algorithms.shared.own_updates import compared_columns
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
@@ -58,12 +58,6 @@ _JUMP_ROUNDS = 3
 
 _MIN_CLIENTS = 3
 """Norms are compared if at least so many clients of a cluster answer."""
-
-_NORMAL_MAD = 0.6745
-"""The median absolute deviation of a normal distribution whose standard deviation is 1."""
-
-_TINY = 1e-30
-"""A smaller norm is that of an update of zeros."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +146,7 @@ def with_norms(
     leaving = (here >= 0) & (result.chosen != here) & ~newcomers[ids]
     left_out = torch.zeros_like(known.left_out)
     left_out[ids[leaving]] = known.means[ids[leaving]] > log(_LARGEST_RATIO)
-    of_clusters = [own & (here == cluster) & (norms > _TINY) for cluster in here[own].unique().tolist()]
+    of_clusters = [own & (here == cluster) & (norms > ZERO_NORM) for cluster in here[own].unique().tolist()]
     compared = [rows for rows in of_clusters if int(rows.sum()) >= _MIN_CLIENTS]
     # All clusters of the round are compared with the same largest median.
     largest = max([known.largest_median, *(float(norms[rows].median()) for rows in compared)])
@@ -188,9 +182,7 @@ def _compared_with(known: NormHistory, norms: torch.Tensor, sizes: torch.Tensor)
 def _too_long(known: NormHistory, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
     """Whose mean is too large with the logarithms of one more round, bool (m,); nobody where it is half of them."""
     means = (_DECAY * known.logs[ids] + logs) / (_DECAY * known.weights[ids] + 1.0 + _PRIOR_ROUNDS)
-    above = means - means.median()
-    scores = _NORMAL_MAD * above / above.abs().median().clamp(min=_TINY)
-    found = (means > log(_LARGEST_RATIO)) & (scores > _LARGEST_Z_SCORE)
+    found = (means > log(_LARGEST_RATIO)) & (modified_z_scores(means) > _LARGEST_Z_SCORE)
     return found if 2 * int(found.sum()) < len(ids) else torch.zeros_like(found)
 
 
@@ -205,7 +197,7 @@ def _jumped(known: NormHistory, ids: torch.Tensor, logs: torch.Tensor) -> torch.
     return enough & (high - before > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
 
 
-def clipped(
+def clip_long_updates(
     known: NormHistory, norms: torch.Tensor, report: Report, labels: torch.Tensor
 ) -> tuple[Report, torch.Tensor]:
     """The report in which no update by the normal training is much longer than others of its cluster.
@@ -227,7 +219,7 @@ def clipped(
     factors = torch.ones_like(norms)
     here = labels[clients]
     for cluster in here[here >= 0].unique().tolist():
-        rows = (here == cluster) & (norms > _TINY)
+        rows = (here == cluster) & (norms > ZERO_NORM)
         if int(rows.sum()) >= _MIN_CLIENTS:
             limits = _CLIPPING_RATIO * _compared_with(known, norms[rows], result.sizes[rows])
             factors[rows] = (limits / norms[rows]).clamp(max=1.0)
@@ -244,10 +236,10 @@ def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
     The norms are those of convolutions and linear layers.
     """
     norms = _norms_of(layout, updates)
-    moved = norms > _TINY
+    moved = norms > ZERO_NORM
     if int(moved.sum()) < _MIN_CLIENTS:
         return updates
-    return _scaled(updates, (_CLIPPING_RATIO * norms[moved].median() / norms.clamp(min=_TINY)).clamp(max=1.0))
+    return _scaled(updates, (_CLIPPING_RATIO * norms[moved].median() / norms.clamp(min=ZERO_NORM)).clamp(max=1.0))
 
 
 def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
@@ -255,7 +247,7 @@ def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
     return replace(updates, values=updates.values * factors[:, None])
 
 
-def shortened(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
+def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
     """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
 
     So they take part in tests and comparisons of groups like anybody else.
@@ -268,17 +260,17 @@ def shortened(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
     if not bool(clients.any()):
         return report
     results: Mapping[str, Result] = {
-        name: result if name == TRAIN else _shortened(layout, result, clients[result.updates.clients])
+        name: result if name == TRAIN else _clip_to_median_of_others(layout, result, clients[result.updates.clients])
         for name, result in report.results.items()
     }
     return replace(report, results=results)
 
 
-def _shortened(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
+def _clip_to_median_of_others(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
     """A result in which some rows, bool (m,), have the median norm of the others at most."""
     norms = _norms_of(layout, result.updates)
-    others = norms[~rows & (norms > _TINY)]
+    others = norms[~rows & (norms > ZERO_NORM)]
     if not len(others) or not bool(rows.any()):
         return result
-    factors = torch.where(rows, others.median() / norms.clamp(min=_TINY), 1.0).clamp(max=1.0)
+    factors = torch.where(rows, others.median() / norms.clamp(min=ZERO_NORM), 1.0).clamp(max=1.0)
     return replace(result, updates=_scaled(result.updates, factors))

@@ -29,7 +29,7 @@ from fedstrata.core import (
     extend_state,
     fedavg_plan,
     initial_state,
-    selected,
+    members_in_cohort,
 )
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
@@ -85,7 +85,7 @@ def too_few_answers(
     """
     values = {
         "present": float(present),
-        "members": float(selected(report, labels >= 0).sum()),
+        "members": float(members_in_cohort(report, labels >= 0).sum()),
         "min_clients": float(min_clients),
         "quorum": quorum,
         "first_round": float(first_round),

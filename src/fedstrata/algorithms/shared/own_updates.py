@@ -1,9 +1,25 @@
-"""What a client has sent by its normal training, as far as its cluster compares it."""
+"""What clients have sent by their normal training, as far as their cluster compares it, and how it is compared."""
 
 from __future__ import annotations
 
 from fedstrata.core import TRAIN, Layout, Report, Rows
 from fedstrata.lazy_torch import torch
+
+ZERO_NORM = 1e-30
+"""A smaller norm is that of an update of zeros. Updates of a converged client are small, but far longer."""
+
+_NORMAL_MAD = 0.6745
+"""The median absolute deviation of a normal distribution whose standard deviation is 1."""
+
+
+def modified_z_scores(values: torch.Tensor) -> torch.Tensor:
+    """How far each value is above the median, in standard deviations estimated by the median absolute deviation, (m,).
+
+    A few outliers do not change it: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
+    """
+    deviation = values - values.median()
+    spread = deviation.abs().median().clamp(min=torch.finfo(values.dtype).tiny)
+    return _NORMAL_MAD * deviation / spread
 
 
 def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:
@@ -19,5 +35,5 @@ def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:
 
 def compared_columns(layout: Layout, updates: Rows) -> Rows:
     """The columns of convolutions and linear layers of some updates."""
-    columns = layout.columns(layout.select("all"))
-    return updates if len(columns) == layout.p else updates.only(columns)
+    columns = layout.conv_and_linear
+    return updates if len(columns) == layout.p else updates.take_columns(columns)

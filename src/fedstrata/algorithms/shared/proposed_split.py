@@ -29,7 +29,7 @@ def proposed_splits(
     """
     k = len(state.models)
     unknown = BipartitionState(torch.zeros(k), torch.zeros(k), torch.zeros(k, dtype=torch.bool))
-    columns = problem.layout.columns(problem.layout.select("all"))
+    columns = problem.layout.conv_and_linear
     every_pair = SplitRules(first=1, quorum=0.0, min_split=2)
     answers = collect_answers(problem, state, unknown, report, columns, every_pair, usable)
     found = list[ProposedSplit]()

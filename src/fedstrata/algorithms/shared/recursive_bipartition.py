@@ -9,12 +9,12 @@ A round has three steps. `collect_answers` says which clusters are examined, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedstrata.clustering import CLIENT_MEASURES, bipartition
 from fedstrata.clustering.hierarchy import Linkage
+from fedstrata.clustering.separation import theorem_1_bound
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
     TRAIN,
@@ -28,7 +28,7 @@ from fedstrata.core import (
     State,
     aggregate,
     assign_pending,
-    selected,
+    members_in_cohort,
 )
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
@@ -79,13 +79,13 @@ class RoundAnswers:
 
     Attributes:
         labels: The cluster of each client, (n,), after the pending clients that answered have joined one.
-        known: What is remembered of the clusters, with the norms of this round.
+        remembered: What is remembered of the clusters, with the norms of this round.
         usable: The usable answers of each cluster that is to be examined, in the order of the client ids.
         too_few: The decision about each cluster with too few usable answers.
     """
 
     labels: torch.Tensor
-    known: BipartitionState
+    remembered: BipartitionState
     usable: Mapping[int, Result]
     too_few: Mapping[int, Decision]
 
@@ -115,7 +115,7 @@ def one_cluster() -> BipartitionState:
 def collect_answers(
     problem: Problem,
     state: State,
-    known: BipartitionState,
+    remembered: BipartitionState,
     report: Report,
     compared: torch.Tensor,
     rules: SplitRules,
@@ -128,7 +128,7 @@ def collect_answers(
     Args:
         problem: What is fixed for the run.
         state: The state before the round.
-        known: What is remembered of its clusters.
+        remembered: What is remembered of its clusters.
         report: The report of the round.
         compared: The columns that the algorithm compares, (q,).
         rules: Which clusters are examined.
@@ -137,10 +137,10 @@ def collect_answers(
     labels = assign_pending(state, report)
     result = report.results[TRAIN]
     result = result.only(result.updates.clients.argsort())  # Between equals, the lowest id decides.
-    conv_and_linear = problem.layout.columns(problem.layout.select("all"))
-    max_norms = known.max_norms.clone()
-    max_compared_norms = known.max_compared_norms.clone()
-    final = known.final.clone()
+    conv_and_linear = problem.layout.conv_and_linear
+    max_norms = remembered.max_norms.clone()
+    max_compared_norms = remembered.max_compared_norms.clone()
+    final = remembered.final.clone()
     final[labels[labels != state.labels]] = False
     to_examine = dict[int, Result]()
     too_few = dict[int, Decision]()
@@ -148,10 +148,10 @@ def collect_answers(
         members = labels == cluster
         answers = result.only(members[result.updates.clients] & (result.chosen == cluster))
         for norms, columns in ((max_norms, conv_and_linear), (max_compared_norms, compared)):
-            norms[cluster] = max(float(norms[cluster]), max_norm(answers.updates.only(columns).values))
+            norms[cluster] = max(float(norms[cluster]), max_norm(answers.updates.take_columns(columns).values))
         if final[cluster]:
             continue
-        asked = int(selected(report, members).sum())
+        asked = int(members_in_cohort(report, members).sum())
         examined = answers if usable is None else answers.only(usable[answers.updates.clients])
         if len(examined.sizes) < rules.min_split or len(examined.sizes) / asked < rules.quorum:
             too_few[cluster] = _too_few(asked, len(answers.sizes), len(examined.sizes), rules)
@@ -175,13 +175,13 @@ def apply_decisions(
     new_labels, parents = _divide(answers.labels, decisions, len(state.models))
     reasons = {**answers.too_few, **{cluster: decision.reason for cluster, decision in decisions.items()}}
     moved, diagnostics = aggregate(problem, state, report, new_labels, parents, reasons)
-    final = answers.known.final.clone()
+    final = answers.remembered.final.clone()
     for cluster, decision in decisions.items():
         final[cluster] = decision.final
     whole = parents.bincount()[parents] == 1  # A new cluster begins with norms of its own.
     after = BipartitionState(
-        max_norms=answers.known.max_norms[parents] * whole,
-        max_compared_norms=answers.known.max_compared_norms[parents] * whole,
+        max_norms=answers.remembered.max_norms[parents] * whole,
+        max_compared_norms=answers.remembered.max_compared_norms[parents] * whole,
         final=final[parents] & whole,
     )
     metrics = (*diagnostics.metrics, *_norm_metrics(state, reasons))
@@ -233,7 +233,7 @@ def max_norm(rows: torch.Tensor) -> float:
 
 def mean_norm(problem: Problem, usable: Result) -> float:
     """The norm of the weighted mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27)."""
-    updates = usable.updates.only(problem.layout.columns(problem.layout.select("all")))
+    updates = usable.updates.take_columns(problem.layout.conv_and_linear)
     together = torch.zeros(len(usable.sizes), dtype=torch.int64)
     return float(problem.aggregation(updates, usable.sizes, together, 1).double().norm())
 
@@ -260,7 +260,7 @@ def norm_trigger(
         A decision of kind `MAY_SPLIT`, "not_stationary" or "members_converged".
     """
     mean = mean_norm(problem, usable)  # LayerCFL Eq. 27
-    largest = max_norm(usable.updates.only(scope).values)  # LayerCFL Eq. 28
+    largest = max_norm(usable.updates.take_columns(scope).values)  # LayerCFL Eq. 28
     values = {"mean_norm": mean, "max_norm": largest, "eps1": eps1, "eps2": eps2}
     if mean >= eps1:
         return Decision(kind="not_stationary", layer=layer, values=values)
@@ -289,7 +289,7 @@ def apply_theorem_1(
     """
     parts = (matrix.clients[~second], matrix.clients[second])
     cross_max = float(cosines[~second][:, second].max())
-    bound = math.sqrt((1 - cross_max) / 2)
+    bound = theorem_1_bound(cross_max)
     sizes = {"first_part": float(len(parts[0])), "second_part": float(len(parts[1]))}
     seen = {**values, **sizes, "cross_max": cross_max, "bound": bound, "gamma": gamma}
     if bound <= gamma:  # Theorem 1

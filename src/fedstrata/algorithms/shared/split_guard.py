@@ -1,6 +1,6 @@
 """A split guard: a proposed split must be confirmed by a split-half test, whatever algorithm proposed it.
 
-In some rounds clients also train on disjoint parts of their data. When these show that the members of a cluster
+In some rounds clients also train on disjoint folds of their data. When these show that the members of a cluster
 differ, at a level that all tests of the cluster share, every split that its algorithm proposes goes through. Other
 clusters stay whole. The test shows that there are groups, not that a proposed split lies between them.
 """
@@ -90,7 +90,7 @@ def why_no_local_noise(split_guard: str) -> str:
 
 
 def guard_plan(problem: Problem, state: State, guard: GuardState | None, plan: Plan, alpha: float) -> Plan:
-    """The plan in which members of clusters that are to be tested also train on parts of their data.
+    """The plan in which members of clusters that are to be tested also train on folds of their data.
 
     Args:
         problem: What is fixed for the run.
@@ -179,7 +179,7 @@ def _tests(state: State, guard: GuardState) -> list[TestState]:
 def _participants(
     problem: Problem, state: State, guard: GuardState, alpha: float, cohort: torch.Tensor
 ) -> list[Participants]:
-    """Who trains on parts of its data in this round: members of clusters whose groups are not confirmed."""
+    """Who trains on folds of its data in this round: members of clusters whose groups are not confirmed."""
     if not is_split_half_round(state.round + 1):
         return []
     found = [

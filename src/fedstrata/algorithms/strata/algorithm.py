@@ -22,7 +22,7 @@ from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stan
 from fedstrata.algorithms.strata.multi_round import multi_round_events
 from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
 from fedstrata.algorithms.strata.outliers import add_outlier_training, outlier_training_rounds
-from fedstrata.algorithms.strata.proposals import propose
+from fedstrata.algorithms.strata.proposals import start_comparisons
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
     open_clusters,
@@ -172,7 +172,7 @@ class Strata:
         tested, tests = run_tests(problem, concluded.state, checked.report, due, labels, self.alpha)
 
         # 3. Compare models of the groups where a test confirmed some, or search for outliers.
-        proposed, at_once = propose(
+        compared, at_once = start_comparisons(
             problem,
             tested,
             tests,
@@ -182,14 +182,14 @@ class Strata:
         )
 
         # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
-        proposed = replace(proposed, sizes=usable_sizes(proposed.sizes, checked.report, participants))
-        parted = split_clusters(proposed, labels, {**concluded.splits, **at_once}, self.reassignment_rounds)
+        compared = replace(compared, sizes=usable_sizes(compared.sizes, checked.report, participants))
+        parted = split_clusters(compared, labels, {**concluded.splits, **at_once}, self.reassignment_rounds)
         decisions = {
             **decisions_without_test(checked.state, participants, self.folds),
             **{cluster: split.decision for cluster, split in concluded.decided.items()},
             **decisions_of(tested, tests),
         }
-        after, diagnostics = aggregate(problem, proposed, checked.counted, parted.labels, parted.parents, decisions)
+        after, diagnostics = aggregate(problem, compared, checked.counted, parted.labels, parted.parents, decisions)
         monitor, stability = monitor_round(problem, state, checked.report)
         after = after_splits(state, after, parted, checked.report)
         events = (

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
-from fedstrata.algorithms.shared.fold_similarity import compared_layers
+from fedstrata.algorithms.shared.fold_similarity import compared_views
+from fedstrata.algorithms.shared.own_updates import modified_z_scores
 from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
@@ -101,7 +102,7 @@ def start_search(layout: Layout, updates: Rows, round: int) -> OutlierSearch | N
     """
     if len(updates.clients) < _MIN_CLIENTS:
         return None
-    layers = compared_layers(layout)
+    layers = compared_views(layout)
     scores = outlier_scores(updates.values, layers)
     most = int(_MAX_SHARE * len(updates.clients))
     threshold = _threshold(len(updates.clients))
@@ -121,9 +122,7 @@ def _threshold(m: int) -> float:
 def outlier_scores(values: torch.Tensor, layers: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """How far each client stands out in each view, by modified z-scores of its distance from the others, (v, m).
 
-    The distance of a client is one minus the cosine of its update and the mean update of all others. Modified z-scores
-    use the median and the median absolute deviation, which a few outliers do not change (Iglewicz and Hoaglin, "How to
-    detect and handle outliers", 1993).
+    The distance of a client is one minus the cosine of its update and the mean update of all others.
 
     Args:
         values: The updates, (m, p).
@@ -134,9 +133,7 @@ def outlier_scores(values: torch.Tensor, layers: Mapping[str, torch.Tensor]) -> 
         rows = values[:, columns].double()
         others = (rows.sum(dim=0) - rows) / (len(rows) - 1)
         distance = 1 - torch.nn.functional.cosine_similarity(rows, others, dim=1)
-        deviation = distance - distance.median()
-        spread = deviation.abs().median().clamp(min=torch.finfo(torch.float64).tiny)
-        scores.append(0.6745 * deviation / spread)
+        scores.append(modified_z_scores(distance))
     return torch.stack(scores)
 
 

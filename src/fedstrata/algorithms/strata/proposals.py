@@ -15,7 +15,7 @@ from fedstrata.algorithms.strata.state import ClusterState, StrataState, needs_s
 from fedstrata.core import Problem
 
 
-def propose(
+def start_comparisons(
     problem: Problem,
     state: StrataState,
     tests: Sequence[SplitTest],
@@ -61,7 +61,7 @@ def propose(
 def _comparing(
     problem: Problem, state: StrataState, test: SplitTest, groups: ConfirmedGroups, *, personal_models: bool
 ) -> ClusterState:
-    """What is known of a cluster with a comparison of its groups. The arguments are as in `propose`."""
+    """What is known of a cluster with a comparison of its groups. The arguments are as in `start_comparisons`."""
     known = state.clusters[test.cluster]
     has_stand_ins = needs_stand_ins(known, int((state.labels == test.cluster).sum()))
     comparison = start_comparison(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.fold_similarity import (
     FoldSimilarity,
-    compared_layers,
+    compared_views,
     groups_test,
     similarity_matrices,
     to_decision,
@@ -191,7 +191,7 @@ def _test_cluster(
     ids = sent[0].clients
     new = newcomers[ids]
     if len(ids) >= MIN_TEST_CLIENTS and bool(new.any()) and not bool(new.all()):
-        layers = compared_layers(layout)
+        layers = compared_views(layout)
         updates = torch.cat([fold.values for fold in sent])  # (f m, p)
         if not unusable_updates(updates, layers.values()):
             alike = likeness(updates, layers.values())

@@ -183,7 +183,7 @@ def monitor_round(
     if state.monitor is None:
         return None, ()
     window, stability = add_updates(problem, state, state.monitor.window, report, "median")
-    epsilon = stability_threshold("auto", problem.training_of(state.round + 1).lr)
+    epsilon = stability_threshold(problem, state.round + 1)
     stable = list[int]()
     for node in state.nodes.tolist():
         values = stability.values[(window.since_node == node) & stability.full_window]

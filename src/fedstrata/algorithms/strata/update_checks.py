@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.directions import with_directions
-from fedstrata.algorithms.shared.norms import clipped, shortened, update_norms, with_norms
+from fedstrata.algorithms.shared.norms import clip_long_updates, clip_to_median_of_others, update_norms, with_norms
 from fedstrata.algorithms.strata.reassignment import reassigned_clients, unsettled
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
@@ -103,7 +103,7 @@ def _check_norms(layout: Layout, state: StrataState, report: Report, labels: tor
     before = state.norms.without_drift(chosen)
     norms = update_norms(layout, report)
     history = with_norms(before, norms, report, state.labels, state.newcomers)
-    counted, ids = clipped(history, norms, report, labels)
+    counted, ids = clip_long_updates(history, norms, report, labels)
     state = replace(state, norms=history)
     long = nobody.index_fill(0, ids, True)
     who = {
@@ -111,7 +111,7 @@ def _check_norms(layout: Layout, state: StrataState, report: Report, labels: tor
         "clipped": long & ~state.left_out,
         "drifted": history.drifted & ~before.drifted,
     }
-    return _CheckedNorms(state, shortened(layout, report, history.left_out), counted, who)
+    return _CheckedNorms(state, clip_to_median_of_others(layout, report, history.left_out), counted, who)
 
 
 def _without(report: Report, who: torch.Tensor) -> Report:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
 from fedstrata.core.rows import are_unsent, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec
-from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.client_store import ClientStore, parse_stored_name, stored_name
 from fedstrata.engine.loop import Loop, empty_result
 from fedstrata.registry import PortableObject, portable_objects, receive_objects
 
@@ -30,12 +30,12 @@ class ShardRequest:
 
     Attributes:
         plan: The plan of all clients.
-        kept: The local tensors that the plan loads, as `ClientStore.restore` takes them.
+        local_tensors: The local tensors that the plan loads, as `ClientStore.restore` takes them.
         functions: The functions of a script or notebook that the work calls, by the names by which it does.
     """
 
     plan: Plan
-    kept: Mapping[str, Tensor]
+    local_tensors: Mapping[str, Tensor]
     functions: Mapping[str, PortableObject] = field(default_factory=dict)
 
 
@@ -93,10 +93,10 @@ class Parallel:
         """Score the evaluations, then do the work of every client."""
         shards = split_into_shards(plan, self._client_data, self._transport.workers)
         functions = portable_objects([*plan.client_stats, *self._objective.names])
-        replies = self._transport.run(ShardRequest(plan, self._kept(plan), functions), shards)
+        replies = self._transport.run(ShardRequest(plan, self._local_tensors(plan), functions), shards)
         stored: dict[int, dict[int, Tensor]] = {}
         for name, values in (item for reply in replies for item in reply.stored.items()):
-            client, tensor, _ = map(int, name.split("/"))
+            client, tensor, _ = parse_stored_name(name)
             stored.setdefault(client, {})[tensor] = values
         for client in plan.cohort.tolist():
             self.store.write(client, plan.round, stored.get(client, {}))
@@ -114,14 +114,14 @@ class Parallel:
         """End the workers. Without this they end with the last reference to this object."""
         self._transport.close()
 
-    def _kept(self, plan: Plan) -> dict[str, Tensor]:
+    def _local_tensors(self, plan: Plan) -> dict[str, Tensor]:
         """The local tensors that a plan loads, by their names in the store."""
         masks = [task.load_local for task in plan.tasks.values()]
         masks += [evaluation.load_local for evaluation in plan.evaluations.values()]
         wanted = {tensor for mask in masks for tensor, keep in enumerate(mask) if keep}
         clients = set(plan.cohort.tolist()).union(*(each.clients.tolist() for each in plan.evaluations.values()))
         return {
-            f"{client}/{tensor}/{plan.round - 1}": values
+            stored_name(client, tensor, plan.round - 1): values
             for client in sorted(clients if wanted else ())
             for tensor, values in self.store.read(client, before=plan.round).items()
             if tensor in wanted
@@ -142,7 +142,8 @@ def split_into_shards(plan: Plan, client_data: ClientData, workers: int) -> list
         costs[client] += 1 + sum(task.training.samples_seen(samples) for task in tasks)
     for evaluation in plan.evaluations.values():
         for client in evaluation.clients.tolist():
-            costs[client] += len(client_data.test(client, plan.round))
+            # Scores complete the record of the round before.
+            costs[client] += len(client_data.held_out(client, evaluation.split, plan.round - 1))
     shards: list[list[int]] = [[] for _ in range(workers)]
     busy = [0] * workers
     for client in sorted(costs, key=lambda client: (-costs[client], client)):
@@ -155,13 +156,12 @@ def split_into_shards(plan: Plan, client_data: ClientData, workers: int) -> list
 def perform(engine: Loop, request: ShardRequest, shard: Shard) -> ShardReply:
     """Do one shard of a request."""
     receive_objects(request.functions)
-    engine.store.restore(request.kept)
+    engine.store.restore(request.local_tensors)
     plan = request.plan
     wanted = torch.tensor(shard, dtype=torch.int64)
     evaluations = {name: each.only(torch.isin(each.clients, wanted)) for name, each in plan.evaluations.items()}
     report = engine.run(replace(plan.only(torch.isin(plan.cohort, wanted)), evaluations=evaluations))
-    end = f"/{plan.round}"
-    return ShardReply(report, {name: values for name, values in engine.store.tensors().items() if name.endswith(end)})
+    return ShardReply(report, engine.store.saved_in(plan.round))
 
 
 def merge_reports(plan: Plan, reports: Sequence[Report]) -> Report:

@@ -37,7 +37,7 @@ class Step:
         return self.clients[-1] == len(self.clients) - 1
 
 
-def split(samples: int, batch: int) -> tuple[int, int]:
+def full_batches_and_rest(samples: int, batch: int) -> tuple[int, int]:
     """The number of full batches, and the samples of the shorter last one. Batch 0 is all samples at once."""
     return divmod(samples, batch) if batch else (0, samples)
 
@@ -46,11 +46,11 @@ def epoch_steps(sizes: Sequence[int], batch: int, least: int = 1) -> Iterator[St
     """The steps of an epoch. Every client takes its own batches in order, and does not wait in steps of others.
 
     Args:
-        sizes: The number of samples of each client, sorted by `split`, the largest first.
+        sizes: The number of samples of each client, sorted by `full_batches_and_rest`, the largest first.
         batch: The samples of a step; 0 is all at once.
         least: The number of samples that a step needs.
     """
-    parts = [split(size, batch) for size in sizes]
+    parts = [full_batches_and_rest(size, batch) for size in sizes]
     if batch >= least:
         for step in range(parts[0][0]):
             yield Step(range(sum(full > step for full, _ in parts)), step * batch, batch)
@@ -68,7 +68,7 @@ def arrange(orders: Sequence[Tensor], batch: int) -> Tensor:
     Returns:
         The table (clients, ..., columns), which is 0 beyond a client's samples.
     """
-    parts = [split(order.shape[-1], batch) for order in orders]
+    parts = [full_batches_and_rest(order.shape[-1], batch) for order in orders]
     edge = parts[0][0] * batch
     table = orders[0].new_zeros(len(orders), *orders[0].shape[:-1], edge + max(tail for _, tail in parts))
     for row, order, (full, tail) in zip(table, orders, parts, strict=True):
@@ -77,7 +77,7 @@ def arrange(orders: Sequence[Tensor], batch: int) -> Tensor:
     return table
 
 
-def restore(row: Tensor, size: int, batch: int, edge: int) -> Tensor:
+def undo_arrange(row: Tensor, size: int, batch: int, edge: int) -> Tensor:
     """The values of one client's samples, (size,), from a row of a table as `arrange` makes it.
 
     Args:
@@ -86,7 +86,7 @@ def restore(row: Tensor, size: int, batch: int, edge: int) -> Tensor:
         batch: The samples of a step.
         edge: The column in which the last batches begin.
     """
-    full, tail = split(size, batch)
+    full, tail = full_batches_and_rest(size, batch)
     return torch.cat([row[: full * batch], row[edge : edge + tail]])
 
 

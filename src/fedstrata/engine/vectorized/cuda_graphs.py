@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -17,8 +17,6 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from fedstrata.core import empty_rows
-from fedstrata.core.rows import fits
 from fedstrata.engine.device import exact
 
 _WARM_UP_CALLS = 3
@@ -149,27 +147,3 @@ def session(device: torch.device) -> Iterator[None]:
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
-
-
-def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, without waiting for it."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-def landing(device: torch.device, m: int, p: int) -> Tensor:
-    """Room for rows (m, p) in the computer's own memory, pinned for the device if they are held in memory.
-
-    The system cannot move pinned memory to a disk, so rows that would lie in a file are not pinned.
-    """
-    pinned = device.type == "cuda" and fits(m, p)
-    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
-
-
-def download(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of one type in the computer's own memory. On a device they are waited for once, not one by one."""
-    if device.type == "cpu" or not tensors:
-        return list(tensors)
-    found = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-    parts = found.split([tensor.numel() for tensor in tensors])
-    # Each has memory of its own: who keeps one does not keep all.
-    return [part.view(tensor.shape).clone() for part, tensor in zip(parts, tensors, strict=True)]

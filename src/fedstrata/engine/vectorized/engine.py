@@ -17,9 +17,10 @@ from fedstrata.engine.batch_norms import BATCH_NORMS
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
+from fedstrata.engine.device import pinned_rows, to_device, to_host
 from fedstrata.engine.loop import best_candidate, continued, has_own_end, selection_value, with_local_tensors
 from fedstrata.engine.vectorized.batches import chunks, sample_source
-from fedstrata.engine.vectorized.cuda_graphs import download, landing, session, upload
+from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
@@ -41,7 +42,7 @@ class Vectorized:
         precision: The precision of training, "float32" or "bfloat16". Weights are float32 in both.
         device: The device that computes, "cpu" or "cuda".
         memory: Bytes that are worked on at a time, about, data and results aside. None is what `budget` says.
-        products: Whether convolutions become matrix products. None is only on an accelerator.
+        im2col: Whether convolutions become matrix products (im2col). None is only on an accelerator.
     """
 
     def __init__(
@@ -54,15 +55,15 @@ class Vectorized:
         *,
         device: str = "cpu",
         memory: int | None = None,
-        products: bool | None = None,
+        im2col: bool | None = None,
     ) -> None:
         """Copy the module."""
         self.store = store or ClientStore()
         self.client_data = client_data
         where = torch.device(device)
         memory = budget(where) if memory is None else memory
-        products = where.type != "cpu" if products is None else products
-        self.trainers = Trainers(Network(module, layout, where, precision, memory, products))
+        im2col = where.type != "cpu" if im2col is None else im2col
+        self.trainers = Trainers(Network(module, layout, where, precision, memory, im2col))
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Vectorized:
@@ -211,7 +212,7 @@ class _Choice:
 
 
 def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
-    """The place of the candidate that is least wrong, for each client, the first on a tie; and all losses, (c,)."""
+    """For each client the place of the candidate with the lowest loss, the first of equals; and all losses, (c,)."""
     requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
     found = iter(EvalResults(requests).read())
     chosen = []
@@ -237,7 +238,7 @@ class _Round:
         """Bring the models to the device that computes."""
         self.network = engine.trainers.network
         self.source = sample_source(engine.client_data, self.network.device)
-        self.models = upload(plan.models, self.network.device)
+        self.models = to_device(plan.models, self.network.device)
         self._plan = plan
         self._client_data = engine.client_data
         self._store = engine.store
@@ -245,7 +246,7 @@ class _Round:
         self._local = dict[int, dict[int, Tensor]]()
         self._saved: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._finite: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
-        self._columns = dict[Mask, Tensor]()
+        self._column_masks = dict[Mask, Tensor]()
         self._results = dict[str, Result]()
         self._ends = dict[tuple[str, int], Tensor]()
 
@@ -298,7 +299,7 @@ class _Round:
         jobs = list[TrainingJob]()
         for name, task in list(self._plan.tasks.items())[position : position + 1]:
             shape = (len(choices), self.network.layout.p)
-            updates = landing(self.network.device, *shape) if any(task.upload) else unsent_rows(*shape)
+            updates = pinned_rows(self.network.device, *shape) if any(task.upload) else unsent_rows(*shape)
             losses = torch.empty(len(choices), task.candidates.shape[1])
             models = list[int]()
             for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
@@ -316,9 +317,9 @@ class _Round:
                     finish=partial(self._finish, name, choice.client, update),
                 )
                 jobs.append(job)
-            clients = _column(choice.client for choice in choices)
-            sizes = _column(len(choice.index) for choice in choices)
-            self._results[name] = Result(Rows(clients, updates), _column(models), sizes, losses)
+            clients = _int_tensor(choice.client for choice in choices)
+            sizes = _int_tensor(len(choice.index) for choice in choices)
+            self._results[name] = Result(Rows(clients, updates), _int_tensor(models), sizes, losses)
         return jobs
 
     def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
@@ -347,10 +348,10 @@ class _Round:
         Args:
             found: The correct samples and the mean loss of everyone in `evaluated`, and then of other plans.
         """
-        flags = download([flag for own in self._finite.values() for flag in own], self.network.device)
+        flags = to_host([flag for own in self._finite.values() for flag in own], self.network.device)
         finite = iter(map(bool, flags))
         for client, saved in self._saved.items():
-            values = dict(zip(saved, download(list(saved.values()), self.network.device), strict=True))
+            values = dict(zip(saved, to_host(list(saved.values()), self.network.device), strict=True))
             if not all([next(finite) for _ in self._finite[client]]):
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
@@ -361,7 +362,7 @@ class _Round:
             own = list(islice(found, len(clients)))
             before = self._plan.round - 1
             held = (self._client_data.held_out(client, evaluation.split, before) for client in clients)
-            samples = _column(len(index) for index in held)
+            samples = _int_tensor(len(index) for index in held)
             losses = torch.tensor([loss for _, loss in own])
             correct = torch.tensor([correct for correct, _ in own], dtype=torch.float64)
             scores[name] = Score(evaluation.clients, correct, samples, losses)
@@ -376,17 +377,15 @@ class _Round:
         """All tensors that a client keeps by now, on the device that computes."""
         if client not in self._local:
             stored = self._store.read(client, before=self._plan.round)
-            self._local[client] = {tensor: upload(values, self.network.device) for tensor, values in stored.items()}
+            self._local[client] = {tensor: to_device(values, self.network.device) for tensor, values in stored.items()}
         return self._local[client]
 
     def _column_mask(self, mask: Mask) -> Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""
-        if mask not in self._columns:
-            columns = torch.zeros(self.network.layout.p, dtype=torch.bool)
-            columns[self.network.layout.columns(mask)] = True
-            self._columns[mask] = upload(columns, self.network.device)
-        return self._columns[mask]
+        if mask not in self._column_masks:
+            self._column_masks[mask] = to_device(self.network.layout.column_mask(mask), self.network.device)
+        return self._column_masks[mask]
 
 
-def _column(numbers: Iterable[int]) -> Tensor:
+def _int_tensor(numbers: Iterable[int]) -> Tensor:
     return torch.tensor(list(numbers), dtype=torch.int64)

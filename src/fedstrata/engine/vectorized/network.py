@@ -46,7 +46,7 @@ class Network:
         device: The device that computes.
         precision: The precision of training: "float32", or "bfloat16" for what is safe in it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
-        products: Whether convolutions become matrix products.
+        im2col: Whether convolutions become matrix products (im2col).
 
     Attributes:
         identity: A text that is equal for networks that compute the same function in the same way.
@@ -57,7 +57,7 @@ class Network:
     """
 
     def __init__(
-        self, module: nn.Module, layout: Layout, device: torch.device, precision: str, memory: int, products: bool
+        self, module: nn.Module, layout: Layout, device: torch.device, precision: str, memory: int, im2col: bool
     ) -> None:
         """Copy the module."""
         self.layout = layout
@@ -65,9 +65,9 @@ class Network:
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
-        settings = (sorted(self.frozen), device, precision, memory, products)
+        settings = (sorted(self.frozen), device, precision, memory, im2col)
         self.identity = f"{_described(module)} {_fixed_buffers(module, layout)} {layout} {settings}"
-        self._module = stand_ins(module, products).to(device).requires_grad_(False)
+        self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self._bfloat16 = precision == "bfloat16"
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
         self.names = [*(slot.name for slot in layout.tensors), *self.salts]
@@ -228,7 +228,7 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def stand_ins(module: nn.Module, products: bool) -> nn.Module:
+def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
     """A copy of a network whose dropout depends on a salt, and whose convolutions may be matrix products.
 
     Batch norms get float32 inputs in any precision. With tensors of several clients in float32, torch cannot compute or
@@ -236,15 +236,15 @@ def stand_ins(module: nn.Module, products: bool) -> nn.Module:
 
     Args:
         module: The network, which stays as it is.
-        products: Whether convolutions become matrix products.
+        im2col: Whether convolutions become matrix products (im2col).
     """
     module = deepcopy(module)
     made = dict[nn.Module, nn.Module]()
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) in _CHANNELWISE:
             made.setdefault(layer, Dropout(layer.p, _CHANNELWISE[type(layer)]))
-        elif products and type(layer) is nn.Conv2d and _is_plain(layer):
-            made.setdefault(layer, Products(layer))
+        elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
+            made.setdefault(layer, Im2colConv2d(layer))
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
     for layer in module.modules():
@@ -299,8 +299,8 @@ def _hash(words: Tensor) -> Tensor:
     return (words >> 16) ^ words
 
 
-class Products(nn.Module):
-    """A convolution as one matrix product over its unfolded inputs.
+class Im2colConv2d(nn.Module):
+    """A convolution as one matrix product over its unfolded inputs (im2col).
 
     For many clients that is one batched product. A convolution would have a group per client, for which cuDNN has few
     fast programs.

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedstrata.engine.device import to_device
 from fedstrata.engine.loop import EVALUATION_BATCH
 from fedstrata.engine.vectorized.batches import (
     SampleSource,
     arrange,
     chunks,
     epoch_steps,
+    full_batches_and_rest,
     read_samples,
-    restore,
-    split,
+    undo_arrange,
 )
-from fedstrata.engine.vectorized.cuda_graphs import upload
 from fedstrata.engine.vectorized.network import Network
 
 
@@ -76,7 +76,7 @@ class EvalResults:
         for models in networks.values():
             ordered = sorted(models.values(), key=self._batches, reverse=True)
             first = requests[ordered[0][0]]
-            shown, _ = first.source.samples(upload(first.index[:1], first.network.device))
+            shown, _ = first.source.samples(to_device(first.index[:1], first.network.device))
             for chunk in chunks(len(ordered), first.network.models_at_once(EVALUATION_BATCH, shown)):
                 self._chunks.append(_compute(requests, ordered[chunk]))
 
@@ -88,13 +88,13 @@ class EvalResults:
             hits = chunk.hits.cpu()
             for numbers, *rows in zip(chunk.models, losses, hits, strict=True):
                 sizes = [self._sizes[number] for number in numbers]
-                loss, hit = (restore(row, sum(sizes), EVALUATION_BATCH, chunk.edge).split(sizes) for row in rows)
+                loss, hit = (undo_arrange(row, sum(sizes), EVALUATION_BATCH, chunk.edge).split(sizes) for row in rows)
                 means = zip(numbers, hit, loss, strict=True)
                 found |= {number: (int(right.sum()), float(lost.mean())) for number, right, lost in means}
         return [found[number] for number in range(len(self._sizes))]
 
     def _batches(self, numbers: Sequence[int]) -> tuple[int, int]:
-        return split(sum(self._sizes[number] for number in numbers), EVALUATION_BATCH)
+        return full_batches_and_rest(sum(self._sizes[number] for number in numbers), EVALUATION_BATCH)
 
 
 def _compute(requests: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -> _Chunk:
@@ -104,11 +104,11 @@ def _compute(requests: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -
     rows = torch.stack([first.row for first in firsts])
     orders = [torch.cat([requests[number].index for number in numbers]) for numbers in models]
     sizes = [len(order) for order in orders]
-    table = upload(arrange(orders, EVALUATION_BATCH), network.device)
+    table = to_device(arrange(orders, EVALUATION_BATCH), network.device)
     losses = torch.empty(table.shape, device=rows.device)
     hits = torch.empty_like(table, dtype=torch.bool)
     for step in epoch_steps(sizes, EVALUATION_BATCH):
-        which = slice(len(step.clients)) if step.whole else upload(torch.tensor(step.clients), network.device)
+        which = slice(len(step.clients)) if step.whole else to_device(torch.tensor(step.clients), network.device)
         columns = slice(step.column, step.column + step.size)
         inputs, labels = read_samples([firsts[row].source for row in step.clients], table[which, columns])
         logits = network.predict(rows[which], inputs)

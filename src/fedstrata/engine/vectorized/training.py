@@ -14,10 +14,18 @@ from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 
 from fedstrata.core import LocalTask, Plan
+from fedstrata.engine.device import to_device
 from fedstrata.engine.loop import training_orders
 from fedstrata.engine.optimizer import CLIP_EPSILON
-from fedstrata.engine.vectorized.batches import SampleSource, arrange, chunks, epoch_steps, read_samples, split
-from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, upload
+from fedstrata.engine.vectorized.batches import (
+    SampleSource,
+    arrange,
+    chunks,
+    epoch_steps,
+    full_batches_and_rest,
+    read_samples,
+)
+from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder
 from fedstrata.engine.vectorized.network import Network
 from fedstrata.randomness import generator, seed_of
 
@@ -128,7 +136,7 @@ def train_jobs(jobs: Sequence[TrainingJob]) -> None:
         first = alike[0]
         trainer = first.trainers.of(first.task)
         batch = first.batch
-        alike.sort(key=lambda job: (split(job.samples, batch), sources[job.source]), reverse=True)
+        alike.sort(key=lambda job: (full_batches_and_rest(job.samples, batch), sources[job.source]), reverse=True)
         for chunk in chunks(len(alike), trainer.clients_at_once(alike)):
             starts, ends = trainer.run(alike[chunk])
             for job, start, end in zip(alike[chunk], starts, ends, strict=True):
@@ -217,7 +225,7 @@ class Trainer:
 
     def clients_at_once(self, jobs: Sequence[TrainingJob]) -> int:
         """The number of clients that fit into memory together, at least one."""
-        inputs, _ = jobs[0].source.samples(upload(jobs[0].index[:1], self._device))
+        inputs, _ = jobs[0].source.samples(to_device(jobs[0].index[:1], self._device))
         batch = jobs[0].batch or max(job.samples for job in jobs)
         kept, copies = self._network.step_bytes(inputs)
         sample = 2 * inputs.nbytes + 2 * kept
@@ -233,10 +241,10 @@ class Trainer:
         starts = torch.stack([job.start for job in jobs])
         stack = self._stack.first(g)
         self._fill(stack, starts, jobs)
-        table = upload(arrange([job.orders() for job in jobs], batch), self._device)
+        table = to_device(arrange([job.orders() for job in jobs], batch), self._device)
         least = 2 if self._network.batch_norm else 1  # the variance of one sample is undefined
         epoch = list(epoch_steps([job.samples for job in jobs], batch, least))
-        apart = [None if step.whole else upload(torch.tensor(step.clients), self._device) for step in epoch]
+        apart = [None if step.whole else to_device(torch.tensor(step.clients), self._device) for step in epoch]
         sources = [tuple(jobs[row].source for row in step.clients) for step in epoch]
         for number in range(table.shape[1]):
             for step, rows, owners in zip(epoch, apart, sources, strict=True):
@@ -261,7 +269,7 @@ class Trainer:
                 part.copy_(received[:, spans[place]])
         for moment in stack.moments:
             moment.zero_()
-        salts = upload(torch.tensor([job.salts(len(self._network.salts)) for job in jobs]), self._device)
+        salts = to_device(torch.tensor([job.salts(len(self._network.salts)) for job in jobs]), self._device)
         for tensor, column in zip(stack.fixed[len(self._fixed) :], salts.unbind(dim=1), strict=True):
             tensor.copy_(column)
 
