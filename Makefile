@@ -7,6 +7,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/fedstrata run
 
+# Tests start many processes, each of which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Three workers on two cores, as some tests wait for processes and browsers. A file is done by one worker, which makes
 # once what its tests share; the order of files is that of tests/conftest.py.
 WORKERS := --dist loadfile --no-loadscope-reorder
