@@ -1,11 +1,12 @@
 """The validation of answers and of new models, and Strata's checks of updates, beside the round they belong to.
 
     python benchmarks/checks.py                                    # an MLP on digits, and a CNN
+    FEDSTRATA_DATA=DATA python benchmarks/checks.py --jobs mnist,cifar10
     python benchmarks/checks.py --jobs digits --rounds 30
 
 Each round of an ordinary run is timed as it is, and without the time that these took: processor time of one thread,
-which other programs do not lengthen. The ratio of the two is what they cost. The CNN trains on noise of CIFAR-10's
-shape: what it learns does not matter here.
+which other programs do not lengthen. The ratio of the two is what they cost. The CNN and VGG11 train on noise of
+CIFAR-10's shape: what they learn does not matter here.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ JOBS: dict[str, dict[str, Any]] = {
         "data": {"name": "digits", "clients": CLIENTS, "samples": 64, "test": 0.2},
         "model": {"name": "mlp", "hidden": [64]},
         "local": {"epochs": 1, "batch": 10, "lr": 0.1},
+    },
+    # Attacks are measured with these two (experiments/tolerated_attacks.py).
+    "mnist": {
+        "data": {"name": "mnist", "clients": CLIENTS, "samples": 400, "test": 0.5},
+        "partition": {"scheme": "rotation", "groups": 4},
+        "model": {"name": "mlp", "hidden": [32]},
+        "local": {"epochs": 1, "batch": 20, "lr": 0.1},
+    },
+    "cifar10": {
+        "data": {"name": "cifar10", "clients": CLIENTS, "samples": 1000, "test": 0.5},
+        "partition": {"scheme": "rotation", "groups": 4},
+        "model": {"name": "mlp", "hidden": [32]},
+        "local": {"epochs": 1, "batch": 20, "lr": 0.1},
     },
     "cnn": {
         "data": {"clients": CLIENTS, "samples": 100, "test": 0.2},

@@ -82,7 +82,7 @@ def test_a_score_that_is_unknown_on_validation_data_is_named(tmp_path: Path) -> 
     """R² is not defined of a single sample, and each client has one."""
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "dose.npz", x=rng.random((20, 2), dtype=np.float32), y=rng.random(20))
-    data = {"name": str(tmp_path / "dose.npz"), "clients": 2, "samples": 10, "validation": 0.1}
+    data = {"name": str(tmp_path / "dose.npz"), "clients": 2, "samples": 8, "validation": 0.1}
     keys = {**KEYS, "data": data, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}, "local": {"loss": "mse"}}
     with pytest.raises(InputError, match=r"expected validation samples of which the metric is known"):
         optuna_objective({**keys, "rounds": 1}, space, out=tmp_path)(Trial(0, 0.2))

@@ -39,7 +39,7 @@ def test_parts_are_drawn_anew_for_another_seed_and_another_client() -> None:
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ContractError, match="expected a part of all, A, B, A1, A2, B1, B2, found 'C'"):
+    with pytest.raises(ContractError, match="expected a fold, one of all, A, B, A1, A2, B1, B2, found 'C'"):
         holdings_of([8]).train(0, "C")
 
 

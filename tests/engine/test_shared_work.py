@@ -147,7 +147,7 @@ def test_what_devices_keep_is_never_shared() -> None:
 def test_devices_give_the_engine_back_after_an_error() -> None:
     engine, layout, start = loop_of(SIZES)
     before = engine.store
-    with pytest.raises(ContractError, match="expected a part of"):
+    with pytest.raises(ContractError, match="expected a fold, one of"):
         LocalStores(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, fold="C")))
     assert engine.store is before
 

@@ -230,7 +230,7 @@ def _numbers() -> list[Case]:
         _keys("nearly all data held out", {"data.test": "0.9999999999999999"}, "data.clients"),
         _keys("nearly no data held out", {"data.test": "5e-324"}, accepted=True),
         _keys("nearly nobody takes part", {"cohort.fraction": "5e-324"}, accepted=True),
-        _keys("nearly nobody answers", {"cohort.dropout": "0.9999999999999999"}, accepted=True),
+        _keys("nearly nobody answers", {"cohort.dropout": "0.9999999999999999"}, "cohort.dropout"),
         _keys("a date for every number", {"seed": "2020-01-01", "rounds": "07:32:00"}, "seed"),
         _keys("a truth value for a number", {"rounds": "true"}, "rounds"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.errors import EngineError, InputError, check_rules
 from fedstrata.flower.client_data import no_client_data
-from fedstrata.flower.client_registry import NO_NODE, ClientRegistry
-from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies
+from fedstrata.flower.client_registry import NO_NODE, ClientRegistry, Registration
+from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
-from fedstrata.flower.requests import WORK, Request, request_for, without_updates, write_request
+from fedstrata.flower.requests import WORK, Request, request_for, without_models, without_updates, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.sum_messages import SUM
 from fedstrata.flower.sum_round import SumRound, SumStep
@@ -30,7 +30,7 @@ from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed, require_sums_alo
 from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
-    from flwr.app import Message
+    from flwr.app import Message, RecordDict
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,21 @@ class _Attempt:
         """The sums, if the client of a request adds something to one of them."""
         adds = self.sums is not None and len(request.plan.cohort) and request.client in self.sums.ready
         return self.sums if adds else None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a client was asked, and what it may reply.
+
+    Attributes:
+        request: The request, without the values of the models.
+        expected: The parts of a reply, and their sizes.
+        bounds: The numbers that may be in them.
+    """
+
+    request: Request
+    expected: ExpectedReply
+    bounds: ReplyBounds
 
 
 @dataclass(frozen=True)
@@ -227,14 +242,14 @@ class FlowerClients:
             end -= _STEP_SHARE * self._rules.deadline  # for the last step
         enough = _Enough.of(plan.cohort.tolist(), clients, self._rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
-        requests = {
-            client: request_for(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
+        requests = (
+            request_for(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
             for client in clients
-        }
+        )
         self._collect(requests, attempt, enough, end)
         if attempt.missing and not enough.met(attempt):
             # What a device has lost it is sent again, at once.
-            again = {client: request_for(plan, client, self._layout, ()) for client in attempt.missing}
+            again = (request_for(plan, client, self._layout, ()) for client in tuple(attempt.missing))
             self._collect(again, attempt, enough, end)
         traffic = attempt.traffic
         late = f"the first {len(attempt.replies)} had answered" if enough.met(attempt) else "no answer in time"
@@ -290,7 +305,8 @@ class FlowerClients:
             messages[client] = message_to(registration.node, SUM, content, round, max(seconds, 1.0))
             traffic.down += content_bytes(content)
         limit = largest(step.expected[client].limit for client in messages)
-        for client, message in replies(self._grid, messages, limit, seconds, self._clock):
+        end = self._clock.now() + seconds
+        for client, message in replies(self._grid, send(self._grid, messages), limit, end, self._clock):
             try:
                 if reason := failure_reason(message):
                     raise InputError(reason)
@@ -301,54 +317,59 @@ class FlowerClients:
             if step.enough():
                 return
 
-    def _collect(self, requests: Mapping[int, Request], attempt: _Attempt, enough: _Enough, end: float) -> None:
+    def _collect(self, requests: Iterable[Request], attempt: _Attempt, enough: _Enough, end: float) -> None:
         """Send requests and take in the replies."""
         seconds = max(end - self._clock.now(), 0.0)
-        messages = dict[int, "Message"]()
-        bounds = dict[int, ReplyBounds]()
-        expected = dict[int, ExpectedReply]()
-        asked = dict[int, Request]()
-        for client, request in requests.items():
-            found = self.registry.of(client)
+        waiting = dict[str, int]()
+        asked = dict[int, _Asked]()
+        for request in requests:
+            found = self.registry.of(request.client)
             if found is None or found[1].node == NO_NODE:
-                attempt.traffic.absent[client] = "no node speaks for it"
+                attempt.traffic.absent[request.client] = "no node speaks for it"
                 continue
-            key, registration = found
-            # The device compares the key with its own.
-            address = Payload({"client": {"key": key}})
-            sums = attempt.sums_of(request)
-            if attempt.sums is not None and sums is None:
-                request = without_updates(request)
-            payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
-            if sums is not None:
-                payload = payload | sums.work(client)
-            content = encode(payload)
-            # Flower takes 0 seconds for half a day.
-            messages[client] = message_to(registration.node, WORK, content, request.plan.round, max(seconds, 1.0))
-            objective = self._config.objective
-            bounds[client] = ReplyBounds(
-                run=self._config.run,
-                train=registration.train,
-                test=registration.test,
-                metric=objective.metric_info.bounds,
-                unknown=objective.may_be_unknown(registration.test),
-                least_loss=objective.least_loss,
-            )
-            sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
-            asked[client] = request if sums is None else without_updates(request)
-            reply = expected_reply(asked[client], self._layout, sizes, self._compression)
-            expected[client] = reply if sums is None else sums.expected_work(client, reply)
+            content, asked[request.client] = self._content(request, *found, attempt)
             attempt.traffic.down += content_bytes(content)
-        limit = largest(each.limit for each in expected.values())
-        for client, message in replies(self._grid, messages, limit, seconds, self._clock):
-            self._take(message, asked[client], expected[client], bounds[client], attempt)
+            # Flower takes 0 seconds for half a day.
+            message = message_to(found[1].node, WORK, content, request.plan.round, max(seconds, 1.0))
+            # One by one: the models of all clients together may not fit into memory.
+            waiting |= send(self._grid, {request.client: message})
+        limit = largest(each.expected.limit for each in asked.values())
+        for client, message in replies(self._grid, waiting, limit, end, self._clock):
+            self._take(message, asked[client], attempt)
             if enough.met(attempt):
                 return
 
-    def _take(
-        self, message: Message, request: Request, expected: ExpectedReply, bounds: ReplyBounds, attempt: _Attempt
-    ) -> None:
+    def _content(
+        self, request: Request, key: str, registration: Registration, attempt: _Attempt
+    ) -> tuple[RecordDict, _Asked]:
+        """The content of the message with a request, and what its reply may be."""
+        sums = attempt.sums_of(request)
+        if attempt.sums is not None and sums is None:
+            request = without_updates(request)
+        # The device compares the key with its own.
+        address = Payload({"client": {"key": key}})
+        payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
+        if sums is not None:
+            payload = payload | sums.work(request.client)
+            request = without_updates(request)
+        sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
+        expected = expected_reply(request, self._layout, sizes, self._compression)
+        if sums is not None:
+            expected = sums.expected_work(request.client, expected)
+        objective = self._config.objective
+        bounds = ReplyBounds(
+            run=self._config.run,
+            train=registration.train,
+            test=registration.test,
+            metric=objective.metric_info.bounds,
+            unknown=objective.may_be_unknown(registration.test),
+            least_loss=objective.least_loss,
+        )
+        return encode(payload), _Asked(without_models(request), expected, bounds)
+
+    def _take(self, message: Message, asked: _Asked, attempt: _Attempt) -> None:
         """Note a reply, or why there is none."""
+        request = asked.request
         client = request.client
         traffic = attempt.traffic
         try:
@@ -358,7 +379,7 @@ class FlowerClients:
                     attempt.not_finite.add(client)
                 return
             traffic.up += content_bytes(message.content)
-            payload = decode(message.content, expected)
+            payload = decode(message.content, asked.expected)
             if "missing" in payload.records:
                 names = TEXTS.read("tensors", payload.record("missing").get("tensors"))
                 traffic.absent[client] = one_line(f"its device has lost {', '.join(names)}")
@@ -366,7 +387,7 @@ class FlowerClients:
                 # If it is not asked again before the round is over, the next request has to bring everything.
                 self.store.forget(client)
             else:
-                reply = read_reply(payload, request, self._layout, bounds, self._compression)
+                reply = read_reply(payload, request, self._layout, asked.bounds, self._compression)
                 sums = attempt.sums_of(request)
                 if sums is not None:
                     sums.take_work(client, payload)

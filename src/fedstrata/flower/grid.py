@@ -116,14 +116,12 @@ def arrived(grid: Grid, waiting: dict[str, int], limit: ReplyLimit) -> Iterator[
 
 
 def replies(
-    grid: Grid, messages: Mapping[int, Message], limit: ReplyLimit, seconds: float, clock: Clock
+    grid: Grid, waiting: dict[str, int], limit: ReplyLimit, end: float, clock: Clock
 ) -> Iterator[tuple[int, Message]]:
-    """Send a message to each client and yield each reply as it comes, until the seconds are over.
+    """Yield each reply as it comes to messages that `send` has sent, until a moment of the clock.
 
     A caller that has enough just stops. What comes later is never asked for, so that it reaches no later round.
     """
-    end = clock.now() + seconds
-    waiting = send(grid, messages)
     while waiting:
         yield from arrived(grid, waiting, limit)
         if not waiting or clock.now() >= end:

@@ -40,11 +40,12 @@ def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torc
         A bool (n,).
     """
     updates = report.results[TRAIN].updates
+    norms = torch.linalg.vector_norm(updates.values, dim=1).tolist()
     own = own_clusters(report, labels)
     found = torch.zeros_like(left_out)
     for cluster in own[own >= 0].unique().tolist():
-        answered = (own == cluster).nonzero().flatten()
-        groups = _same_updates(updates, answered)
+        answered = (own == cluster).nonzero().flatten().tolist()
+        groups = _same_updates(updates, norms, answered)
         if 2 * sum(map(len, groups)) < len(answered):
             for group in groups:
                 _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))
@@ -52,20 +53,19 @@ def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torc
     return found
 
 
-def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
+def _same_updates(updates: Rows, norms: Sequence[float], rows: Sequence[int]) -> list[list[int]]:
     """The groups of clients that have sent the same update, by their ids.
 
     Args:
         updates: The updates, (m, p).
+        norms: The norm of each, m.
         rows: The places of those that are compared.
     """
-    some = updates.values[:, evenly_spread(updates.values.shape[1], _COLUMNS)]
-    norms = torch.linalg.vector_norm(updates.values, dim=1).tolist()
     # An update of zeros says nothing about who sent it.
-    moved = [row for row in rows.tolist() if norms[row] > ZERO_NORM]
+    moved = [row for row in rows if norms[row] > ZERO_NORM]
     groups = list[list[int]]()
     for row in sorted(moved, key=lambda row: (norms[row], row)):
-        group = _group_of(row, groups, norms, (some, updates.values))
+        group = _group_of(row, groups, norms, updates.values)
         if group is None:
             groups.append([row])
         else:
@@ -73,16 +73,14 @@ def _same_updates(updates: Rows, rows: torch.Tensor) -> list[list[int]]:
     return [updates.clients[group].tolist() for group in groups if len(group) > 1]
 
 
-def _group_of(
-    row: int, groups: Sequence[list[int]], norms: Sequence[float], values: Sequence[torch.Tensor]
-) -> list[int] | None:
+def _group_of(row: int, groups: Sequence[list[int]], norms: Sequence[float], values: torch.Tensor) -> list[int] | None:
     """The group of those that have sent the same as a client; None if nobody has.
 
     Args:
         row: The place of its update.
         groups: The groups so far, in ascending order of their norms, none above that of the update.
         norms: The norms of all updates, m.
-        values: Some of their columns, and all, (m, c) each. The distance in some columns is no larger than in all.
+        values: All updates, (m, p).
     """
     largest = _TOLERANCE * norms[row]
     for group in reversed(groups):
@@ -90,6 +88,10 @@ def _group_of(
         # Equal updates have equal norms.
         if norms[row] - norms[first] > largest:
             return None
-        if all(float(torch.dist(each[first], each[row])) <= largest for each in values):
+        # The distance in some columns is no larger than in all.
+        some = evenly_spread(values.shape[1], _COLUMNS)
+        if float(torch.dist(values[first, some], values[row, some])) <= largest and (
+            float(torch.dist(values[first], values[row])) <= largest
+        ):
             return group
     return None

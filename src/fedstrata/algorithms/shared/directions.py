@@ -63,6 +63,9 @@ _AXIS_COLUMNS = 4096
 _AXIS_STEPS = 20
 """The number of power iterations that find it."""
 
+_GRAM_CLIENTS = 512
+"""Up to so many clients the iterations are steps of their inner products, which are then the smaller matrix."""
+
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
 
@@ -283,11 +286,7 @@ def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tenso
     compared = trusted & (norms > ZERO_NORM)
     columns = evenly_spread(values.shape[1], _AXIS_COLUMNS)
     units = torch.where(compared[:, None], values[:, columns] / norms[:, None], 0.0)
-    axis = units.sum(dim=0)
-    for _ in range(_AXIS_STEPS):
-        axis = units.T @ (units @ axis)
-        axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
-    along = units @ axis
+    along = _along_axis(units)
     positive = along > 0
     negative = along < 0
     difference = int(positive.sum()) - int(negative.sum())
@@ -295,6 +294,24 @@ def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tenso
         return torch.zeros_like(trusted)
     larger: torch.Tensor = positive if difference > 0 else negative
     return larger
+
+
+def _along_axis(units: torch.Tensor) -> torch.Tensor:
+    """The inner product of each row (m, c) with the first principal axis, up to one factor, (m,).
+
+    The axis begins as the sum of the rows.
+    """
+    if len(units) > _GRAM_CLIENTS:
+        axis = units.sum(dim=0)
+        for _ in range(_AXIS_STEPS):
+            axis = units.T @ (units @ axis)
+            axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
+        return units @ axis
+    gram = (units @ units.T).double()
+    # No eigenvalue is above 1 then, and the largest is at least 1 / m: its power is a number.
+    scaled = gram / gram.trace().clamp_min(ZERO_NORM)
+    along: torch.Tensor = torch.linalg.matrix_power(scaled, _AXIS_STEPS) @ gram.sum(dim=1)
+    return along
 
 
 def _with_cosines(known: DirectionHistory, ids: torch.Tensor, cosines: torch.Tensor) -> DirectionHistory:
