@@ -7,7 +7,7 @@ import torch
 from small import fit_of, loop_of, plan_of
 
 from fedstrata.core import LocalTask, LocalTraining, Plan
-from fedstrata.engine.loop import continued
+from fedstrata.engine.loop import start_row
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ContractError
@@ -18,10 +18,12 @@ ONE_EPOCH = LocalTraining(epochs=1, batch=5, lr=0.1)
 
 def test_a_model_between_two_models_is_on_the_line_between_them() -> None:
     model, end = torch.tensor([0.0, 2.0]), torch.tensor([4.0, torch.inf])
-    assert continued(model, end, 0.25)[0] == 1.0
+    assert start_row(model, {}, (), end, 0.25)[0] == 1.0
     # The ends of the way are exact, whatever the other end holds.
-    assert torch.equal(continued(model, end, 0.0), model) and torch.equal(continued(model, end, 1.0), end)
-    assert torch.equal(continued(model, None, 0.5), model)
+    assert torch.equal(start_row(model, {}, (), end, 0.0), model) and torch.equal(
+        start_row(model, {}, (), end, 1.0), end
+    )
+    assert torch.equal(start_row(model, {}, (), None, 0.5), model)
 
 
 def test_two_epochs_in_two_tasks_are_two_epochs_in_one() -> None:

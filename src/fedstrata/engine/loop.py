@@ -44,6 +44,9 @@ _HEAP_BYTES = 8 << 20
 _Scores = dict[int, tuple[float, float]]
 """How many samples are right, and the mean loss, of some of a plan's models on some samples."""
 
+_Done = dict[str, list[tuple[int, int, int, Tensor]]]
+"""Of each task what each client has done: its id, the model that it started from, its samples, and the losses, (c,)."""
+
 
 class Loop:
     """Trains and scores clients with one module, into which each client's row is copied.
@@ -116,54 +119,68 @@ class Loop:
                 yield self._applied(inputs.to(self._device, copy=True))
 
     def _work(self, plan: Plan) -> dict[str, Result]:
-        """Every client does its tasks in order. Only what it stores passes from one task to the next."""
-        done: dict[str, list[tuple[int, int, int, Tensor]]] = {name: [] for name in plan.tasks}
+        """Every client does its tasks in order."""
+        done: _Done = {name: [] for name in plan.tasks}
         rooms = {name: self._room(task) for name, task in plan.tasks.items()}
         for row, client in enumerate(plan.cohort.tolist()):
-            own = self.store.read(client, before=plan.round)
-            stored = dict[int, Tensor]()
-            diverged = False
-            ends = dict[str, Tensor]()
-            scores = dict[str, _Scores]()
-            for name, task in plan.tasks.items():
-                if bool((task.candidates[row] < 0).all()):
-                    continue
-                limit = None if task.max_samples is None else int(task.max_samples[row])
-                index = self._client_data.train(client, task.fold, plan.round, limit)
-                if not len(index):
-                    continue  # one of two halves of a single sample
-                local = {tensor: values for tensor, values in own.items() if task.load_local[tensor]}
-                # Tasks of one client with the same candidates take the same one, whatever fold they train on.
-                selection_samples = self._client_data.train(client, task.selection_fold, plan.round)
-                candidates = task.candidates[row]
-                end = ends.get(task.continues)
-                starts = candidate_rows(plan, task, row, local, end, self._layout.spans)
-                # The scores of one task serve the next one, unless the client's own tensors change the models.
-                known = None if local or end is not None else scores.setdefault(task.selection_fold, {})
-                place, losses = self._choose(candidates, starts, selection_samples, known, task.selection_metric)
-                taken = int(candidates[place])
-                start = starts(place)
-                end = self._train(plan, task, client, index, start, plan.models[taken])
-                if name in plan.continued:
-                    ends[name] = end
-                saved = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
-                own = own | saved
-                stored = stored | saved
-                diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
-                if any(task.upload):
-                    origin = start
-                    if task.upload_values:
-                        origin = torch.where(self._column_mask(task.upload_values), 0.0, start)
-                    update = torch.sub(end, origin, out=rooms[name][len(done[name])])
-                    if not all(task.upload):
-                        # Not by a product: what is not sent may not be finite.
-                        update.copy_(torch.where(self._column_mask(task.upload), update, 0.0))
-                done[name].append((client, taken, len(index), losses))
-            if diverged:
-                # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
-                stored = {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
-            self.store.write(client, plan.round, stored)
+            self.store.write(client, plan.round, self._work_of_client(plan, row, done, rooms))
         return {name: self._result(task, done[name], rooms[name]) for name, task in plan.tasks.items()}
+
+    def _work_of_client(self, plan: Plan, row: int, done: _Done, rooms: Mapping[str, Tensor]) -> dict[int, Tensor]:
+        """One client does its tasks. Only what it stores passes from one task to the next.
+
+        Args:
+            plan: The plan.
+            row: The row of the client in it.
+            done: What has been done of each task, to which its work is added.
+            rooms: The updates of each task, (m, p), to which its own are added.
+
+        Returns:
+            The tensors that it stores.
+        """
+        client = int(plan.cohort[row])
+        own = self.store.read(client, before=plan.round)
+        stored = dict[int, Tensor]()
+        diverged = False
+        ends = dict[str, Tensor]()
+        scores = dict[str, _Scores]()
+        for name, task in plan.tasks.items():
+            index, selection_samples = samples_of_task(self._client_data, plan, task, row)
+            if not len(index):
+                continue
+            local = {tensor: values for tensor, values in own.items() if task.load_local[tensor]}
+            end = ends.get(task.continues)
+            starts = candidate_rows(plan, task, row, local, end, self._layout.spans)
+            # The scores of one task serve the next one, unless the client's own tensors change the models.
+            known = None if local or end is not None else scores.setdefault(task.selection_fold, {})
+            candidates = task.candidates[row]
+            place, losses = self._choose(candidates, starts, selection_samples, known, task.selection_metric)
+            taken = int(candidates[place])
+            start = starts(place)
+            end = self._train(plan, task, client, index, start, plan.models[taken])
+            if name in plan.continued:
+                ends[name] = end
+            saved = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
+            own = own | saved
+            stored = stored | saved
+            diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
+            if any(task.upload):
+                self._write_update(task, start, end, rooms[name][len(done[name])])
+            done[name].append((client, taken, len(index), losses))
+        if diverged:
+            # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
+            return {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
+        return stored
+
+    def _write_update(self, task: LocalTask, start: Tensor, end: Tensor, out: Tensor) -> None:
+        """Write what a client sends that has trained from one model (p,) to another, (p,)."""
+        origin = start
+        if task.upload_values:
+            origin = torch.where(self._column_mask(task.upload_values), 0.0, start)
+        torch.sub(end, origin, out=out)
+        if not all(task.upload):
+            # Not by a product: what is not sent may not be finite.
+            out.copy_(torch.where(self._column_mask(task.upload), out, 0.0))
 
     def _room(self, task: LocalTask) -> Tensor:
         """Room for the updates of a task, (m, p)."""
@@ -361,12 +378,38 @@ def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence
     return row
 
 
-def continued(model: Tensor, end: Tensor | None, share: float = 1.0) -> Tensor:
-    """A share of the way from a model to one that an earlier task ended with, as `LocalTask.shares` says, (p,)."""
+def samples_of_task(data: ClientData, plan: Plan, task: LocalTask, row: int) -> tuple[Tensor, Tensor]:
+    """The samples that a client trains on in a task, and those on which it compares candidates.
+
+    Both are empty where it has no work: where it is given no model, or a half of a single sample is to be trained on.
+    Tasks of one client with the same candidates compare them on the same samples, whatever they train on.
+    """
+    nothing = torch.arange(0)
+    if bool((task.candidates[row] < 0).all()):
+        return nothing, nothing
+    client = int(plan.cohort[row])
+    limit = None if task.max_samples is None else int(task.max_samples[row])
+    index = data.train(client, task.fold, plan.round, limit)
+    return (index, data.train(client, task.selection_fold, plan.round)) if len(index) else (nothing, nothing)
+
+
+def start_row(
+    model: Tensor, local: Mapping[int, Tensor], spans: Sequence[slice], end: Tensor | None, share: float = 1.0
+) -> Tensor:
+    """The model (p,) from which a client starts.
+
+    Args:
+        model: A model of the plan, (p,).
+        local: The tensors of the client's own that replace those of the model.
+        spans: The columns of each tensor.
+        end: The model with which it ended the task that is continued, (p,); None where there is none.
+        share: The share of the way from the first model to this end (`LocalTask.shares`).
+    """
+    own = with_local_tensors(model, local, spans)
     # Numbers at the end may not be finite, and the ends of the way are exact.
     if end is None or share == 0:
-        return model
-    return end if share == 1 else torch.lerp(model, end, share)
+        return own
+    return end if share == 1 else torch.lerp(own, end, share)
 
 
 def candidate_rows(
@@ -390,8 +433,8 @@ def candidate_rows(
     shares = piece.shares if isinstance(piece, LocalTask) else None
 
     def start(place: int) -> Tensor:
-        model = with_local_tensors(plan.models[int(piece.candidates[row, place])], local, spans)
-        return continued(model, end, 1.0 if shares is None else float(shares[row, place]))
+        model = plan.models[int(piece.candidates[row, place])]
+        return start_row(model, local, spans, end, 1.0 if shares is None else float(shares[row, place]))
 
     return start
 

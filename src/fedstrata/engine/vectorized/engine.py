@@ -18,7 +18,7 @@ from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import pinned_rows, to_device, to_host
-from fedstrata.engine.loop import best_candidate, continued, has_own_end, selection_value, with_local_tensors
+from fedstrata.engine.loop import best_candidate, has_own_end, samples_of_task, selection_value, start_row
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
@@ -200,9 +200,9 @@ class _Choice:
 
     def row(self, place: int) -> Tensor:
         """The model that a candidate stands for, (p,)."""
-        received = self.round.models[int(self.candidates[place])]
-        model = with_local_tensors(received, self.local, self.round.network.layout.spans)
-        return continued(model, self.end, 1.0 if self.shares is None else float(self.shares[place]))
+        model = self.round.models[int(self.candidates[place])]
+        share = 1.0 if self.shares is None else float(self.shares[place])
+        return start_row(model, self.local, self.round.network.layout.spans, self.end, share)
 
     def request(self, place: int, index: Tensor) -> EvalRequest:
         """The request to score a candidate. Clients that take models as they are ask about the same model."""
@@ -271,25 +271,21 @@ class _Round:
             is_last_use = all(later.continues != task.continues for later in tasks[position + 1 :])
             end_of = self._ends.pop if is_last_use else self._ends.get
             for row, client in enumerate(self._plan.cohort.tolist()):
-                if bool((task.candidates[row] < 0).all()):
+                index, selection_samples = samples_of_task(self._client_data, self._plan, task, row)
+                if not len(index):
                     continue
-                limit = None if task.max_samples is None else int(task.max_samples[row])
-                index = self._client_data.train(client, task.fold, self._plan.round, limit)
-                if len(index):  # else it is one of two halves of a single sample
-                    selection_samples = self._client_data.train(client, task.selection_fold, self._plan.round)
-                    local = self._local_tensors(client, task.load_local)
-                    choice = _Choice(
-                        round=self,
-                        client=client,
-                        candidates=task.candidates[row],
-                        local=local,
-                        selection_samples=selection_samples,
-                        index=index,
-                        metric=task.selection_metric,
-                        end=end_of((task.continues, client), None),
-                        shares=None if task.shares is None else task.shares[row],
-                    )
-                    choices.append(choice)
+                choice = _Choice(
+                    round=self,
+                    client=client,
+                    candidates=task.candidates[row],
+                    local=self._local_tensors(client, task.load_local),
+                    selection_samples=selection_samples,
+                    index=index,
+                    metric=task.selection_metric,
+                    end=end_of((task.continues, client), None),
+                    shares=None if task.shares is None else task.shares[row],
+                )
+                choices.append(choice)
         return choices
 
     def jobs(
