@@ -193,7 +193,7 @@ def few() -> str:
 def searched() -> str:
     """In how many federations of alike clients outliers are sought by round 50, and how many of them are split."""
     rows = list[tuple[str, ...]]()
-    for setting in ("equal", "memorised", "few", "sizes"):
+    for setting in ("equal", "memorised", "few", "three", "sizes", "participation"):
         runs = _runs("null_outliers", setting)
         sought = f"{sum(bool(run['searches']) for run in runs)}" if runs else ""
         shares = [_share(f"strata {alpha}" in run["splits"] for run in runs) for alpha in (0.05, 0.2)]
