@@ -90,6 +90,33 @@ def test_a_column_without_a_name_numbers_the_rows_and_is_no_feature(root: Path, 
     assert read(file).columns[""].tolist() == [0, 1]
 
 
+FEATURES = ["patient_age", "body_mass_index", "length_of_stay", "user_rating", "center_x", "7"]
+NUMBERS_OF_SOMETHING = [
+    "patient_id",
+    "visit_no",
+    "index",
+    "frame_index",
+    "siteCode",
+    "site",
+    "stay",
+    "visit_date",
+    "row",
+]
+
+
+def test_what_is_said_of_a_unit_is_a_feature_and_its_number_is_none(root: Path) -> None:
+    columns = {name: [1, 2] for name in [*FEATURES, *NUMBERS_OF_SOMETHING]}
+    dataset = read(write(root / "ward.csv", rows(**columns)))
+    assert dataset.feature_names == ("a", "b", *FEATURES)
+    assert set(NUMBERS_OF_SOMETHING) <= dataset.columns.keys()
+
+
+def test_a_split_without_a_value_is_refused(root: Path) -> None:
+    table = rows(split=pa.array(["train", None]))
+    with pytest.raises(DataError, match=r"column 'split' holds ''; expected train or test in every row"):
+        read(write(root / "ward.parquet", table))
+
+
 def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> None:
     write(root / "train.csv", rows())
     write(root / "test.csv", rows(10.0, label=["z", "y"]))
@@ -321,7 +348,7 @@ def test_columns_that_are_separated_by_something_else_are_told(root: Path, mark:
 # Images
 
 
-def image(file: Path, colour: Any, size: tuple[int, int] = (4, 3), mode: str = "L") -> None:
+def image(file: Path, colour: Any = 0, size: tuple[int, int] = (4, 3), mode: str = "L") -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, colour).save(file)
 
@@ -336,6 +363,58 @@ def test_folders_are_classes_and_those_above_them_clients(root: Path) -> None:
     assert found.class_names == ("cat", "dog") and found.labels.tolist() == [0, 1, 0]
     assert found.inputs.dtype == torch.uint8 and found.shape == (1, 3, 4)
     assert found.inputs[:, 0, 0, 0].tolist() == [10, 20, 30]
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Train", "TEST"), ("Training", "Testing")])
+def test_folders_of_splits_may_have_their_usual_names(root: Path, names: tuple[str, str]) -> None:
+    for name in (*names, "val"):
+        for place, kind in enumerate(("cat", "dog")):
+            image(root / "pets" / name / kind / f"{place}.png", colour=place)
+    found = find(str(root / "pets"))
+    assert (len(found.train), len(found.test), found.client_column) == (2, 2, "")
+    assert ["holds val, which is not read" in note for note in found.notes] == [True]
+
+
+def test_a_folder_of_a_split_is_no_client_and_no_class(root: Path) -> None:
+    for name in ("Ghent", "test"):
+        image(root / "pets" / name / "cat" / "0.png")
+    with pytest.raises(
+        DataError, match=r"pets holds test, which is the name of a split and not of a client or a class"
+    ):
+        find(str(root / "pets"))
+
+
+def test_tables_beside_images_are_refused(root: Path) -> None:
+    image(root / "pets" / "cat" / "0.png")
+    write(root / "pets" / "metadata.csv", rows())
+    with pytest.raises(DataError, match=r"pets holds metadata.csv and cat/0.png; expected tables or images"):
+        find(str(root / "pets"))
+
+
+def test_an_image_is_turned_as_its_camera_says(root: Path) -> None:
+    """Orientation 6: the first row is the right side."""
+    pixels = np.zeros((4, 8), np.uint8)
+    pixels[0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for place in ("cat", "dog"):
+        (root / "pets" / place).mkdir(parents=True)
+        Image.fromarray(pixels).save(root / "pets" / place / "0.png", exif=exif)
+    inputs = read(root / "pets").inputs
+    assert inputs.shape == (2, 1, 8, 4)
+    assert bool((inputs[0, 0, :, -1] == 255).all()) and not bool(inputs[0, 0, :, :-1].any())
+
+
+@pytest.mark.parametrize("option", [{"label": "kind"}, {"inputs": ("a",)}])
+def test_columns_cannot_be_chosen_where_there_are_none(root: Path, option: dict[str, Any]) -> None:
+    image(root / "pets" / "cat" / "0.png")
+    image(root / "pets" / "dog" / "0.png")
+    np.savez(root / "lab.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
+    for name in ("pets", "lab.npz"):
+        with pytest.raises(
+            DataError, match=r"^data\.(label|inputs) = .*: expected none, as .* has no columns to choose"
+        ):
+            read(root / name, **option)
 
 
 def test_without_folders_of_clients_the_partition_decides(root: Path) -> None:

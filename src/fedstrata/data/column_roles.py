@@ -52,8 +52,14 @@ _UNIT_WORDS = frozenset(
 _CLIENT_WORDS = frozenset({"client", "site", "hospital", "clinic", "centre", "center", "institution", "facility"})
 """Words in the name of a column that is likely to say which client a sample is from."""
 
-_ROW_WORDS = frozenset({"id", "index", "unnamed", "uuid", "row", "timestamp", "date", "datetime"})
+_ROW_WORDS = frozenset({"id", "unnamed", "uuid", "row", "timestamp", "date", "datetime"})
 """Words in the name of a column that numbers or dates the rows."""
+
+_NUMBER_WORDS = frozenset({"index", "no", "nr", "num", "number", "code", "key"})
+"""Words that make a number of what is named beside them: a patient number is no measurement, and a mass index is."""
+
+_COUNTED_WORDS = frozenset({"case", "example", "frame", "image", "item", "sample", "step", "time", "window"})
+"""What else such numbers may count."""
 
 
 def looks_like_unit(column: str) -> bool:
@@ -67,12 +73,17 @@ def looks_like_client(column: str) -> bool:
 
 
 def looks_like_feature(column: str) -> bool:
-    """Return whether a column of numbers may be a feature: not by its name the number of a unit or of a row.
+    """Return whether a column of numbers may be a feature: by its name no number of a client, a unit or a row.
 
     The first column of a table that pandas or R has written has no name, and numbers the rows. Where rows are sorted by
-    client, such a number says which client a sample is from.
+    client, such a number says which client a sample is from. What is said of a unit is a feature, as a patient's age.
     """
-    return bool(column.strip()) and not (_UNIT_WORDS | _ROW_WORDS) & set(_words(column))
+    words = set(_words(column))
+    if not column.strip() or words & _ROW_WORDS:
+        return False
+    named = _UNIT_WORDS | _CLIENT_WORDS
+    numbered = bool(words & named) or "index" in words
+    return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
 
 
 def label_column(columns: Collection[str], options: ReadOptions, place: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import Chunk, read_chunks
@@ -86,6 +86,8 @@ def decode(content: bytes, mode: str | None, size: int | None = None) -> np.ndar
         raise ValueError(f"{image.width} x {image.height} pixels; expected at most {IMAGE_PIXELS:,} in all")
     if image.mode not in _GREY + _COLOUR:
         raise ValueError(f"mode {image.mode}; expected 8 bits per channel")
+    # Phones save what they saw lying on its side, and a note of how to turn it.
+    image = ImageOps.exif_transpose(image)
     image = image.convert(mode or ("L" if image.mode in _GREY else "RGB"))
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedstrata.data import memory
@@ -108,12 +109,25 @@ def _folder_location(name: str, info: DatasetInfo | None, place: Path) -> Locati
         preferred.append(place / info.hub_folder)
     for folder in preferred:
         if train := _shards(folder, "train"):
-            return Location(name, info, train, _shards(folder, "test"))
+            test = _shards(folder, "test")
+            notes = () if info else _unread_shards(folder, (*train, *test))
+            return Location(name, info, train, test, notes=notes)
     inner = sorted(folder for folder in place.glob("*/") if _shards(folder, "train"))
     if len(inner) > 1:
         found = ", ".join(folder.name for folder in inner)
         raise DataError(f"{place} holds several data sets ({found}); give the path of one of them as data.name")
     return _folder_location(name, info, inner[0]) if inner else None
+
+
+def _unread_shards(folder: Path, read: Sequence[Path]) -> tuple[str, ...]:
+    """Return a line about Parquet files beside those of the splits; nothing where there are none."""
+    others = [path.name for path in sorted(folder.glob("*.parquet")) if path not in read and path.name[0] != "."]
+    if not others:
+        return ()
+    return (
+        f"{folder} holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''}, which are not read. "
+        "Files of samples begin with train- or test-; move others elsewhere",
+    )
 
 
 def _shards(folder: Path, split: Split) -> tuple[Path, ...]:

@@ -21,8 +21,14 @@ _CLIENT_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
 _UNREAD_TABLE_SUFFIXES = (".tsv", ".txt", ".xlsx")
 """The endings of files that may hold the data of a client too, and are not read."""
 
-_SPLIT_NAME = re.compile(r"(train|test)(-|$)")
-"""The names of files that hold a split and not a client."""
+_SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "testing")}
+"""The names of the folders of each split, in lower or upper case."""
+
+_UNREAD_SPLITS = ("val", "valid", "validation")
+"""The names of folders that hold a split that is not read."""
+
+_SPLIT_NAME = re.compile(r"(train(ing)?|test(ing)?|val(id|idation)?)([-_.\d]|$)", re.IGNORECASE)
+"""The names of files and folders that hold a split and not a client."""
 
 _SPLIT_TABLE = re.compile(r"(train|test)([-_.\d]|$)")
 """The names of tables that hold a split: train.csv and train_1.csv, and not trainingcentre.csv."""
@@ -66,7 +72,37 @@ def find_own(name: str, place: Path) -> Location | None:
         if others:
             notes += (f"{place} holds {train[0].name}, so these files are not read: {_named(place, others)}",)
         return Location(name, None, train, test, kind="table", notes=notes)
-    return _client_files(name, place) or _images(name, place)
+    clients = _client_files(name, place)
+    images = _images(name, place)
+    if clients is not None and images is not None:
+        raise DataError(
+            f"{place} holds {clients.train[0].name} and {images.train[0].relative_to(place)}; expected tables or "
+            "images; move the others elsewhere"
+        )
+    return clients or images
+
+
+def _split_folder(place: Path, split: Split) -> Path | None:
+    """Return the folder of a split; None where there is none.
+
+    Raises:
+        DataError: When there are several.
+    """
+    found = [path for path in sorted(place.iterdir()) if path.name.lower() in _SPLIT_FOLDERS[split] and path.is_dir()]
+    if len(found) > 1:
+        raise DataError(f"{place} holds {found[0].name} and {found[1].name}; expected one folder of {split} samples")
+    return found[0] if found else None
+
+
+def _unread_split(place: Path) -> tuple[str, ...]:
+    """Return a line about a folder of samples for validation; nothing where there is none."""
+    found = [path.name for path in sorted(place.iterdir()) if path.name.lower() in _UNREAD_SPLITS and path.is_dir()]
+    if not found:
+        return ()
+    return (
+        f"{place} holds {found[0]}, which is not read. Move its samples to train or test; data.validation holds out a "
+        "share of the training samples",
+    )
 
 
 def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
@@ -77,8 +113,9 @@ def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
 
 def _client_files(name: str, place: Path) -> Location | None:
     """Find a folder with a file per client."""
-    split = (place / "train").is_dir()
-    folders = [place / "train", place / "test"] if split else [place]
+    train_folder = _split_folder(place, "train")
+    test_folder = None if train_folder is None else _split_folder(place, "test")
+    folders = [folder for folder in (train_folder or place, test_folder) if folder is not None]
     train = _data_files(folders[0])
     if not train:
         return None
@@ -88,7 +125,7 @@ def _client_files(name: str, place: Path) -> Location | None:
             f"{place} holds {splits[0]}, which is the name of a split and not of a client; expected train-*.parquet or "
             "train.csv, and test files of the same kind beside it"
         )
-    test = _data_files(place / "test") if split else ()
+    test = () if test_folder is None else _data_files(test_folder)
     kinds = sorted({ending_of(file) for file in (*train, *test)})
     if len(kinds) > 1:
         raise DataError(f"{place} holds {' and '.join(kinds)} files; expected a file of one kind for each client")
@@ -97,9 +134,9 @@ def _client_files(name: str, place: Path) -> Location | None:
             raise DataError(f"{file.parent} holds {file.name} and {other.name}; expected one file for each client")
     strange = [file.name for file in test if file.name not in {other.name for other in train}]
     if strange:
-        raise DataError(f"{place / 'test'} holds {strange[0]}, but {place / 'train'} does not; name both alike")
+        raise DataError(f"{test_folder} holds {strange[0]}, but {train_folder} does not; name both alike")
     unread = [file for folder in folders for file in _data_files(folder, _UNREAD_TABLE_SUFFIXES)]
-    notes = _unread(place, unread, kinds)
+    notes = _unread(place, unread, kinds) + _unread_split(place)
     return Location(name, None, train, test, kind="clients", client_column=CLIENT_COLUMN, notes=notes)
 
 
@@ -119,14 +156,20 @@ def _ending(paths: Iterable[Path], suffixes: Sequence[str]) -> tuple[Path, ...]:
 
 def _images(name: str, place: Path) -> Location | None:
     """Find a folder of images."""
-    split = (place / "train").is_dir()
-    paths = _paths_below(place / "train" if split else place)
+    train_folder = _split_folder(place, "train")
+    test_folder = None if train_folder is None else _split_folder(place, "test")
+    paths = _paths_below(train_folder or place)
     train = _ending(paths, IMAGE_SUFFIXES)
     if not train:
         return None
-    test_paths = _paths_below(place / "test") if split else []
+    if train_folder is None and (splits := [file for file in train if _is_split(file.relative_to(place).parts[0])]):
+        raise DataError(
+            f"{place} holds {splits[0].relative_to(place).parts[0]}, which is the name of a split and not of a client "
+            "or a class; expected the folder train, and test beside it if there are test samples"
+        )
+    test_paths = [] if test_folder is None else _paths_below(test_folder)
     test = _ending(test_paths, IMAGE_SUFFIXES)
-    base = len(place.parts) + split
+    base = len(place.parts) + (train_folder is not None)
     depths = {len(file.parts) - base for file in (*train, *test)}
     if depths not in ({2}, {3}):
         raise DataError(
@@ -134,9 +177,14 @@ def _images(name: str, place: Path) -> Location | None:
             f"{' and '.join(str(depth) for depth in sorted(depths))}, such as {train[0].relative_to(place)}"
         )
     unread = _ending(paths, _UNREAD_IMAGE_SUFFIXES) + _ending(test_paths, _UNREAD_IMAGE_SUFFIXES)
-    notes = _unread(place, unread, IMAGE_SUFFIXES)
+    notes = _unread(place, unread, IMAGE_SUFFIXES) + _unread_split(place)
     client_column = CLIENT_COLUMN if depths == {3} else ""
     return Location(name, None, train, test, kind="images", client_column=client_column, notes=notes)
+
+
+def _is_split(folder: str) -> bool:
+    """Return whether a folder of images has the name of a split."""
+    return folder.lower() in (*_SPLIT_FOLDERS["train"], *_SPLIT_FOLDERS["test"], *_UNREAD_SPLITS)
 
 
 def _paths_below(folder: Path) -> list[Path]:

@@ -23,11 +23,12 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
     Raises:
         DataError: When a value is not "train" or "test".
     """
-    strange = [str(value) for value in np.unique(values) if str(value) not in SPLITS]
+    texts = np.array(["" if value is None else str(value) for value in values.tolist()])
+    strange = [text for text in np.unique(texts).tolist() if text not in SPLITS]
     if strange:
         raise DataError(
             f"{name}: column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; "
             "give other samples another file, or the column another name"
         )
-    found: NDArray[np.bool_] = values == "test"
+    found: NDArray[np.bool_] = texts == "test"
     return found
