@@ -9,7 +9,7 @@ import torch
 from fedstrata.algorithms.strata.group_models import first_half_updates, group_updates
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, start_comparison
-from fedstrata.algorithms.strata.holdout_tasks import _ERRORS_TASK, _LOSS_TASK, with_answers
+from fedstrata.algorithms.strata.holdout_tasks import _ERRORS_TASK, _LOSS_TASK, _SIDE_TASK, with_answers
 from fedstrata.algorithms.strata.split_decision import split_decision
 from fedstrata.core import Decision, Layout, Report, Result, Rows, TensorSpec
 from fedstrata.core.private_aggregation import CentralPrivacy
@@ -615,3 +615,40 @@ def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
     fewer = replace(one, groups=tree, losses_by_share=one.losses_by_share[:, :5], errors=errors)
     found = split_decision(fewer, 5, holdout_check=True)
     assert found.count == 3 and found.groups.tolist() == [0, -1, 1, 2]
+
+
+def answers_of_all_models(ids: list[int], losses: list[list[float]]) -> Report:
+    """Stand-ins evaluate the models of all groups; losses and error rates are the same numbers here."""
+    clients = torch.tensor(ids)
+    sizes = torch.full((len(ids),), 50)
+    result = Result(Rows(clients, torch.zeros(len(ids), 0)), torch.zeros_like(sizes), sizes, torch.tensor(losses))
+    units = Rows(clients, torch.full((len(ids), 1), 50.0))
+    return Report(dict.fromkeys((_SIDE_TASK, _LOSS_TASK, _ERRORS_TASK), result), client_stats={"units": units})
+
+
+def test_a_stand_in_has_the_losses_of_its_own_side() -> None:
+    """Client 7 is suited by the model of the first side, and client 8 by that of the second."""
+    one = comparison_of(
+        torch.tensor([0, 1]),
+        sides(False, True),
+        torch.zeros(3, 1),
+        level=0.02,
+        decision=Decision("groups_replicate"),
+        round=1,
+    )
+    report = answers_of_all_models([7, 8], [[1.0, 0.5, 2.0], [1.0, 2.0, 0.5]])
+    found = with_answers(replace(one, has_stand_ins=True), report, 2, torch.tensor([7, 8]))
+    assert found is not None and found.clients.tolist() == [0, 1, 7, 8]
+    assert found.groups.inside[:, 2:].tolist() == [[True, True], [True, False], [False, True]]
+    nan = float("nan")
+    expected = torch.tensor([[1.0, 0.5, nan], [1.0, nan, 0.5]])
+    assert torch.allclose(found.losses_by_share[2:, :, 0], expected, equal_nan=True)
+    assert torch.allclose(found.errors[2:], expected.clamp(max=1.0), equal_nan=True)
+
+
+def test_stand_ins_of_another_cluster_take_no_part() -> None:
+    """The tree of this cluster is finer than that of the other, whose stand-ins have evaluated three models."""
+    one = comparison(0.1, 0.2, confirmed=True, losses=(1.0, 0.5, 0.5))
+    report = answers_of_all_models([7, 8], [[1.0, 0.5, 2.0], [1.0, 2.0, 0.5]])
+    found = with_answers(one, report, 5, torch.tensor([], dtype=torch.int64))
+    assert found is not None and found.clients.tolist() == [0, 1, 2, 3]

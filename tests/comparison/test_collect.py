@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,7 @@ import fedstrata as fs
 from fedstrata.comparison import tabulate
 from fedstrata.config import choose_all, dumps
 from fedstrata.errors import RecordError
+from fedstrata.report.references import read_references
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,25 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(RecordError, match="'first': expected a new or empty run folder"):
         tabulate([first], first)
     assert not Path("runs").exists()
+
+
+def test_runs_on_other_samples_are_not_compared() -> None:
+    """The files have changed between two runs, and the experiment has not."""
+    rng = np.random.default_rng(0)
+    own = {"data": {"name": "visits.npz", "clients": 2}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
+    for number, algorithm in enumerate(("fedavg", "local", "ifca")):
+        if number != 1:
+            np.savez("visits.npz", x=rng.random((40, 2), dtype=np.float32), y=np.arange(40) % 2)
+        run(f"runs/{algorithm}", {"name": algorithm}, **own)
+    assert [each.algorithm for each in tabulate([Path("runs/fedavg"), Path("runs/local")]).runs] == ["fedavg", "local"]
+    with pytest.raises(
+        RecordError, match=r"expected runs on the same data, found other samples of its clients in runs.ifca"
+    ):
+        tabulate([Path("runs/fedavg"), Path("runs/ifca")])
+    settings = tomllib.loads(Path("runs/local/experiment.toml").read_text())
+    assert list(read_references(Path("runs/local"), settings)) == ["fedavg"]
+    settings = tomllib.loads(Path("runs/ifca/experiment.toml").read_text())
+    assert read_references(Path("runs/ifca"), settings) == {}
 
 
 def damage(folder: Path, name: str, **changes: Any) -> None:

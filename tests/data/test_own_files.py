@@ -105,8 +105,10 @@ NUMBERS_OF_SOMETHING = [
 
 
 def test_what_is_said_of_a_unit_is_a_feature_and_its_number_is_none(root: Path) -> None:
-    columns = {name: [1, 2] for name in [*FEATURES, *NUMBERS_OF_SOMETHING]}
-    dataset = read(write(root / "ward.csv", rows(**columns)))
+    table = rows()
+    for name in [*FEATURES, *NUMBERS_OF_SOMETHING]:
+        table = table.append_column(name, pa.array([1, 2]))
+    dataset = read(write(root / "ward.csv", table))
     assert dataset.feature_names == ("a", "b", *FEATURES)
     assert set(NUMBERS_OF_SOMETHING) <= dataset.columns.keys()
 

@@ -83,12 +83,12 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ('name = "strata"', "Splits were tested on disjoint halves of every client's data (alpha = 0.05)."),
+        ('name = "strata"', "Splits are tested on disjoint halves of every client's data (alpha = 0.05)."),
         (
             'name = "cfl"\nsplit_guard = "split_half"\nalpha = 0.01',
             "disjoint halves of every client's data (alpha = 0.01).",
         ),
-        ('name = "layercfl"\nlayers = "auto"', "The compared layer was chosen on disjoint halves of every client's"),
+        ('name = "layercfl"\nlayers = "auto"', "The compared layer is chosen on disjoint halves of every client's"),
     ],
 )
 def test_the_page_says_what_was_assumed_about_the_samples(folder: Path, keys: str, text: str) -> None:

@@ -134,6 +134,7 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
                 "compare runs that differ in algorithm, personal method and seed only"
             )
         run = replace(outcomes[folder], algorithm=names[folder])
+        _refuse_other_data(run, runs)
         same = [other.folder for other in runs if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
         if same:
             found = f"{run.algorithm} with seed {run.seed}"
@@ -145,6 +146,22 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
         return write_comparison(
             Comparison(folder_out, first, tuple(runs), None, left_out, warnings, clients, metric=metric)
         )
+
+
+def _refuse_other_data(run: Outcome, runs: Sequence[Outcome]) -> None:
+    """Refuse a run whose clients had other samples than in an earlier run with its seed: files may have changed.
+
+    Raises:
+        RecordError: When their digests are known and differ.
+    """
+    own = (run.summary or {}).get("data_digest")
+    for other in runs:
+        known = (other.summary or {}).get("data_digest")
+        if other.seed == run.seed and own and known and own != known:
+            raise RecordError(
+                f"expected runs on the same data, found other samples of its clients in {run.folder} than in "
+                f"{other.folder}; run one of them again"
+            )
 
 
 def _metric_of(runs: Sequence[Outcome]) -> MetricInfo:

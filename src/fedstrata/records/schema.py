@@ -350,6 +350,7 @@ class Summary(Record):
 
     algorithm: str = ""
     dataset: str = ""
+    data_digest: str = ""
     partition: str = ""
     model: str = ""
     rounds: Count = 0

@@ -11,14 +11,18 @@ from typing import NamedTuple
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.decisions import plain_sentence, sentence
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import ALGORITHMS, gain, stands_out
-from fedstrata.report.words import capital, plural
+from fedstrata.report.words import IN_MEMORY, capital, plural
 
 MOST_GROUPS = 8
 """Groups that the page lists at once; further ones are folded."""
 
 BASELINE_COMMAND = "fedstrata run --resume --set report.baseline=true --out DIR"
 """The command that adds a run of FedAvg to a simulation."""
+
+BASELINE_CALL = 'fs.run(clients=CLIENTS, out="DIR", resume=True, sets=["report.baseline=true"])'
+"""The call that does where a program gave the data."""
 
 MOST_CONCERNS = 5
 """Clients to look at that are named; the table of clients has all."""
@@ -92,11 +96,16 @@ def overview(clusters: Clusters, means: Mapping[int, float]) -> Overview | None:
         listed=_listed(clusters, means),
         why=reasons(clusters),
         gained=gained or _no_reference(clusters),
-        command=BASELINE_COMMAND if clusters.clustered and finished and not gained else "",
+        command=_baseline_command(clusters.records) if clusters.clustered and finished and not gained else "",
         concerns=found[:MOST_CONCERNS],
         rest=max(len(found) - MOST_CONCERNS, 0),
         worst=None if found else _worst(clusters),
     )
+
+
+def _baseline_command(records: RunRecords) -> str:
+    """Return what adds a run of FedAvg."""
+    return BASELINE_CALL if str(records.setting("data", "name")).startswith(IN_MEMORY) else BASELINE_COMMAND
 
 
 def _groups(clusters: Clusters) -> str:

@@ -240,13 +240,13 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
 
 
 def independence_assumption(records: RunRecords) -> str:
-    """Return what must be true of the samples where folds of them were used in tests; empty where they were not."""
+    """Return what must be true of the samples where folds of them are used in tests; empty where they are not."""
     algorithm = records.settings.get("algorithm")
     keys = algorithm if isinstance(algorithm, Mapping) else {"name": algorithm}
     if keys.get("name") == "strata" or keys.get("split_guard") == "split_half":
-        tested = f"Splits were tested on disjoint halves of every client's data (alpha = {keys.get('alpha', 0.05)})"
+        tested = f"Splits are tested on disjoint halves of every client's data (alpha = {keys.get('alpha', 0.05)})"
     elif keys.get("layers") == "auto":
-        tested = "The compared layer was chosen on disjoint halves of every client's data"
+        tested = "The compared layer is chosen on disjoint halves of every client's data"
     else:
         return ""
     unit = records.setting("data", "unit")

@@ -70,9 +70,10 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
 
     Args:
         folder: The folder of the run.
-        settings: Its experiment. A reference must be of the same one, the seed included.
+        settings: Its experiment. A reference must be of the same one, the seed included, on the same data.
     """
     here = folder.resolve()
+    data = _data_digest(here)
     algorithm = settings.get("algorithm")
     own = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     found: dict[str, Reference] = {}
@@ -86,10 +87,19 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
             other = parse_toml(read_file(path.parent / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
         except (OSError, ValueError, RecordError):
             continue  # A folder that is no run, or a damaged one, is no reference.
-        if _comparable(settings) == _comparable(other):
+        same_data = not data or summary.data_digest in ("", data)
+        if same_data and _comparable(settings) == _comparable(other):
             scores = {client: value for client, (_, value) in last_scores(path.parent).items()}
             found[name] = Reference(summary.acc_client, scores, read_right_samples(path.parent))
     return found
+
+
+def _data_digest(folder: Path) -> str:
+    """Return the digest of the data of a finished run; empty where they cannot change, and where it is not known."""
+    try:
+        return parse_record(parse_json(read_file(folder / "summary.json")), Summary).data_digest
+    except (OSError, ValueError, RecordError):
+        return ""
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedstrata.data import channel_statistics
 from fedstrata.engine import ClientData
 from fedstrata.records.schema import ClientDescriptions, ClientEntry, DataRecord
 from fedstrata.runner.run_setup import RunSetup
@@ -46,12 +47,25 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
     few = first is not None and first.size * len(client_data) <= MOST_NUMBERS
     means = [_mean_input(client_data, client) for client in clients] if few else []
     known = [mean for mean in means if mean is not None]
+    mean_inputs = np.stack(known) if len(known) == len(client_data) else None
+    if mean_inputs is not None and client_data.dataset.feature_names:
+        mean_inputs = _in_deviations(client_data, mean_inputs)
     return ClientDescriptions(
         class_counts=_class_counts(client_data, classes),
-        mean_inputs=np.stack(known) if len(known) == len(client_data) else None,
+        mean_inputs=mean_inputs,
         class_names=names,
         feature_names=client_data.dataset.feature_names,
     )
+
+
+def _in_deviations(client_data: ClientData, means: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Means of features (n, c) in standard deviations from the mean of all training samples, however they are read."""
+    dataset = client_data.dataset
+    rows = dataset.stored_rows(torch.cat([client_data.train(client) for client in range(len(client_data))]))
+    mean, std = (np.array(part, dtype=np.float32) for part in channel_statistics(dataset.inputs, rows))
+    raw = means * np.array(dataset.std, dtype=np.float32) + np.array(dataset.mean, dtype=np.float32)
+    found: NDArray[np.float32] = (raw - mean) / std
+    return found
 
 
 def digest_clients(client_data: ClientData) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,7 @@ def finish_run(
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
     summary = {
         **_names(experiment),
+        **_data_digest(folder),
         **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
@@ -115,6 +117,12 @@ def _names(experiment: Experiment) -> dict[str, Any]:
         "metric": experiment.local.metric,
         "seed": experiment.seed,
     }
+
+
+def _data_digest(folder: Folder) -> dict[str, str]:
+    """What the summary says about data that may be others in another run with the same experiment."""
+    digests = folder.client_digests()
+    return {} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}
 
 
 def _attack_summary(

@@ -172,12 +172,16 @@ def with_answers(
     measured_losses = report.results[_LOSS_TASK]
     measured_errors = report.results[_ERRORS_TASK]
     both = torch.isin(measured_losses.updates.clients, measured_errors.updates.clients)
+    new = set(others.tolist())
     for place, client in _unanswered(comparison, measured_losses.updates.clients[both]):
         nodes = comparison.groups.models_for(place)
-        answer = _losses_of(measured_losses, client, len(nodes) * losses_by_share.shape[2])
-        losses_by_share[place, nodes] = bounded_losses(answer.reshape(len(nodes), -1))
+        # A stand-in was asked for the models of all groups, before it was on a side.
+        asked = list(range(len(comparison.groups))) if client in new else nodes
+        own = [asked.index(node) for node in nodes]
+        answer = _losses_of(measured_losses, client, len(asked) * losses_by_share.shape[2])
+        losses_by_share[place, nodes] = bounded_losses(answer.reshape(len(asked), -1)[own])
         # Nothing that a client claims may spoil a test of all: an error rate of nan, or no samples behind it.
-        errors[place, nodes] = _losses_of(measured_errors, client, len(nodes)).nan_to_num(nan=1.0)
+        errors[place, nodes] = _losses_of(measured_errors, client, len(asked))[own].nan_to_num(nan=1.0)
         units = report.client_stats["units"].of(torch.tensor([client]))
         samples[place] = units.flatten()[0].clamp(min=1.0)
     answered = replace(comparison, losses_by_share=losses_by_share, errors=errors, samples=samples)
@@ -198,7 +202,8 @@ def bounded_losses(losses: torch.Tensor) -> torch.Tensor:
 
 def _with_stand_ins(comparison: HoldoutComparison, report: Report, others: torch.Tensor) -> HoldoutComparison:
     """A comparison in which stand-ins are clients, each on the side whose model suits half A of its data best."""
-    if _SIDE_TASK not in report.results:
+    # Another cluster may have stand-ins in the same round.
+    if not comparison.has_stand_ins or not len(others) or _SIDE_TASK not in report.results:
         return comparison
     result = report.results[_SIDE_TASK]
     here = torch.isin(result.updates.clients, others)

@@ -49,7 +49,7 @@ def read_comparison(folder: Path) -> ComparisonFolder:
     """
     document = read_document(folder)
     notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
-    algorithms = _read_algorithms(folder, document.runs, notes)
+    algorithms = _read_algorithms(folder, document, notes)
     runs = _read_runs(folder, document.runs, notes)
     return ComparisonFolder(document, algorithms, runs, tuple(notes))
 
@@ -77,13 +77,21 @@ def read_document(folder: Path) -> Document:
         raise RecordError(f"{damaged} ({error}); compare the runs again") from None
 
 
-def _read_algorithms(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the keys of each algorithm, from the experiment of its first run that can be read."""
+def _read_algorithms(folder: Path, document: Document, notes: list[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the table of each algorithm, from the experiment of its first run that can be read.
+
+    It has the algorithm's own name where its runs are called otherwise, and personal models that not all runs have.
+    """
     found: dict[str, Mapping[str, Any]] = {}
+    runs = document.runs
     for run in runs:
         try:
             settings = parse_toml(read_file(folder / run.folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
-            keys = {key: value for key, value in settings["algorithm"].items() if key != "name"}
+            keys = {
+                key: value for key, value in settings["algorithm"].items() if (key, value) != ("name", run.algorithm)
+            }
+            if "personal" not in document.experiment and "personal" in settings:
+                keys["personal"] = settings["personal"]
             found.setdefault(run.algorithm, keys)
         except (OSError, ValueError, KeyError, AttributeError, RecordError):
             continue

@@ -24,7 +24,7 @@ from fedstrata.report.comparison.words import (
 )
 from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
-from fedstrata.report.words import capital, data_name, plural
+from fedstrata.report.words import IN_MEMORY, capital, data_name, plural
 
 _MOST_NOTES = 12
 """The warnings of runs that the page repeats."""
@@ -84,6 +84,7 @@ def _render(folder: ComparisonFolder) -> str:
         choice="" if document.sweep is None else choice_text(document.sweep, metric),
         page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
         command=_command(document),
+        in_memory=document.setting("data", "name").startswith(IN_MEMORY),
         experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),
     )
 
