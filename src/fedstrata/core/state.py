@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fedstrata.core.server_optimizer import ServerMoments
 from fedstrata.errors import ContractError
@@ -147,6 +147,10 @@ class State:
         if bool(((self.labels < 0) != (self.waiting >= 0)).any()):
             raise ContractError("expected exactly the pending clients to wait at a tree node")
 
+    def forgetting(self, clients: torch.Tensor) -> Self:
+        """The state without what else an algorithm remembers of clients, ids, that have left or have other data now."""
+        return self
+
 
 StateT = TypeVar("StateT", bound=State)
 
@@ -180,7 +184,8 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
     ids = torch.tensor(list(clients), dtype=torch.int64)
     here = torch.where(state.labels[ids] >= 0, state.nodes[state.labels[ids]], state.waiting[ids])
     waiting = state.waiting.index_copy(0, ids, here if node is None else torch.full_like(ids, node))
-    return _with_members(replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting))
+    pending = replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting)
+    return _with_members(pending).forgetting(ids)
 
 
 def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:

@@ -86,7 +86,7 @@ def with_round(
     elif members is not None:
         known = known.only(members[known.clients])
     layers = compared_views(layout)
-    sent = _without_zero_layers(sent, layers)
+    sent = without_zero_layers(sent, layers)
     clients = sent[0].clients
     if len(clients) < MIN_TEST_CLIENTS:
         return replace(known, fresh=torch.zeros_like(known.fresh))
@@ -113,7 +113,7 @@ def _add(total: FoldSimilarity, clients: torch.Tensor, similarity: torch.Tensor,
     total.rounds[places[:, None], places] += rounds
 
 
-def _without_zero_layers(sent: Sequence[Rows], layers: Mapping[str, torch.Tensor]) -> list[Rows]:
+def without_zero_layers(sent: Sequence[Rows], layers: Mapping[str, torch.Tensor]) -> list[Rows]:
     """The updates of clients that have no layer of zeros, except where the layer is zero for all clients."""
     # A layer with dead units has the update zero by all folds of a client. This would replicate like a group.
     zero = torch.stack([norms(rows.values, layers.values()) <= STILL for rows in sent])  # (f, v, m)
@@ -138,9 +138,14 @@ def groups_test(
         # Too few have answered anew. The old similarities have been tested already.
         return known.clients[kept], not_tested(int(known.fresh.sum()), level, "too_few_answers")
     some = known.only(kept)
-    names = tuple(compared_views(layout))
     m = len(some.clients)
     mean = some.similarity.double() / some.rounds.repeat(some.folds, some.folds)
+    # A frozen layer has no pattern, and could only be named where no other layer has one.
+    moving = mean.abs().amax(dim=(1, 2)) > 0
+    if not bool(moving.any()):
+        moving = torch.ones_like(moving)
+    names = tuple(name for name, moves in zip(compared_views(layout), moving.tolist(), strict=True) if moves)
+    mean = mean[moving]
     if some.folds == 2:
         return some.clients, split_half_test(mean[:, :m, :m], mean[:, m:, m:], generator, level, names)
     return some.clients, fold_test(mean, some.folds, generator, level, names)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedstrata.algorithms.shared.recursive_bipartition import MAY_SPLIT, max_norm, mean_norm
 from fedstrata.clustering import stability
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import TRAIN, Decision, Mask, Metric, Problem, Report, Result, State, assign_pending
+from fedstrata.core import TRAIN, Decision, Mask, Metric, Problem, Report, Result, Rows, State, assign_pending
 from fedstrata.lazy_torch import torch
 
 _XI_SHARE = 0.05
@@ -246,10 +246,16 @@ def _moving_layers(problem: Problem, usable: Result, tensors: Mask) -> list[int]
     """
     layout = problem.layout
     named = {tensor.layer for tensor, chosen in zip(layout.tensors, tensors, strict=True) if chosen}
-    columns = {place: layout.columns(layout.select(layer)) for place, layer in enumerate(layout.layers)}
     compared = [place for place, layer in enumerate(layout.layers) if layer in named]
-    moving = [place for place in compared if max_norm(usable.updates.take_columns(columns[place]).values) > STILL]
-    return moving or compared
+    moving = moving_layers(problem, usable.updates)
+    return [place for place in compared if place in moving] or compared
+
+
+def moving_layers(problem: Problem, updates: Rows) -> list[int]:
+    """The places of the layers that somebody moves."""
+    layout = problem.layout
+    columns = (layout.columns(layout.select(layer)) for layer in layout.layers)
+    return [place for place, own in enumerate(columns) if max_norm(updates.take_columns(own).values) > STILL]
 
 
 def _update_norms(problem: Problem, usable: Result, thresholds: StabilityThresholds) -> dict[str, float]:

@@ -67,7 +67,7 @@ class NormHistory:
     Attributes:
         logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
-        last: The logarithm in the last of these rounds, (n,); nan before the first one.
+        last: The logarithm in the last of these rounds, (n,); 0 before the first one.
         left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
         drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
         largest_median: The largest median norm of a cluster so far.
@@ -91,7 +91,7 @@ class NormHistory:
             self,
             logs=torch.where(clients, 0.0, self.logs),
             weights=torch.where(clients, 0.0, self.weights),
-            last=torch.where(clients, torch.nan, self.last),
+            last=torch.where(clients, 0.0, self.last),
             left_out=self.left_out & ~clients,
             drifted=self.drifted & ~clients,
         )
@@ -106,7 +106,7 @@ def no_norms(clients: int) -> NormHistory:
     return NormHistory(
         logs=torch.zeros(clients),
         weights=torch.zeros(clients),
-        last=torch.full((clients,), torch.nan),
+        last=torch.zeros(clients),
         left_out=torch.zeros(clients, dtype=torch.bool),
         drifted=torch.zeros(clients, dtype=torch.bool),
     )

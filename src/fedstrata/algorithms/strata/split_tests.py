@@ -17,6 +17,7 @@ from fedstrata.algorithms.shared.fold_similarity import (
     similarity_matrices,
     to_decision,
     with_round,
+    without_zero_layers,
 )
 from fedstrata.algorithms.shared.split_half import (
     Participants,
@@ -31,6 +32,7 @@ from fedstrata.algorithms.strata.group_tree import MAX_SPLITS, GroupTree, single
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result
 from fedstrata.clustering import PermutationResult, likeness, newcomer_test, not_tested, unusable_updates
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
+from fedstrata.clustering.similarity import STILL, norms
 from fedstrata.core import Decision, Layout, Matrix, Problem, Report, Rows
 from fedstrata.lazy_torch import torch
 
@@ -188,17 +190,21 @@ def _test_cluster(
     round: int,
 ) -> SplitTest:
     """Test whether newcomers differ from the members of a cluster, or else whether its clients form groups."""
-    ids = sent[0].clients
+    views = compared_views(layout)
+    sound = without_zero_layers(sent, views)
+    ids = sound[0].clients
     new = newcomers[ids]
     if len(ids) >= MIN_TEST_CLIENTS and bool(new.any()) and not bool(new.all()):
-        layers = compared_views(layout)
-        updates = torch.cat([fold.values for fold in sent])  # (f m, p)
-        if not unusable_updates(updates, layers.values()):
-            alike = likeness(updates, layers.values())
-            result = newcomer_test(alike, len(sent), new, generator, level, tuple(layers))
+        updates = torch.cat([fold.values for fold in sound])  # (f m, p)
+        # A frozen layer says nothing about anybody.
+        moves = (norms(updates, views.values()) > STILL).any(dim=1).tolist()
+        moving = {name: columns for (name, columns), some in zip(views.items(), moves, strict=True) if some}
+        if moving and not unusable_updates(updates, moving.values()):
+            alike = likeness(updates, moving.values())
+            result = newcomer_test(alike, len(sound), new, generator, level, tuple(moving))
             if result.tested:
                 decision = to_decision(result, round, "newcomers_differ")
-                return SplitTest(cluster, sent, ids, result, decision, generator, of_newcomers=True)
+                return SplitTest(cluster, sound, ids, result, decision, generator, of_newcomers=True)
     clients, result = groups_test(layout, similarity, generator, level)
     return SplitTest(cluster, sent, clients, result, to_decision(result, round), generator)
 

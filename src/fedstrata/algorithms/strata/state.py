@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from fedstrata.algorithms.shared.directions import DirectionHistory
 from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity
-from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, stability_threshold
+from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, moving_layers, stability_threshold
 from fedstrata.algorithms.shared.norms import NormHistory
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
@@ -163,6 +164,10 @@ class StrataState(State):
             left_out = left_out if known is None else left_out | known.left_out
         return left_out
 
+    def forgetting(self, clients: torch.Tensor) -> Self:
+        """The state in which some clients, ids, are pending for another reason than a split of their cluster."""
+        return replace(self, pending_after_split=self.pending_after_split.index_fill(0, clients, False))
+
     @property
     def multi_rounds(self) -> dict[int, MultiRoundComparison]:
         """The running comparisons over several rounds, by cluster."""
@@ -184,11 +189,17 @@ def monitor_round(
         return None, ()
     window, stability = add_updates(problem, state, state.monitor.window, report, "median")
     epsilon = stability_threshold(problem, state.round + 1)
+    updates = report.results[TRAIN].updates
     stable = list[int]()
     for node in state.nodes.tolist():
-        values = stability.values[(window.since_node == node) & stability.full_window]
-        # HiCFL (Eq. 15), of the mean over the members.
-        if len(values) >= MIN_TEST_CLIENTS and bool((values.mean(dim=0) < epsilon).any()):
+        members = (window.since_node == node) & stability.full_window
+        values = stability.values[members]
+        if len(values) < MIN_TEST_CLIENTS:
+            continue
+        # HiCFL (Eq. 15), of the mean over the members. A frozen layer has the stability 0, and says nothing.
+        low = (values.mean(dim=0) < epsilon).tolist()
+        moving = moving_layers(problem, updates.at(members[updates.clients]))
+        if any(low[place] for place in moving):
             stable.append(node)
     return StabilityMonitor(window, tuple(stable)), stability.metrics
 
