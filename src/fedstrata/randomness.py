@@ -15,6 +15,16 @@ def seed_of(seed: int, stream: str, round: int = 0, client: int = 0) -> int:
     return int(words[0]) << 31 ^ int(words[1])
 
 
+def model_seed(seed: int, start: int = 0) -> int:
+    """The seed of the values of a network that are not sent: wherever it is made, its fixed tensors are the same.
+
+    Args:
+        seed: The seed of the experiment.
+        start: The number of the first model, where an algorithm begins with several.
+    """
+    return seed_of(seed, "model", client=start)
+
+
 def generator(seed: int, stream: str, round: int = 0, client: int = 0) -> torch.Generator:
     """A new torch generator for one purpose."""
     return torch.Generator().manual_seed(seed_of(seed, stream, round, client))

@@ -14,6 +14,8 @@ SIGNS = torch.tensor([[1.0, -1.0], [1.0, -1.0], [1.0, 1.0]])
 NUMBERS = torch.tensor([[1.0], [2.0], [3.0]])
 FOUND = torch.tensor([[1.0], [2.0], [5.0]])
 
+INF = float("inf")
+
 
 @pytest.mark.parametrize(
     ("name", "outputs", "targets", "expected"),
@@ -26,6 +28,8 @@ FOUND = torch.tensor([[1.0], [2.0], [5.0]])
         ("f1_micro", SIGNS, LABELS, 6 / 7),
         ("roc_auc", torch.tensor([[0.9], [0.1], [0.4]]), torch.tensor([[1.0], [0.0], [1.0]]), 1.0),
         ("roc_auc", torch.tensor([[0.9], [0.1]]), torch.tensor([[1.0], [1.0]]), 0.5),
+        ("roc_auc", torch.tensor([[0.9], [0.1], [0.4]]), torch.tensor([[0.8], [0.3], [0.7]]), 1.0),
+        ("roc_auc", torch.tensor([[-INF, INF], [INF, -INF]]), torch.tensor([1, 0]), 1.0),
         ("roc_auc", torch.tensor([[0.0, 3.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0, 1]), 1 / 2),
         ("roc_auc", torch.tensor([[0.0, 3.0], [0.0, 1.0]]), torch.tensor([1, 1]), 0.5),
         ("r2", FOUND, NUMBERS, 1 - 4 / 2),

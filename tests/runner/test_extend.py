@@ -31,6 +31,24 @@ def keys(rounds: int, algorithm: str = "ditto") -> dict[str, Any]:
     }
 
 
+def test_a_finished_run_whose_end_is_made_again_and_lost_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fedstrata.run(keys(2), tmp_path / "run", quiet=True).folder
+    before = left(folder)
+
+    def lost(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedstrata.runner.finish.write_used_models", lost)
+        with pytest.raises(KeyboardInterrupt):
+            fedstrata.run(None, folder, resume=True, quiet=True)
+    assert not (folder / "summary.json").exists()
+    fedstrata.run(None, folder, resume=True, quiet=True)
+    assert left(folder) == before
+
+
 @pytest.mark.parametrize("algorithm", ["ditto", "strata"])
 def test_an_extended_run_is_the_longer_run(algorithm: str, tmp_path: Path) -> None:
     fedstrata.run(keys(2, algorithm), tmp_path / "extended", quiet=True)

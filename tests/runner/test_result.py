@@ -7,10 +7,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedstrata
+from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
 from fedstrata.errors import InputError, RecordError
+from fedstrata.report.references import last_scores
+from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
 
 DIGITS = load_dataset("digits")
@@ -236,3 +240,41 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
 def test_raw_samples_of_another_kind_are_refused(finished: Run) -> None:
     with pytest.raises(InputError, match=r"expected pixels of 0 to 255"):
         finished.predict(0, np.zeros((2, 1, 8, 8)))
+
+
+PERMUTED = """
+import torch
+from torch import nn
+
+class Permuted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.order = torch.randperm(64)
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, images):
+        return self.linear(images.flatten(1)[:, self.order])
+"""
+
+
+def test_a_fixed_tensor_of_a_network_is_the_same_when_a_run_predicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "permuted.py").write_text(PERMUTED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = keys("fedavg", model={"name": "permuted:Permuted"}, partition={"scheme": "iid"})
+    run = fedstrata.run(own, tmp_path / "run", quiet=True)
+    setup = build_run(load_experiment(own))
+    inputs, labels = setup.client_data.raw_samples(setup.client_data.test(0))
+    right = run.predict(0, inputs.numpy()) == labels.numpy()
+    assert float(np.mean(right)) == pytest.approx(last_scores(run.folder)[0][1])
+
+
+def test_a_network_with_more_layers_than_the_run_is_refused(finished: Run) -> None:
+    from fedstrata.models import make
+
+    larger = fedstrata.load(
+        finished.folder, network=lambda: nn.Sequential(make("mlp", (1, 8, 8), 10, 9, hidden=[8]), nn.Linear(10, 10))
+    )
+    with pytest.raises(RecordError, match=r"expected the tensors of its network, found none of the name"):
+        larger.model(0)

@@ -31,6 +31,16 @@ def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> 
     assert (other.server.problem.server.name, setup.server.problem.server.name) == ("adam", "none")
 
 
+def test_each_run_has_the_warnings_of_its_own_algorithm() -> None:
+    """FedAvg compares no models, so that lies about their losses change nothing. Strata does."""
+    keys = {**KEYS, "attack": {"kind": "sign_flip", "share": 0.25, "losses": "for_splits"}}
+    fedavg = load_experiment(keys)
+    strata = load_experiment({**keys, "algorithm": {"name": "strata"}})
+    for first, second in ((fedavg, strata), (strata, fedavg)):
+        assert on_same_clients(build_run(first), second).warnings == build_run(second).warnings
+    assert len(build_run(fedavg).attack_warnings) == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -18,6 +18,7 @@ from fedstrata.flower.payload import TEXTS, Payload, Schema
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
 from fedstrata.privacy.secure_sum import SumTerms
+from fedstrata.randomness import model_seed
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,9 @@ class RunConfig:
         return self.samples.outputs or self.objective.outputs_of_classes(self.samples.classes)
 
     def network(self) -> nn.Module:
-        """Make the network; its initial weights do not matter, as every request brings those that it needs."""
+        """Make the network, with its fixed tensors. Every request brings the weights that it needs."""
         kind = NetworkShape(self.samples.shape, self.outputs, self.samples.dtype == "int64")
-        return make_network(self.model, kind, 0, json.loads(self.options))
+        return make_network(self.model, kind, model_seed(self.seed), json.loads(self.options))
 
     def compressor(self, layout: Layout) -> Compression | None:
         """How clients compress their updates; None where they do not."""

@@ -86,10 +86,11 @@ def roc_auc(outputs: Tensor, targets: Tensor) -> float:
 
     Of classes it is the mean over the client's classes, each against the rest (one-vs-rest, macro average).
     """
-    # A model that overflowed cannot tell samples apart.
-    finite = outputs.double().nan_to_num()
+    # A model that overflowed cannot tell samples apart. The difference of two outputs has to be finite, too.
+    largest = torch.finfo(torch.float32).max
+    finite = outputs.double().nan_to_num(nan=0.0, posinf=largest, neginf=-largest)
     if targets.is_floating_point():
-        truth, scores = targets.double().flatten(1), finite.flatten(1)
+        truth, scores = (targets > 0.5).double().flatten(1), finite.flatten(1)
     else:
         truth, scores = _one_vs_rest(finite, targets)
     both = [column for column in range(truth.shape[1]) if len(truth[:, column].unique()) == 2]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedstrata.errors import RecordError
@@ -126,7 +126,9 @@ class ClientModels:
         path = self.folder / _FOLDER / f"cluster-{node}.safetensors"
         refuse_links(path.parent, [path.name])
         try:
-            return load(read_file(path))
+            # This refuses what is no regular file.
+            with open_file(path, limit=None):
+                return load_file(path)
         except (FileNotFoundError, SafetensorError, ValueError) as error:
             raise RecordError(
                 f"{path}: expected the model of a cluster, found {error}; {_REMEDY} {self.folder}"
@@ -172,8 +174,14 @@ def check_tensors(folder: Path, expected: Mapping[str, Sequence[int]], found: Ma
     Raises:
         RecordError: For the first that differs.
     """
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise RecordError(
+            f"{folder}: expected the tensors of its network, found none of the name {missing[0]}; give the network "
+            "that the run was made with"
+        )
     # In the order of the network: a file of safetensors is read in any order.
-    for name in [*(name for name in expected if name in found), *sorted(found.keys() - expected.keys())]:
+    for name in [*expected, *sorted(found.keys() - expected.keys())]:
         values = found[name]
         if name not in expected or tuple(values.shape) != tuple(expected[name]):
             shape = tuple(expected[name]) if name in expected else "none of this name"

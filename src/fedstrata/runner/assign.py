@@ -24,7 +24,7 @@ from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError
 from fedstrata.models import NetworkShape, make_network, side
 from fedstrata.partition import Partition, hold_out
-from fedstrata.randomness import seed_of
+from fedstrata.randomness import model_seed, seed_of
 from fedstrata.records import Folder
 from fedstrata.records.resume import last_state
 from fedstrata.runner.build import build_run
@@ -252,7 +252,7 @@ class _Newcomer:
         partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
         model = experiment.model
         kind = NetworkShape(own.shape, own.outputs, own.holds_tokens)
-        module = make_network(model.name, kind, experiment.seed, model.options)
+        module = make_network(model.name, kind, model_seed(experiment.seed), model.options)
         data_of_client = ClientData(own, partition, experiment.seed)
         self._loop = Loop(module, problem.layout, data_of_client, objective=objective_of(experiment))
 

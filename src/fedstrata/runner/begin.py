@@ -75,10 +75,9 @@ def begin_run(
     for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
     setup.clients.store.restore(found.checkpoint.store)
+    # The run may have been finished. It is not any more, until its end has been made again.
+    remove_file(folder.path / "summary.json")
     folder.rewind(found.checkpoint.state.round)
-    if found.checkpoint.state.round < experiment.rounds:
-        # The run may have been finished with fewer rounds; it is not any more.
-        remove_file(folder.path / "summary.json")
     return found.checkpoint.state, found.checkpoint.record
 
 

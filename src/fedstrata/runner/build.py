@@ -55,11 +55,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     partition = partition_of(experiment, dataset, own_test)
     check_group_probes(experiment, truth_known=partition.truth is not None)
     dataset = normalised_by_training(experiment, dataset, partition)
-    warnings = (
-        *data_warnings(experiment, dataset, partition, own_test),
-        *_network_warnings(experiment, dataset),
-        *attack_warnings(experiment),
-    )
+    warnings = (*data_warnings(experiment, dataset, partition, own_test), *_network_warnings(experiment, dataset))
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, layout, truth)
@@ -82,7 +78,8 @@ def build_run(experiment: Experiment) -> RunSetup:
         engine=engine,
         why=why,
         names=names,
-        warnings=warnings,
+        data_warnings=warnings,
+        attack_warnings=tuple(attack_warnings(experiment)),
         public=public,
         inputs=inputs_line(dataset),
         byzantine=byzantine,
@@ -130,7 +127,8 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     check_group_probes(experiment, truth_known=own.truth is not None)
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
     members = _weighted(membership(experiment), experiment, setup.client_data)
-    return replace(setup, server=server_setup(experiment, problem, members))
+    server = server_setup(experiment, problem, members)
+    return replace(setup, server=server, attack_warnings=tuple(attack_warnings(experiment)))
 
 
 def _sizes(client_data: ClientData, round: int) -> list[int]:

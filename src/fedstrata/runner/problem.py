@@ -17,7 +17,7 @@ from fedstrata.engine.batch_norms import normalises_over_batch
 from fedstrata.errors import ExperimentError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
-from fedstrata.randomness import seed_of
+from fedstrata.randomness import model_seed
 from fedstrata.registry import PortableObject
 
 
@@ -31,7 +31,7 @@ def network_of(
     experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...], start: int = 0
 ) -> Callable[[], torch.nn.Module]:
     """A function that makes the network, also in another process."""
-    seed = seed_of(experiment.seed, "model", client=start)
+    seed = model_seed(experiment.seed, start)
     kind = NetworkShape(as_read(experiment, shape), outputs, experiment.data.tokens)
     return partial(make_network, portable(experiment.model.name), kind, seed, experiment.model.options)
 

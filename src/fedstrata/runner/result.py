@@ -24,6 +24,7 @@ from fedstrata.metric_info import MetricInfo
 from fedstrata.models import NetworkShape, layout_of, make_network, portable
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.quoting import shown
+from fedstrata.randomness import model_seed
 from fedstrata.records import Folder, diverged
 from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
 from fedstrata.records.resume import last_state
@@ -309,14 +310,16 @@ class Run:
 
 
 def network_factory(experiment: Experiment, form: SampleFormat) -> Callable[[], nn.Module]:
-    """The function that makes the network of a run, with any values.
+    """The function that makes the network of a run, with its fixed tensors and any values of the others.
 
     Args:
         experiment: The experiment.
         form: What raw samples look like.
     """
     kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
-    return partial(make_network, portable(experiment.model.name), kind, experiment.seed, experiment.model.options)
+    return partial(
+        make_network, portable(experiment.model.name), kind, model_seed(experiment.seed), experiment.model.options
+    )
 
 
 def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]:
