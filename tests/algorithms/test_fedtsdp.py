@@ -156,7 +156,7 @@ def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> N
     plan_of = FedTSDP(granularity="layer").plan
     problem = problem_of(3, FOUR)
     task = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).tasks["train"]
-    assert sum(task.load_local) == 0 and task.save_local == FOUR.select("fc2")
+    assert sum(task.load_local) == 0 and task.save_local == personal_above(FOUR, 1.0, halves=False)
 
 
 @pytest.mark.parametrize(
@@ -452,6 +452,17 @@ def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> N
     assert torch.allclose(kept[:, own], trained[:, own], atol=1e-6)
     shared = layout.columns(tuple(not keep for keep in later.tasks["train"].load_local))
     assert torch.equal(kept[:, shared], state.models[state.labels][:, shared])
+
+
+def test_a_client_that_is_absent_while_layers_become_personal_has_its_own_last_values_of_them() -> None:
+    """It takes part in round 1. Two layers have become personal when it comes back."""
+    algorithm = FedTSDP()
+    problem = problem_of(3, FOUR)
+    first = algorithm.init(problem)
+    saved = algorithm.plan(problem, first, torch.arange(3)).tasks["train"].save_local
+    later = replace(first, shared_layers=2.0, round=2)
+    loaded = algorithm.plan(problem, later, torch.arange(3)).tasks["train"].load_local
+    assert sum(loaded) == 4 and all(own for own, needed in zip(saved, loaded, strict=True) if needed)
 
 
 @pytest.mark.parametrize("server", [{"optimizer": "momentum"}, {"optimizer": "adam", "lr": 0.1}, {"lr": 0.5}])

@@ -173,7 +173,8 @@ class FedTSDP:
             plan.tasks[TRAIN],
             load_local=personal,
             upload_values=personal,
-            save_local=self._personal(problem, self._fewer_layers(state)),
+            # All that may become personal: a client that is absent by then goes on from its own last values.
+            save_local=self._personal(problem, float(self.min_shared)),
         )
         return replace(plan, tasks={TRAIN: task})
 
