@@ -86,6 +86,7 @@ class Loop:
         self._column_masks = dict[Mask, Tensor]()
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
+        self._outside = _buffers_outside(self._module, layout)
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Loop:
@@ -112,7 +113,7 @@ class Loop:
     def _outputs_of(self, models: Tensor, inputs: Tensor) -> Iterator[Tensor]:
         """The outputs (b, ...) of each model (r, p) for inputs (b, ...), in evaluation mode."""
         for row in models:
-            load_row(self._module, self._layout, row)
+            self._load(row)
             self._module.eval()
             with torch.inference_mode():
                 # A copy: the network may change its input in place, such as by ReLU(inplace=True).
@@ -224,7 +225,7 @@ class Loop:
         """Train from a row; the row where training ended, (p,)."""
         if not any(task.trainable):
             return start
-        load_row(self._module, self._layout, start)
+        self._load(start)
         slots = zip(self._layout.tensors, task.trainable, strict=True)
         trained = {slot.name for slot, moves in slots if moves} - self._frozen
         parameters = dict(self._module.named_parameters())
@@ -269,6 +270,15 @@ class Loop:
             return (plain.gradients if plain.reads(inputs, targets) else by_autograd)(inputs, targets)
 
         return without_autograd
+
+    def _load(self, row: Tensor) -> None:
+        """Give the network the values of a row, (p,), and whatever else it keeps as it was at first.
+
+        What one client leaves in the module is not for the next one, who may be anybody.
+        """
+        load_row(self._module, self._layout, row)
+        for layer, name, values in self._outside:
+            layer._buffers[name] = values.clone()
 
     def _batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of some samples, on the device."""
@@ -316,7 +326,7 @@ class Loop:
 
     def _evaluate(self, row: Tensor, index: Tensor) -> tuple[float, float]:
         """How many samples are right, and the mean loss."""
-        load_row(self._module, self._layout, row)
+        self._load(row)
         self._module.eval()
         right = 0.0
         loss = 0.0
@@ -376,6 +386,20 @@ def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence
     for tensor, values in local.items():
         row[spans[tensor]] = values
     return row
+
+
+def _buffers_outside(module: nn.Module, layout: Layout) -> list[tuple[nn.Module, str, Tensor]]:
+    """The buffers of a network that no row has, such as counters, each with its layer, its name there and its values.
+
+    Those that BatchNorm counts its batches in are left out: no layer that is allowed reads them.
+    """
+    sent = {slot.name for slot in layout.tensors}
+    found = list[tuple[nn.Module, str, Tensor]]()
+    for path, buffer in module.named_buffers():
+        owner, _, name = path.rpartition(".")
+        if path not in sent and name != "num_batches_tracked":
+            found.append((module.get_submodule(owner), name, buffer.clone()))
+    return found
 
 
 def samples_of_task(data: ClientData, plan: Plan, task: LocalTask, row: int) -> tuple[Tensor, Tensor]:

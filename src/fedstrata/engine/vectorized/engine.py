@@ -115,12 +115,24 @@ def why_not_vectorized(spec: SimulationSpec) -> str:
         return "samples in memory (data.memory = 'ram'), found them on the disk"
     if spec.dataset.holds_tokens or spec.dataset.targets is not None:
         return "one class for each sample of numbers, found tokens"
+    module = spec.network()
     # They normalise by the batch in evaluation mode too, and one batch has the samples of several clients.
-    layers = spec.network().named_modules()
+    layers = module.named_modules()
     norms = [path for path, layer in layers if isinstance(layer, BATCH_NORMS) and layer.running_var is None]
     if norms:
         return f"running statistics in every BatchNorm, found none in {', '.join(norms)}"
+    if assigned := _assigned_buffer(module, spec.dataset.shape):
+        return f"buffers that the network changes in place, found one that it assigns: {assigned}"
     return ""
+
+
+def _assigned_buffer(module: nn.Module, shape: tuple[int, ...]) -> str:
+    """The first buffer that a network replaces in training, by its name; the old one is put back after each batch."""
+    before = dict(module.named_buffers())
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module.train()(torch.zeros(2, *shape))
+    after = dict(module.named_buffers())
+    return next((name for name, buffer in before.items() if after.get(name) is not buffer), "")
 
 
 def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]:
