@@ -48,6 +48,7 @@ ALLOWED = {
         "partition",
         "privacy",
         "quoting",
+        "randomness",
         "records",
         "registry",
         "report",

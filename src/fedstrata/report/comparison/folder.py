@@ -87,11 +87,12 @@ def _read_algorithms(folder: Path, document: Document, notes: list[str]) -> dict
     for run in runs:
         try:
             settings = parse_toml(read_file(folder / run.folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
-            keys = {
-                key: value for key, value in settings["algorithm"].items() if (key, value) != ("name", run.algorithm)
-            }
-            if "personal" not in document.experiment and "personal" in settings:
-                keys["personal"] = settings["personal"]
+            keys = dict(settings["algorithm"])
+            personal = settings.get("personal", {})
+            if "personal" not in document.experiment and personal.get("method", "none") != "none":
+                keys["personal"] = personal
+            elif keys.get("name") == run.algorithm:
+                del keys["name"]
             found.setdefault(run.algorithm, keys)
         except (OSError, ValueError, KeyError, AttributeError, RecordError):
             continue
