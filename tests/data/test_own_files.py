@@ -367,6 +367,14 @@ def test_folders_are_classes_and_those_above_them_clients(root: Path) -> None:
     assert found.inputs[:, 0, 0, 0].tolist() == [10, 20, 30]
 
 
+def test_parquet_files_beside_those_of_the_splits_are_named(root: Path) -> None:
+    for name in ("train-0", "validation-0", "test_1"):
+        write(root / "shards" / f"{name}.parquet", rows())
+    found = find(str(root / "shards"))
+    (note,) = found.notes
+    assert "shards holds test_1.parquet and 1 more, which are not read" in note and not found.test
+
+
 @pytest.mark.parametrize("names", [("train", "test"), ("Train", "TEST"), ("Training", "Testing")])
 def test_folders_of_splits_may_have_their_usual_names(root: Path, names: tuple[str, str]) -> None:
     for name in (*names, "val"):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -37,6 +39,17 @@ def test_signals_have_a_level_in_each_channel_and_large_images_are_reduced() -> 
     large = describe_clients(client_data(torch.ones(6, 3, 64, 64), turns=[0, 0]))
     assert large.mean_inputs is not None
     assert large.mean_inputs.shape == (2, 3, MOST_PIXELS, MOST_PIXELS)
+
+
+def test_means_of_features_are_in_standard_deviations_however_they_are_read() -> None:
+    """Ages 20, 40 and 60, 80 to train on: the mean is 50, the deviation sqrt(500). Nothing is normalised."""
+    ages = torch.tensor([[20.0], [40.0], [60.0], [80.0], [0.0], [0.0]])
+    held = client_data(ages, turns=[0, 0])
+    held._dataset = replace(held._dataset, feature_names=("age",))
+    found = describe_clients(held)
+    assert found.mean_inputs is not None
+    expected = np.array([[-20.0], [20.0]]) / 500**0.5
+    assert np.allclose(found.mean_inputs, expected, atol=1e-3)
 
 
 def changed_clients(before: ClientData, now: ClientData) -> list[int]:
