@@ -103,15 +103,15 @@ def _require_direction(trial: Trial, experiment: Experiment) -> None:
 
 def _value(record: Mapping[str, Any]) -> float:
     """The metric on validation data in a record of a round or in a summary."""
-    value = record.get(VALIDATION_MEASURE)
-    if value is None and VALIDATION_MEASURE in record:
-        raise ExperimentError(
-            "data.validation: expected validation samples of which the metric is known, found none of any client; "
-            "raise it, or use another local.metric"
-        )
-    if value is None:
+    if VALIDATION_MEASURE not in record:
         raise ExperimentError(
             "data.validation: expected a share above 0, such as 0.2: settings are chosen by validation data, and never "
             "by test data"
+        )
+    value = record[VALIDATION_MEASURE]
+    if value is None:
+        raise ExperimentError(
+            "data.validation: expected validation samples of which the metric is known, found none of any client; "
+            "raise it, or use another local.metric"
         )
     return float(value)

@@ -257,16 +257,21 @@ def test_a_client_that_was_away_while_its_cluster_split_is_placed_when_it_is_bac
     assert finished.rounds[-1]["pending"] == []
 
 
-def test_a_device_that_has_lost_its_layers_is_sent_them_again(here: Here, tmp_path: Path) -> None:
-    grid, members = here
+def lose_layers(grid: Loopback, round: int) -> None:
+    """Client 2's device loses the layers that it keeps, after it has answered a message of a round."""
 
     def lose(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == "2" and message.metadata.dst_node_id == 102:
+        if message.metadata.group_id == str(round) and message.metadata.dst_node_id == 102:
             for path in grid.devices[102].state.glob("*.safetensors"):
                 path.unlink()
         return [reply]
 
     grid.twist = lose
+
+
+def test_a_device_that_has_lost_its_layers_is_sent_them_again(here: Here, tmp_path: Path) -> None:
+    grid, members = here
+    lose_layers(grid, round=2)
     finished = driven(grid, members, tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
     lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
     assert [line["absent"] for line in lines] == [{}] * 4
@@ -278,14 +283,7 @@ def test_a_device_that_has_lost_its_layers_trains_again_where_rounds_do_not_wait
 ) -> None:
     """A round ends with the first five replies. Client 2 says that its layers are gone, and is not one of them."""
     grid, members = here
-
-    def lose(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == "1" and message.metadata.dst_node_id == 102:
-            for path in grid.devices[102].state.glob("*.safetensors"):
-                path.unlink()
-        return [reply]
-
-    grid.twist = lose
+    lose_layers(grid, round=1)
     members = replace(members, rounds=RoundRules(min_reply_fraction=0.8))
     driven(grid, members, tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
     lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]

@@ -83,13 +83,13 @@ def _group_of(row: int, groups: Sequence[list[int]], norms: Sequence[float], val
         values: All updates, (m, p).
     """
     largest = _TOLERANCE * norms[row]
+    some = evenly_spread(values.shape[1], _COLUMNS)
     for group in reversed(groups):
         first = group[0]
         # Equal updates have equal norms.
         if norms[row] - norms[first] > largest:
             return None
         # The distance in some columns is no larger than in all.
-        some = evenly_spread(values.shape[1], _COLUMNS)
         if float(torch.dist(values[first, some], values[row, some])) <= largest and (
             float(torch.dist(values[first], values[row])) <= largest
         ):

@@ -50,7 +50,7 @@ TASKS = "scan"
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """What parts of the clients' data have shown since the last scan.
+    """What folds of the clients' data have shown since the last scan.
 
     Attributes:
         by_layer: The similarities by every layer, and by all of them together; None before the first such round.
@@ -253,7 +253,7 @@ def add_evidence(
 
 
 def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[Rows]) -> LayerEvidence:
-    """The evidence with updates of the same clients by every part of their data, (m, p) each."""
+    """The evidence with updates of the same clients by every fold of their data, (m, p) each."""
     if len(sent[0].clients) < MIN_TEST_CLIENTS:
         return evidence
     columns = views_with_bias(layout)
@@ -261,9 +261,9 @@ def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[R
     by_bias = evidence.by_bias
     if bias is not None:
         tensor = next(tensor for tensor in layout.tensors if tensor.name == bias)
-        by_bias = with_round(Layout((tensor,)), by_bias, [part.take_columns(columns[bias]) for part in sent])
+        by_bias = with_round(Layout((tensor,)), by_bias, [fold.take_columns(columns[bias]) for fold in sent])
     different = ~torch.eye(len(sent[0].clients), dtype=torch.bool)
-    cosines = [cosine(part.values, columns.values())[:, different].mean(dim=1) for part in sent]
+    cosines = [cosine(fold.values, columns.values())[:, different].mean(dim=1) for fold in sent]
     return replace(
         evidence,
         by_layer=with_round(layout, evidence.by_layer, sent),
@@ -280,7 +280,7 @@ def scan_layers(
 
     Args:
         layout: The layout of the network.
-        evidence: What parts of the clients' data have shown.
+        evidence: What folds of the clients' data have shown.
         generator: Draws the re-arrangements of clients.
         level: The probability of choosing a layer although all clients are alike.
     """
