@@ -243,7 +243,7 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
         raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
     if experiment.privacy.kind != "central":  # which counts the members of a cluster; else those who answer count
         refuse_more_than_a_cohort("min_cluster", least, experiment)
-    if least > 1 and disclosure is not None and disclosure.server_needs == "data":
+    if least > 1 and disclosure is not None and not disclosure.clients_keep_data:
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with algorithm.name = {experiment.algorithm.name!r}, which has "
             "one model of all data, and no clusters"
