@@ -91,7 +91,7 @@ UNNOTICED = 2.4
 """Times the median norm of the honest updates in all rounds; 2.5 times is accepted."""
 
 STRATA = {"name": "strata"}
-NO_CHECKS = {"direction_check": False, "norm_check": False, "copy_check": False}
+NO_CHECKS = {"direction_check": False, "norm_check": False, "sign_check": False, "copy_check": False}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"algorithm": {"name": "fedavg"}},
     "mean, no checks": {"algorithm": {**STRATA, **NO_CHECKS}},

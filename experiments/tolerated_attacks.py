@@ -64,7 +64,7 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
 """The data set, the attack, the Byzantine clients and the rule of aggregation of each case."""
 
 
-CHECKS = ("direction_check", "norm_check", "copy_check")
+CHECKS = ("direction_check", "norm_check", "sign_check", "copy_check")
 """The keys of Strata's checks of updates."""
 
 

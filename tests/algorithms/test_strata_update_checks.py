@@ -9,6 +9,7 @@ from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
 from fedstrata.core import TRAIN, Report, Result, Rows, make_pending
+from fedstrata.testing import toy_layout, toy_problem
 
 PROBLEM = problem_of(6)
 
@@ -22,7 +23,9 @@ def report_of(*scales: float) -> Report:
 
 
 def checked(state: StrataState, *scales: float) -> CheckedUpdates:
-    return check_updates(PROBLEM.layout, state, report_of(*scales), torch.zeros(6, dtype=torch.int64), copy_check=True)
+    return check_updates(
+        PROBLEM.layout, state, report_of(*scales), torch.zeros(6, dtype=torch.int64), sign_check=True, copy_check=True
+    )
 
 
 def counted(found: CheckedUpdates) -> dict[int, float]:
@@ -53,6 +56,22 @@ def test_updates_that_point_backwards_are_left_out_and_long_ones_shortened_in_th
         state = found.state
     assert found.events == ({"kind": "reversed", "clients": [3]}, {"kind": "clipped", "clients": [5]})
     assert counted(found) == {0: 1.0, 1: 1.0, 2: 1.0, 4: 1.0, 5: 2.0}
+
+
+def test_a_one_sided_update_does_not_count_and_its_sender_is_doubted() -> None:
+    """Client 5 sends the mean of the others minus twice their standard deviation, as ALIE does."""
+    layout = toy_layout(linear=400)
+    others = torch.randn(5, layout.p, generator=torch.Generator().manual_seed(0))
+    sent = torch.cat([others, (others.mean(dim=0) - 2 * others.std(dim=0))[None]])
+    ids = torch.arange(6)
+    result = Result(Rows(ids, sent), torch.zeros(6, dtype=torch.int64), torch.full((6,), 10), torch.zeros(6, 1))
+    state = Strata(norm_check=False).init(toy_problem(6, layout))
+    labels = torch.zeros(6, dtype=torch.int64)
+    found = check_updates(layout, state, Report({TRAIN: result}), labels, sign_check=True, copy_check=True)
+    assert found.events == ({"kind": "one_sided", "clients": [5]},)
+    assert sorted(counted(found)) == [0, 1, 2, 3, 4]
+    assert found.state.directions is not None
+    assert found.state.directions.suspect.tolist() == [False] * 5 + [True]
 
 
 def test_an_update_that_two_clients_send_counts_once() -> None:
@@ -98,7 +117,9 @@ def test_a_doubted_client_does_not_count_in_the_round_in_which_it_comes_back() -
         directions=state.directions.doubting(torch.tensor([5])),
     )
     together = torch.zeros(6, dtype=torch.int64)
-    found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, copy_check=True)
+    found = check_updates(
+        PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, sign_check=True, copy_check=True
+    )
     assert sorted(counted(found)) == [0, 1, 2, 3, 4]
     assert found.events == ({"kind": "reversed", "clients": [5]},)
 
@@ -109,12 +130,16 @@ def test_a_doubted_client_that_chooses_its_cluster_later_does_not_count_in_that_
     doubted = state.directions.doubting(torch.tensor([5]))
     state = replace(make_pending(state, [4, 5], node=0), directions=doubted)
     together = torch.zeros(6, dtype=torch.int64)
-    found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, copy_check=True)
+    found = check_updates(
+        PROBLEM.layout, state, report_of(1.0, 1.1, 1.2, 1.3, 1.4, -1.0), together, sign_check=True, copy_check=True
+    )
     assert sorted(counted(found)) == [0, 1, 2, 3, 4]
 
 
 def test_without_the_checks_everything_counts() -> None:
     state = Strata(norm_check=False, direction_check=False).init(PROBLEM)
     labels = torch.zeros(6, dtype=torch.int64)
-    found = check_updates(PROBLEM.layout, state, report_of(1.0, 1.5, 1.2, -1.0, 1.2, 50.0), labels, copy_check=False)
+    found = check_updates(
+        PROBLEM.layout, state, report_of(1.0, 1.5, 1.2, -1.0, 1.2, 50.0), labels, sign_check=False, copy_check=False
+    )
     assert found.events == () and counted(found)[5] == 50.0 and len(counted(found)) == 6

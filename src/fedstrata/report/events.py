@@ -27,6 +27,7 @@ def event_text(event: Mapping[str, Any]) -> str:
         "doubted": _doubt_text,
         "oversized": _excess_text,
         "clipped": _clipping_text,
+        "one_sided": _one_sided_text,
         "copied": _copy_text,
         "drifted": _drift_text,
         "multi_round": _multi_round_text,
@@ -81,6 +82,11 @@ def _excess_text(event: Mapping[str, Any]) -> str:
 def _clipping_text(event: Mapping[str, Any]) -> str:
     """Return why updates count less in the mean of their cluster."""
     return "updates more than twice as long as the median of the cluster; they count as if they were twice as long"
+
+
+def _one_sided_text(event: Mapping[str, Any]) -> str:
+    """Return why updates are not in the mean of their cluster."""
+    return "updates on one side of those of the cluster in nearly all columns; they are not in its mean"
 
 
 def _copy_text(event: Mapping[str, Any]) -> str:

@@ -35,5 +35,5 @@ def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:
 
 def compared_columns(layout: Layout, updates: Rows) -> Rows:
     """The columns of convolutions and linear layers of some updates."""
-    columns = layout.conv_and_linear
-    return updates if len(columns) == layout.p else updates.take_columns(columns)
+    mask = layout.select("all")
+    return updates if mask == layout.everything else updates.take_columns(layout.columns(mask))

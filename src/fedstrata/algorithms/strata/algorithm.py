@@ -105,6 +105,8 @@ class Strata:
         norm_check: Whether no update counts more than twice the median norm of its cluster, updates that keep being
             much longer are left out of its mean, and clients whose updates have suddenly become much longer are offered
             the models of all clusters. With central differential privacy none of this is done.
+        sign_check: Whether an update that lies on one side of those of its cluster in nearly all columns, as with ALIE,
+            is left out of its mean. With central differential privacy it is not.
         copy_check: Whether an update that several clients of a cluster send alike counts once, unless half of the
             cluster or more do. With central differential privacy it counts as often as it is sent.
     """
@@ -119,6 +121,7 @@ class Strata:
     holdout_models: Literal["group", "personal"] | Auto = "auto"
     direction_check: bool = True
     norm_check: bool = True
+    sign_check: bool = True
     copy_check: bool = True
 
     def with_personal_models(self) -> Strata:
@@ -211,8 +214,15 @@ class Strata:
         """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such."""
         state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
         # With central differential privacy, no client may decide whether another one counts.
-        copy_check = self.copy_check and problem.privacy is None
-        return check_updates(problem.layout, state, report, labels, copy_check=copy_check)
+        compared = problem.privacy is None
+        return check_updates(
+            problem.layout,
+            state,
+            report,
+            labels,
+            sign_check=self.sign_check and compared,
+            copy_check=self.copy_check and compared,
+        )
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
         """Pending clients, and others that may choose, belong to the model of lowest loss on their training data."""

@@ -1,8 +1,8 @@
 """Which updates count in the models of clusters, and how much.
 
-Byzantine clients send updates that point backwards, that are much longer than others, or that are all the same. They
-are left out of the means, or shortened. Tests and comparisons of groups go on with them: they may be an honest group
-that wants another model.
+Byzantine clients send updates that point backwards, that are much longer than others, that lie on one side of them, or
+that are all the same. They are left out of the means, or shortened. Tests and comparisons of groups go on with them:
+they may be an honest group that wants another model.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.directions import with_directions
 from fedstrata.algorithms.shared.norms import clip_long_updates, clip_to_median_of_others, update_norms, with_norms
+from fedstrata.algorithms.shared.one_sided_updates import one_sided
 from fedstrata.algorithms.strata.reassignment import reassigned_clients, unsettled
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
@@ -38,15 +39,16 @@ class CheckedUpdates:
 
 
 def check_updates(
-    layout: Layout, state: StrataState, report: Report, labels: torch.Tensor, *, copy_check: bool
+    layout: Layout, state: StrataState, report: Report, labels: torch.Tensor, *, sign_check: bool, copy_check: bool
 ) -> CheckedUpdates:
-    """Find the clients whose updates keep pointing against those of their cluster, are much longer, or are the same.
+    """Find the clients whose updates keep pointing against those of their cluster, are longer, one-sided or the same.
 
     Args:
         layout: The layout of the network.
         state: The state before the round.
         report: The report of the round.
         labels: The cluster of each client in this round, (n,).
+        sign_check: Whether to find those that lie on one side of the others.
         copy_check: Whether to find those that are the same.
     """
     clients = report.results[TRAIN].updates.clients
@@ -59,19 +61,24 @@ def check_updates(
         directions = directions.reassigned(reassigned_clients(state, labels) | (chooses & directions.doubted))
     found = _check_norms(layout, replace(state, directions=directions), report, labels)
     state = found.state
-    copies = copied(report, labels, state.left_out) if copy_check else nobody
+    sided = one_sided(layout, report, labels) if sign_check else nobody
+    if state.directions is not None:
+        # Nobody else is to choose a cluster that they come to have for themselves.
+        state = replace(state, directions=state.directions.doubting(sided.nonzero().flatten()))
+    copies = copied(report, labels, state.left_out | sided) if copy_check else nobody
     # Of what does not count, nothing is told but the reason.
     events = {
         "reversed": nobody if directions is None else directions.left_out,
         **found.who,
-        "clipped": found.who.get("clipped", nobody) & ~copies,
-        "copied": copies & ~state.left_out,
+        "clipped": found.who.get("clipped", nobody) & ~copies & ~sided,
+        "one_sided": sided & ~state.left_out,
+        "copied": copies & ~sided & ~state.left_out,
     }
     told = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in events.items())
     return CheckedUpdates(
         state=state,
         report=found.report,
-        counted=_without(found.counted, state.left_out | copies),
+        counted=_without(found.counted, state.left_out | sided | copies),
         events=tuple(event for event in told if event["clients"]),
     )
 

@@ -1,0 +1,99 @@
+"""How far the updates of honest clients lie on one side of those of their cluster: what Strata must let through.
+
+    python experiments/honest_balances.py
+    FEDSTRATA_DATA=DATA python experiments/honest_balances.py --championship
+
+Runs the federations of ``honest_norms.py`` on handwritten digits, and others with small networks; or those of
+``championship.py`` with Strata, without an attack. Prints for each the largest balance of an update
+(`fedstrata.algorithms.shared.one_sided_updates`), and how many updates Strata would have left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from championship import FEDERATIONS, experiment_keys
+from honest_norms import BASE, DIRICHLET, RUNS
+from small_runs import merged
+
+import fedstrata as fs
+from fedstrata.algorithms.shared import one_sided_updates
+from fedstrata.algorithms.shared.one_sided_updates import balances, one_sided
+from fedstrata.core import TRAIN, Layout, Plan, Report
+from fedstrata.runner import rounds
+from fedstrata.runner.validation import Validation, validate
+
+SMALL_NETWORKS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    f"{federation}, {'no hidden layer' if not units else f'{units} hidden units'}": (
+        *changes,
+        {"model": {"name": "mlp", "hidden": [units] if units else []}},
+    )
+    for federation, changes in (("alike", ()), ("dirichlet", (DIRICHLET,)))
+    for units in (0, 2, 4, 8, 16)
+}
+"""Federations with small networks, in which few units decide about the signs of all weights."""
+
+
+def experiments(championship: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names and the keys of the federations."""
+    if championship:
+        for name in FEDERATIONS:
+            yield name, experiment_keys(name, "strata", seed=0)
+        return
+    for name, changes in {**RUNS, **SMALL_NETWORKS}.items():
+        experiment = BASE
+        for change in changes:
+            experiment = merged(experiment, change)
+        yield name, experiment
+
+
+def main() -> None:
+    """Run the federations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--championship", action="store_true", help="the federations of championship.py")
+    print("| federation | updates | largest balance | left out |")
+    print("| --- | --- | --- | --- |")
+    for name, keys in experiments(parser.parse_args().championship):
+        count, largest, left_out = look(keys)
+        print(f"| {name} | {count} | {largest:.2f} | {left_out} |", flush=True)
+
+
+def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
+    """The number of updates of a run, the largest balance of one, and how many Strata would have left out."""
+    count = left_out = 0
+    largest = 0.0
+
+    def noted(values: torch.Tensor) -> torch.Tensor:
+        nonlocal largest
+        found = balances(values)
+        largest = max(largest, float(found.abs().max()))
+        return found
+
+    def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
+        nonlocal count, left_out
+        result = report.results[TRAIN]
+        clients = result.updates.clients
+        count += len(clients)
+        labels = torch.full((int(clients.max()) + 1,), -1).index_put((clients,), result.chosen)
+        left_out += int(one_sided(layout, report, labels).sum())
+        return validate(layout, plan, report, compared=compared)
+
+    # The run itself is watched, nothing is changed.
+    with TemporaryDirectory() as scratch:
+        rounds.validate = watched  # type: ignore[attr-defined]
+        one_sided_updates.balances = noted
+        try:
+            fs.run(dict(keys), Path(scratch) / "run", quiet=True)
+        finally:
+            rounds.validate = validate  # type: ignore[attr-defined]
+            one_sided_updates.balances = balances
+    return count, largest, left_out
+
+
+if __name__ == "__main__":
+    main()
