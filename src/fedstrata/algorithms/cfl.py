@@ -197,7 +197,7 @@ class CFL:
         if stability is not None:
             epsilon = stability_threshold(problem, state.round + 1, self.epsilon)
             thresholds = StabilityThresholds(epsilon, self.rho, self.members)
-            return stability_trigger(problem, usable, stability, thresholds, problem.layout.select("all"))[0]
+            return stability_trigger(problem, usable, stability, thresholds, problem.layout.conv_and_linear_mask)[0]
         largest = answers.remembered.max_norms[cluster]
         eps1 = norm_threshold(self.eps1, largest, EPS1_SHARE)
         eps2 = norm_threshold(self.eps2, largest, EPS2_SHARE)

@@ -330,7 +330,7 @@ class FedTSDP:
 
     def _compared(self, problem: Problem, state: FedTSDPState) -> Mask:
         """The conv and linear tensors that the second stage compares, (l,)."""
-        parameters = problem.layout.select("all")
+        parameters = problem.layout.conv_and_linear_mask
         if self.compared == "full":
             return parameters
         personal = self._personal(problem, state.shared_layers)

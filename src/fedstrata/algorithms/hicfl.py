@@ -254,7 +254,7 @@ class HiCFL:
             return SplitDecision(Decision(kind="clustering_complete"))
         usable = answers.usable[cluster]
         thresholds = self._thresholds(problem, round, ending)
-        stable = stability_trigger(problem, usable, stability, thresholds, problem.layout.select("all"))
+        stable = stability_trigger(problem, usable, stability, thresholds, problem.layout.conv_and_linear_mask)
         if stable[0].kind != MAY_SPLIT:
             return SplitDecision(stable[0])
         order = stability.values

@@ -309,7 +309,7 @@ class LayerCFL:
             scope = compared
             largest = remembered.max_compared_norms
         else:
-            scope = problem.layout.select("all")
+            scope = problem.layout.conv_and_linear_mask
             largest = remembered.max_norms
         eps1 = norm_threshold(self.eps1, remembered.max_norms[cluster], EPS1_SHARE)
         eps2 = norm_threshold(self.eps2, largest[cluster], EPS2_SHARE)

@@ -146,10 +146,15 @@ class Layout:
         slots = [slot for slot in self.tensors if slot.layer == layer and slot.kind != "buffer"]
         return sum(prod(slot.shape) for slot in slots)
 
+    @cached_property
+    def conv_and_linear_mask(self) -> Mask:
+        """The mask of all conv and linear tensors."""
+        return self.select("all")
+
     @property
     def conv_and_linear(self) -> torch.Tensor:
         """The columns by which clients are compared: those of all conv and linear tensors, ascending (q,) int64."""
-        return self.columns(self.select("all"))
+        return self.columns(self.conv_and_linear_mask)
 
     def column_mask(self, mask: Mask) -> torch.Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""

@@ -6,6 +6,7 @@ import mmap
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from tempfile import TemporaryFile, gettempdir
 
 import numpy as np
@@ -137,8 +138,9 @@ class Rows:
         return Rows(self.clients, picked)
 
 
+@lru_cache(maxsize=16)
 def evenly_spread(p: int, most: int) -> torch.Tensor:
-    """Some of p columns, evenly spread, (min(p, most),) int64: enough to tell long rows apart."""
+    """Some of p columns, evenly spread, (min(p, most),) int64: enough to tell long rows apart. Not to be written to."""
     return torch.linspace(0, p - 1, min(p, most), dtype=torch.float64).long()
 
 

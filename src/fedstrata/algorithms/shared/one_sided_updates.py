@@ -51,13 +51,13 @@ def one_sided(layout: Layout, report: Report, labels: torch.Tensor) -> torch.Ten
     updates = report.results[TRAIN].updates
     own = own_clusters(report, labels)
     columns = layout.conv_and_linear
-    columns = columns[evenly_spread(len(columns), _COLUMNS)]
+    values = updates.values[:, columns[evenly_spread(len(columns), _COLUMNS)]]
     found = torch.zeros(len(labels), dtype=torch.bool)
     for cluster in own[own >= 0].unique().tolist():
         rows = (own == cluster).nonzero().flatten()
         if len(rows) < _MIN_CLIENTS:
             continue
-        extreme = balances(updates.values[rows[:, None], columns]).abs() > _LARGEST_BALANCE
+        extreme = balances(values[rows]).abs() > _LARGEST_BALANCE
         if 2 * int(extreme.sum()) < len(rows):
             found[updates.clients[rows[extreme]]] = True
     return found
@@ -75,8 +75,8 @@ def balances(values: torch.Tensor) -> torch.Tensor:
         From -1 to 1, (m,).
     """
     signs = (values - values.median(dim=0).values).sign()
-    differing = signs.any(dim=0)
-    if int(differing.sum()) < _MIN_COLUMNS:
+    differing = int(signs.any(dim=0).sum())
+    if differing < _MIN_COLUMNS:
         return torch.zeros(len(values))
-    found: torch.Tensor = signs[:, differing].mean(dim=1)
+    found: torch.Tensor = signs.sum(dim=1) / differing
     return found

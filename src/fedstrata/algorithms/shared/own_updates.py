@@ -35,5 +35,5 @@ def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:
 
 def compared_columns(layout: Layout, updates: Rows) -> Rows:
     """The columns of convolutions and linear layers of some updates."""
-    mask = layout.select("all")
+    mask = layout.conv_and_linear_mask
     return updates if mask == layout.everything else updates.take_columns(layout.columns(mask))

@@ -62,7 +62,7 @@ def check_updates(
     found = _check_norms(layout, replace(state, directions=directions), report, labels)
     state = found.state
     sided = one_sided(layout, report, labels) if sign_check else nobody
-    if state.directions is not None:
+    if state.directions is not None and bool(sided.any()):
         # Nobody else is to choose a cluster that they come to have for themselves.
         state = replace(state, directions=state.directions.doubting(sided.nonzero().flatten()))
     copies = copied(report, labels, state.left_out | sided) if copy_check else nobody
