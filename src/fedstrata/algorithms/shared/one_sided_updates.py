@@ -17,7 +17,7 @@ from fedstrata.algorithms.shared.own_updates import own_clusters
 from fedstrata.core import TRAIN, Layout, Report, evenly_spread
 from fedstrata.lazy_torch import torch
 
-_COLUMNS = 1024
+_COLUMNS = 512
 """So many of the columns, evenly spread, are compared: enough to estimate a share of them."""
 
 _MIN_COLUMNS = 100
