@@ -1,7 +1,7 @@
 """How far the updates of honest clients lie on one side of those of their cluster: what Strata must let through.
 
-    python experiments/honest_balances.py
-    FEDSTRATA_DATA=DATA python experiments/honest_balances.py --championship
+    python experiments/honest_balances.py [NAME...]
+    FEDSTRATA_DATA=DATA python experiments/honest_balances.py --championship [NAME...]
 
 Runs the federations of ``honest_norms.py`` on handwritten digits, and others with small networks; or those of
 ``championship.py`` with Strata, without an attack. Prints for each the largest balance of an update
@@ -55,10 +55,14 @@ def experiments(championship: bool) -> Iterator[tuple[str, dict[str, Any]]]:
 def main() -> None:
     """Run the federations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--championship", action="store_true", help="the federations of championship.py")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the federations that run; all by default")
+    parser.add_argument("--championship", action="store_true", help="those of championship.py")
+    given = parser.parse_args()
     print("| federation | updates | largest balance | left out |")
     print("| --- | --- | --- | --- |")
-    for name, keys in experiments(parser.parse_args().championship):
+    for name, keys in experiments(given.championship):
+        if given.names and name not in given.names:
+            continue
         count, largest, left_out = look(keys)
         print(f"| {name} | {count} | {largest:.2f} | {left_out} |", flush=True)
 

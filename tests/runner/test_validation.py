@@ -169,6 +169,22 @@ def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
     assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == (4,)
 
 
+def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squares_are_no_float32_numbers() -> None:
+    """Two blocks of columns and a rest; the last rows would overflow, and vanish, in float32."""
+    layout = Layout((TensorSpec("fc.weight", "fc", "linear", (10_000,)),))
+    values = torch.randn(4, layout.p, generator=torch.Generator().manual_seed(0))
+    values *= torch.tensor([1.0, 0.0, 1e30, 1e-30])[:, None]
+    plan = Plan(
+        1,
+        0,
+        torch.arange(4),
+        torch.zeros(1, layout.p),
+        {"train": replace(plan_of([0, 1, 2, 3]).tasks["train"], upload=(True,), trainable=(True,))},
+    )
+    (norms,) = measure_norms(layout, plan, Report({"train": result_of(plan, values)}))
+    assert norms.values.tolist() == pytest.approx(values.double().norm(dim=1).tolist(), rel=1e-6)
+
+
 def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:
     plan = plan_of(list(range(6)))
     plan = replace(plan, models=torch.full_like(plan.models, 10.0))

@@ -66,6 +66,12 @@ A normalisation layer of torch adds 1e-5 to a variance before it takes the root.
 LARGEST_NORM = math.sqrt(float(np.finfo(np.float32).max))
 """Largest norm whose square is a float32 number, 1.8e19: beyond it, neither an update nor a model can be used."""
 
+_BLOCK_COLUMNS = 4096
+"""So many columns are summed in float32, which loses no digit that matters."""
+
+_LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
+"""Squared norms between these are summed in float32, which holds the squares of all numbers that matter in them."""
+
 _DIVERGED_SHARE = 0.5
 """A round has diverged if more than this share of the answers is not finite."""
 
@@ -259,13 +265,31 @@ def _parts(layout: Layout, task: LocalTask) -> dict[str, list[slice]]:
 
 def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
     """The float64 norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
-    rows = values.numpy()
-    squares = np.zeros(len(rows))
+    squares = torch.zeros(len(values), dtype=torch.float64)
     for span in spans:
-        # einsum converts to float64 in a small buffer: no copy of the rows, which may not fit into memory.
-        squares += np.einsum("ij,ij->i", rows[:, span], rows[:, span], dtype=np.float64)
-    norms: NDArray[np.float64] = np.sqrt(squares)
+        squares += _squared_norms(values[:, span])
+    norms: NDArray[np.float64] = squares.sqrt().numpy()
+    # The squares of some of these numbers may be no float32 numbers.
+    exact = ~((squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE))
+    for row in exact.nonzero().flatten().tolist():
+        norms[row] = _exact_norm(values[row].numpy(), spans)
     return norms
+
+
+def _squared_norms(values: torch.Tensor) -> torch.Tensor:
+    """The squared norm of each row (m, c), (m,) float64, from float32 sums over blocks of columns."""
+    blocks, rest = divmod(values.shape[1], _BLOCK_COLUMNS)
+    whole = values[:, : blocks * _BLOCK_COLUMNS].unflatten(1, (blocks, _BLOCK_COLUMNS))
+    found: torch.Tensor = torch.linalg.vector_norm(whole, dim=2).double().square().sum(dim=1)
+    if rest:
+        found += torch.linalg.vector_norm(values[:, -rest:], dim=1).double().square()
+    return found
+
+
+def _exact_norm(row: NDArray[np.float32], spans: Sequence[slice]) -> float:
+    """The norm of some columns of a row (p,), from float64 sums, which takes several times as long."""
+    # einsum converts to float64 in a small buffer: no copy of a row, which may be long.
+    return math.sqrt(sum(float(np.einsum("j,j->", row[span], row[span], dtype=np.float64)) for span in spans))
 
 
 def _limits(
