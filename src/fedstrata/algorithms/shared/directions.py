@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, own_clusters
-from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
+from fedstrata.core import TRAIN, Layout, Report, evenly_spread
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
@@ -136,6 +136,39 @@ class DirectionHistory:
         return replace(fresh, probation=probation, left_out=fresh.left_out | waiting)
 
 
+@dataclass(frozen=True)
+class _ClusterUpdates:
+    """The updates of the members of one cluster that answered. They are not copied, as they may be large.
+
+    Attributes:
+        ids: The members, (m,) ascending.
+        values: The compared columns of all updates of the round, (a, p).
+        rows: The place of each member among them, (m,).
+        norms: The norm of each member's update, (m,).
+    """
+
+    ids: torch.Tensor
+    values: torch.Tensor
+    rows: torch.Tensor
+    norms: torch.Tensor
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """The sum of the updates times their weights (m,), (p,)."""
+        total = torch.zeros(self.values.shape[1])
+        for row, weight in zip(self.rows.tolist(), weights.tolist(), strict=True):
+            if weight:
+                total.add_(self.values[row], alpha=weight)
+        return total
+
+    def products(self, vector: torch.Tensor) -> torch.Tensor:
+        """The inner product of each update with a vector (p,), (m,)."""
+        return torch.stack([torch.dot(self.values[row], vector) for row in self.rows.tolist()])
+
+    def units(self, columns: torch.Tensor) -> torch.Tensor:
+        """Some columns (c,) of the updates, which are scaled to norm 1, (m, c)."""
+        return self.values[self.rows[:, None], columns] / self.norms[:, None]
+
+
 def no_directions(clients: int) -> DirectionHistory:
     """What is known before the first round, of n clients."""
     return DirectionHistory(
@@ -148,7 +181,9 @@ def no_directions(clients: int) -> DirectionHistory:
     )
 
 
-def with_directions(known: DirectionHistory, layout: Layout, report: Report, labels: torch.Tensor) -> DirectionHistory:
+def with_directions(
+    known: DirectionHistory, layout: Layout, report: Report, labels: torch.Tensor, norms: torch.Tensor
+) -> DirectionHistory:
     """What is known after a round.
 
     A client that is left out is so until its mean cosine is positive again, and after a turn also that of a round; or
@@ -160,8 +195,9 @@ def with_directions(known: DirectionHistory, layout: Layout, report: Report, lab
         layout: The layout of the network.
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
+        norms: The norms of the updates of the round, (m,).
     """
-    result = report.results[TRAIN]
+    updates = compared_columns(layout, report.results[TRAIN].updates)
     own = own_clusters(report, labels)
     after = known
     for cluster in own[own >= 0].unique().tolist():
@@ -171,34 +207,31 @@ def with_directions(known: DirectionHistory, layout: Layout, report: Report, lab
             # They are a group by themselves now, and what its parent wanted says nothing about them.
             after = after.forgetting(members)
         answered = (own == cluster).nonzero().flatten()
+        if len(answered) < _MIN_CLIENTS:
+            continue
         # In the order of their ids, so that sums do not depend on the order of the report.
-        updates = result.updates.at(answered[result.updates.clients[answered].argsort()])
-        after = _after_round_of_cluster(after, compared_columns(layout, updates))
+        rows = answered[updates.clients[answered].argsort()]
+        lengths = norms[rows].clamp_min(ZERO_NORM)
+        after = _after_round_of_cluster(after, _ClusterUpdates(updates.clients[rows], updates.values, rows, lengths))
     return after
 
 
-def _after_round_of_cluster(known: DirectionHistory, updates: Rows) -> DirectionHistory:
+def _after_round_of_cluster(known: DirectionHistory, updates: _ClusterUpdates) -> DirectionHistory:
     """What is known after the updates of the members of one cluster that answered."""
-    ids = updates.clients
-    if len(ids) < _MIN_CLIENTS:
-        return known
-    norms = torch.linalg.vector_norm(updates.values, dim=1).clamp_min(ZERO_NORM)
-    backward_rounds = _backward_rounds(known, ids, updates.values, norms)
-    left_out = known.left_out[ids] | (backward_rounds >= _TURNED_ROUNDS)
-    after, cosines, left_out = _by_average(known, ids, updates.values, norms, left_out)
-    return _readmitting(after, ids, backward_rounds, cosines, left_out)
+    backward_rounds = _backward_rounds(known, updates)
+    left_out = known.left_out[updates.ids] | (backward_rounds >= _TURNED_ROUNDS)
+    after, cosines, left_out = _by_average(known, updates, left_out)
+    return _readmitting(after, updates.ids, backward_rounds, cosines, left_out)
 
 
 def _by_average(
-    known: DirectionHistory, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor, left_out: torch.Tensor
+    known: DirectionHistory, updates: _ClusterUpdates, left_out: torch.Tensor
 ) -> tuple[DirectionHistory, torch.Tensor, torch.Tensor]:
     """Find the clients of one cluster whose mean cosine says that they keep pointing backwards.
 
     Args:
         known: What is known without this round.
-        ids: The clients.
-        values: Their updates, (m, p).
-        norms: Their norms, (m,).
+        updates: Their updates.
         left_out: Who is left out for other reasons, bool (m,).
 
     Returns:
@@ -207,9 +240,9 @@ def _by_average(
     while True:
         # Whoever is found takes its update out of the sum, and then others may be found.
         trusted = ~left_out
-        cosines = _cosines_with_others(values, norms, trusted)
-        after = _with_cosines(known, ids, cosines)
-        means = after.means[ids]
+        cosines = _cosines_with_others(updates, trusted)
+        after = _with_cosines(known, updates.ids, cosines)
+        means = after.means[updates.ids]
         median = means[trusted].median()
         reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
         if not bool(reversed_.any()):
@@ -251,17 +284,14 @@ def _readmitting(
     )
 
 
-def _backward_rounds(
-    known: DirectionHistory, ids: torch.Tensor, values: torch.Tensor, norms: torch.Tensor
-) -> torch.Tensor:
+def _backward_rounds(known: DirectionHistory, updates: _ClusterUpdates) -> torch.Tensor:
     """In how many rounds each client of one cluster has pointed backwards since it turned, with one more, int64 (m,).
 
     Args:
         known: What is known without this round.
-        ids: The clients.
-        values: Their updates, (m, p).
-        norms: Their norms, (m,).
+        updates: Their updates.
     """
+    ids = updates.ids
     before = known.backward_rounds[ids]
     trusted = ~known.left_out[ids]
     means = known.means[ids]
@@ -269,24 +299,23 @@ def _backward_rounds(
     may_turn = (before > 0) | (united & (means >= _MIN_FORWARD_SHARE * means[trusted].median()))
     if not bool(may_turn.any()):
         return before
-    larger = _larger_side(values, norms, trusted)
+    larger = _larger_side(updates, trusted)
     if int(larger.sum()) < _MIN_SIDE or not bool((before > 0).any() | (~larger & may_turn).any()):
         return before
-    cosines = _cosines_with_others(values, norms, larger)
+    cosines = _cosines_with_others(updates, larger)
     median = cosines[larger].nanmedian()
     backwards = ~larger & may_turn & (median >= _MIN_SIDE_MEDIAN) & (-cosines >= _MIN_REVERSED_SHARE * median)
     return torch.where(cosines > 0, 0, before + backwards.long())
 
 
-def _larger_side(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tensor) -> torch.Tensor:
+def _larger_side(updates: _ClusterUpdates, trusted: torch.Tensor) -> torch.Tensor:
     """Who is on the larger side of the first principal axis of the trusted updates, scaled to norm 1, bool (m,).
 
     The axis goes through zero: the updates are not centred. Nobody is there where both sides have as many clients.
     """
-    compared = trusted & (norms > ZERO_NORM)
-    columns = evenly_spread(values.shape[1], _AXIS_COLUMNS)
-    units = torch.where(compared[:, None], values[:, columns] / norms[:, None], 0.0)
-    along = _along_axis(units)
+    compared = trusted & (updates.norms > ZERO_NORM)
+    units = updates.units(evenly_spread(updates.values.shape[1], _AXIS_COLUMNS))
+    along = _along_axis(torch.where(compared[:, None], units, 0.0))
     positive = along > 0
     negative = along < 0
     difference = int(positive.sum()) - int(negative.sum())
@@ -325,21 +354,20 @@ def _with_cosines(known: DirectionHistory, ids: torch.Tensor, cosines: torch.Ten
     )
 
 
-def _cosines_with_others(values: torch.Tensor, norms: torch.Tensor, trusted: torch.Tensor) -> torch.Tensor:
+def _cosines_with_others(updates: _ClusterUpdates, trusted: torch.Tensor) -> torch.Tensor:
     """The cosine of each update with the sum of the trusted others, all scaled to norm 1.
 
     Args:
-        values: The updates, (m, p).
-        norms: Their norms, (m,).
+        updates: The updates of m clients.
         trusted: Which of them are in the sum, bool (m,).
 
     Returns:
         The cosines, (m,); nan where the update is zero, or the others cancel out.
     """
-    moved = norms > ZERO_NORM
+    moved = updates.norms > ZERO_NORM
     in_sum = (trusted & moved).float()
-    total = (in_sum / norms) @ values  # (p,)
-    along = (values @ total) / norms
+    total = updates.weighted_sum(in_sum / updates.norms)
+    along = updates.products(total) / updates.norms
     # The inner product with the sum of the others, and the norm of this sum.
     others = along - in_sum
     length = (total.square().sum() - in_sum * (2 * along - 1)).clamp_min(0.0).sqrt()

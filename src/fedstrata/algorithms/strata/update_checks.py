@@ -53,13 +53,14 @@ def check_updates(
     """
     clients = report.results[TRAIN].updates.clients
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
+    norms = update_norms(layout, report)
     directions = state.directions
     if directions is not None:
-        directions = with_directions(directions, layout, report, state.labels)
+        directions = with_directions(directions, layout, report, state.labels, norms)
         # A doubted client that was absent when its cluster was split chooses its cluster later.
         chooses = (state.labels < 0) & (labels >= 0)
         directions = directions.reassigned(reassigned_clients(state, labels) | (chooses & directions.doubted))
-    found = _check_norms(layout, replace(state, directions=directions), report, labels)
+    found = _check_norms(layout, replace(state, directions=directions), report, labels, norms)
     state = found.state
     sided = one_sided(layout, report, labels) if sign_check else nobody
     if state.directions is not None and bool(sided.any()):
@@ -100,15 +101,24 @@ class _CheckedNorms:
     who: dict[str, torch.Tensor]
 
 
-def _check_norms(layout: Layout, state: StrataState, report: Report, labels: torch.Tensor) -> _CheckedNorms:
-    """Find the clients whose updates are much longer, if norms are checked. The arguments are as in `check_updates`."""
+def _check_norms(
+    layout: Layout, state: StrataState, report: Report, labels: torch.Tensor, norms: torch.Tensor
+) -> _CheckedNorms:
+    """Find the clients whose updates are much longer, if norms are checked.
+
+    Args:
+        layout: As in `check_updates`, and so are the next three.
+        state: Here with what is now known of directions.
+        report: The report of the round.
+        labels: The cluster of each client.
+        norms: The norms of the updates of the round, (m,).
+    """
     if state.norms is None:
         return _CheckedNorms(state, report, report, {})
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
     # Whoever was offered other models has now chosen.
     chosen = nobody.index_fill(0, report.results[TRAIN].updates.clients, True) & unsettled(state)
     before = state.norms.without_drift(chosen)
-    norms = update_norms(layout, report)
     history = with_norms(before, norms, report, state.labels, state.newcomers)
     counted, ids = clip_long_updates(history, norms, report, labels)
     state = replace(state, norms=history)
