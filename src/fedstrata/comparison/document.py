@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.files import replace_file, root_folder
 from fedstrata.metric_info import ACCURACY, MetricInfo
+from fedstrata.partition.registry import PARTITIONS
 from fedstrata.records import count_worse, diverged
 from fedstrata.report.comparison import (
     COLUMNS,
@@ -167,8 +168,14 @@ class Comparison:
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric))
+                found.append(_difference(pairs, self.metric, same_clients=self._same_clients))
         return tuple(found)
+
+    @property
+    def _same_clients(self) -> bool:
+        """Whether a client of one seed is the client of the same id with every other seed."""
+        scheme = self.experiment.get("partition", {}).get("scheme")
+        return scheme in PARTITIONS and PARTITIONS[scheme].same_clients
 
     @property
     def troubles(self) -> list[str]:
@@ -239,23 +246,24 @@ def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
-def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) -> Difference:
+def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool) -> Difference:
     """The difference of two algorithms, with the one of the better mean first.
 
     Args:
         pairs: A run of each of them, for every seed that both have.
         metric: What they are compared by.
+        same_clients: Whether all seeds have the same clients.
     """
     values = tuple(round(metric.gain(_score(one), _score(other)), _DECIMALS) for one, other in pairs)
     if mean(values) < 0:
-        return _difference([(other, one) for one, other in pairs], metric)
+        return _difference([(other, one) for one, other in pairs], metric, same_clients=same_clients)
     one, other = pairs[0]
     smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
     seeds = tuple(run.seed for run, _ in pairs)
     found = Difference(one.algorithm, other.algorithm, seeds, values, _margin(values), smallest)
     if found.seeds_differ:
         return found
-    of_clients = [by for pair in pairs for by in _client_differences(*pair, metric)]
+    of_clients = _gains_of_clients(pairs, metric, same_clients=same_clients)
     return found if len(of_clients) < 2 else replace(found, margin=_margin(of_clients))
 
 
@@ -265,10 +273,21 @@ def _score(run: Outcome) -> float:
     return float(run.summary["acc_client"])
 
 
-def _client_differences(one: Outcome, other: Outcome, metric: MetricInfo) -> tuple[float, ...]:
-    """By how much each client that both runs have is better off in the one than in the other."""
-    theirs = other.clients or {}
-    return tuple(metric.gain(own, theirs[client]) for client, own in (one.clients or {}).items() if client in theirs)
+def _gains_of_clients(
+    pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool
+) -> list[float]:
+    """By how much each client is better off in the first run of a pair, one number for each independent client.
+
+    The gains of one client with several seeds are not independent. Where the seeds have the same clients, a client
+    counts once, with the mean of its gains.
+    """
+    gains: dict[tuple[int, int], list[float]] = {}
+    for one, other in pairs:
+        own, theirs = _known_in_both(one.clients or {}, other.clients or {})
+        for client, score in own.items():
+            key = (0 if same_clients else one.seed, client)
+            gains.setdefault(key, []).append(metric.gain(score, theirs[client]))
+    return [mean(of_client) for of_client in gains.values()]
 
 
 def _margin(values: Sequence[float]) -> float | None:

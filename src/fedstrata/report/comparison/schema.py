@@ -63,7 +63,8 @@ class Difference:
         seeds: The seeds that both have.
         values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
         margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where the seeds
-            do not differ. None where it is unknown.
+            do not differ. A client that several seeds have counts once, with the mean of its differences. None where
+            it is unknown.
         smallest: The smallest difference that can be seen where the metric is shown.
     """
 
