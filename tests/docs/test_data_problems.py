@@ -64,6 +64,7 @@ TESTED_BY = {
     # Test samples of your own
     "The test samples lack the column": "runner/test_data_warnings.py::without_the_column_of_the_clients",
     "A client has no test samples": "runner/test_data_warnings.py::without_test_samples_is_refused",
+    "All tokens of a client's training or test": "engine/test_parts.py::tokens_are_all_padding",
     "A client has a single test sample": "runner/test_data_warnings.py::whose_r2_is_unknown_is_named",
     "Test samples belong to a client or class": "runner/test_data_warnings.py::client_without_training_samples",
     "The column `split` holds other values": "runner/test_data_warnings.py::split_column_with_other_values",

@@ -325,17 +325,30 @@ class Loop:
         )
 
     def _evaluate(self, row: Tensor, index: Tensor) -> tuple[float, float]:
-        """How many samples are right, and the mean loss."""
+        """How many samples are right, and the mean loss.
+
+        Padded tokens do not count. Samples of padding alone are as often right as the others.
+        """
         self._load(row)
         self._module.eval()
         right = 0.0
         loss = 0.0
+        samples = 0  # those with a target
+        weight = 0.0
         with torch.inference_mode():
             for inputs, targets in self._batches(index, EVALUATION_BATCH):
+                shares = self._objective.counted_shares(targets)
+                if not bool(shares.any()):
+                    continue
                 outputs = self._applied(inputs)
-                right += len(targets) - float(self._objective.mistakes(outputs, targets).sum())
+                counted = int((shares > 0).sum())
+                right += counted - float(self._objective.mistakes(outputs, targets).sum())
                 loss += self._objective.loss_sum(outputs, targets)
-        return right, loss / len(index)
+                samples += counted
+                weight += float(shares.sum())
+        if not samples:
+            return float(len(index)), 0.0  # no model does anything wrong
+        return right * (len(index) / samples), loss / weight
 
     def _outputs(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs of the model that was evaluated last for all samples, and their targets, on the CPU."""
