@@ -43,6 +43,7 @@ def table(rows: int = ROWS, **more: Any) -> Any:
         "age_id": pa.array([None, *range(rows - 1)]),
         "note_id": ["7"] * (rows - 1) + ["seven"],
         "date": ["2024-05-01"] * rows,
+        "patient_id": ["12"] * (rows - 1) + ["007"],
     }
     return pa.table({**columns, "mixed": mixed, **more})
 

@@ -82,6 +82,19 @@ def test_decimals_are_numbers(root: Path) -> None:
         read(missing)
 
 
+def test_codes_keep_their_leading_zeros(root: Path) -> None:
+    """7 and 007 are two sites. Measurements with zeros in front are numbers, and so are classes."""
+    file = root / "all.csv"
+    file.write_text("a,site,ward,patient_id,label\n08,007,12,01,00\n10,7,3,,01\n")
+    found = read(file, kept_out=("site",))
+    assert found.feature_names == ("a", "ward") and found.inputs.tolist() == [[8.0, 12.0], [10.0, 3.0]]
+    assert found.columns["site"].tolist() == ["007", "7"] and found.columns["patient_id"].tolist() == ["01", ""]
+    assert found.labels.tolist() == [0, 1]
+    assert client_values(find(str(file)), "site").tolist() == ["007", "7"]
+    assert read(file, kept_out=("ward",)).columns["ward"].tolist() == [12, 3]
+    assert read(file, inputs=("a", "site"), label="ward").inputs.tolist() == [[8.0, 7.0], [10.0, 7.0]]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_column_without_a_name_numbers_the_rows_and_is_no_feature(root: Path, suffix: str) -> None:
     """So pandas and R write a table; where rows are sorted by client, the number of a row tells the client."""
@@ -221,6 +234,14 @@ def test_a_file_in_another_encoding_says_how_to_save_it(root: Path, content: str
 
 
 # A file per client
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_codes_of_one_file_that_begin_with_zero_are_texts_in_all(root: Path, memory: Any) -> None:
+    for name, codes in (("Ghent", ("010", "011")), ("Lyon", ("12", "13"))):
+        (root / f"{name}.csv").write_text(f"a,b,label,patient\n1,2,x,{codes[0]}\n3,4,y,{codes[1]}\n")
+    found = read(root, kept_out=("patient",), memory=memory)
+    assert found.columns["patient"].tolist() == ["010", "011", "12", "13"] and found.feature_names == ("a", "b")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -57,7 +57,7 @@ def read_column(location: Location, column: str) -> NDArray[Any]:
     from fedstrata.data.parquet_columns import read_scalar_column, to_numpy
 
     if ending_of(location.train[0]) == ".csv":
-        tables = [read_csv(file, [column]) for file in location.train]
+        tables = [read_csv(file, [column], codes=column.__eq__) for file in location.train]
         return np.concatenate([to_numpy(table[column].combine_chunks()) for table in tables])
     return read_scalar_column(location.train, column)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, label_column, looks_like_feature
+from fedstrata.data.column_roles import label_column, may_be_feature
 from fedstrata.data.dataset import Dataset, finite_float32
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import Inputs
@@ -170,8 +170,7 @@ def feature_columns(columns: Mapping[str, np.ndarray], options: ReadOptions, pla
                 found = "no numbers" if name in columns else f"only {', '.join(columns)}"
                 raise DataError(f"data.inputs: expected columns of numbers, {place} has {found} as {name!r}")
         return options.inputs
-    kept_out = {label, SPLIT_COLUMN, CLIENT_COLUMN, *options.kept_out}
-    features = tuple(name for name in numbers if name not in kept_out and looks_like_feature(name))
+    features = tuple(name for name in numbers if name != label and may_be_feature(name, options))
     if not features:
         raise DataError(
             f"{place}: expected columns of numbers beside {label!r}, found {', '.join(columns)}; name the features in "
