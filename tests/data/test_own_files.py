@@ -78,7 +78,7 @@ def test_decimals_are_numbers(root: Path) -> None:
         assert found.feature_names == ("a", "b", "price") and found.inputs[:][:, 2].tolist() == [1.5, -2.25]
         assert found.columns["patient"].tolist() == [9007199254740993, 2]
     missing = write(root / "missing.parquet", rows(price=pa.array([None, Decimal("2.25")], pa.decimal128(10, 2))))
-    with pytest.raises(DataError, match="column 'price' holds no finite number in row 0"):
+    with pytest.raises(DataError, match="row 0 of column 'price' holds no finite number"):
         read(missing)
 
 
@@ -158,7 +158,9 @@ def test_parquet_shards_of_features_share_classes(root: Path) -> None:
 def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> None:
     outcomes = pa.table({"a": range(6), "outcome": ["yes", "no", "yes", "", "no", ""]})
     file = write(root / f"visits{suffix}", outcomes)
-    with pytest.raises(DataError, match=r"visits\.\w+: column 'outcome' holds no class in row 3 and 1 others; fill"):
+    with pytest.raises(
+        DataError, match=r"visits\.\w+: row 3 of column 'outcome' holds no class, and so do 1 others; fill"
+    ):
         read(file, label="outcome")
 
 
@@ -166,7 +168,7 @@ def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> 
 def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) -> None:
     write(root / f"train{suffix}", rows())
     write(root / f"test{suffix}", rows(label=["x", ""]))
-    with pytest.raises(DataError, match="column 'label' holds no class in row"):
+    with pytest.raises(DataError, match=r"test.*: row 1 of column 'label' holds no class"):
         read(root)
 
 
@@ -177,7 +179,7 @@ def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) 
         (rows(), {"label": "kind"}, "data.label = 'kind': .* has a, b, label"),
         (rows(), {"inputs": ("c",)}, "data.inputs.*'c'"),
         (rows(), {"inputs": ("label",)}, "data.inputs.*no numbers as 'label'"),
-        (rows(a=[0.5, None]), {}, "column 'a' holds no finite number in row 1"),
+        (rows(a=[0.5, None]), {}, "row 1 of column 'a' holds no finite number"),
         (rows(), {"window": 8}, "are about recordings"),
         (rows(), {"size": 8}, "no folder of images"),
     ],
@@ -278,7 +280,15 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
     [
         (("Lyon.parquet", rows()), "a file of one kind for each client"),
         (("Lyon.csv", rows().drop_columns(["b"])), "Lyon.csv has no column 'b'"),
-        (("Lyon.csv", rows(b=["p", "q"])), "columns of the same kind"),
+        (
+            ("Lyon.csv", rows(b=["5", "q"])),
+            "Lyon.csv: row 1 of column 'b' holds 'q'; expected a number, as of .*Ghent.csv",
+        ),
+        (
+            ("Lyon.csv", rows(a=[1.0, None])),
+            r"Lyon.csv: row 1 of column 'a' holds no finite number; .* \(rows count from 0",
+        ),
+        (("Lyon.csv", rows(label=["x", ""])), "Lyon.csv: row 1 of column 'label' holds no class"),
         (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
     ],
 )

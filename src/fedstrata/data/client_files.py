@@ -24,7 +24,7 @@ from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
 from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.limits import memory_limit
 
 
@@ -71,16 +71,18 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
     make_folder(cache_folder())
     with TemporaryDirectory(dir=cache_folder()) as folder:
         whole = Path(folder) / "train.parquet"
-        count = 0
+        counts = [0] * len(parts)
         # What compresses well would be taken for a hostile file.
         with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
-            for part in parts:
+            for place, part in enumerate(parts):
                 for rows in part.table.tables():
                     target.write_table(part.with_role_columns(rows).select(schema.names).cast(schema))
-                    count += len(rows)
-        refuse_no_rows(count, location.name)
+                    counts[place] += len(rows)
+        refuse_no_rows(sum(counts), location.name)
         try:
             return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
+        except RowError as error:
+            raise error.in_part([(part.who, count) for part, count in zip(parts, counts, strict=True)]) from None
         except DataError as error:
             raise DataError(str(error).replace(str(whole), location.name)) from None
 
@@ -93,7 +95,7 @@ def _convert_archives(location: Location, options: ReadOptions, writer: InputWri
         inputs = part.array("x")
         parts.append(replace(part, arrays={**(part.arrays or {}), "x": inputs[:0]}))
         refuse_other_shapes("x", [parts[0], parts[-1]])
-        writer.add(convert_inputs(inputs, f"{part.who}: x"))
+        writer.add(convert_inputs(inputs, part.who, "x"))
     return put_together(location.name, parts, options, writer.finish())
 
 
