@@ -203,10 +203,11 @@ def _test_cluster(
             alike = likeness(updates, moving.values())
             result = newcomer_test(alike, len(sound), new, generator, level, tuple(moving))
             if result.tested:
-                decision = to_decision(result, round, "newcomers_differ")
+                decision = to_decision(result, round, len(ids), "newcomers_differ")
                 return SplitTest(cluster, sound, ids, result, decision, generator, of_newcomers=True)
     clients, result = groups_test(layout, similarity, generator, level)
-    return SplitTest(cluster, sent, clients, result, to_decision(result, round), generator)
+    decision = to_decision(result, round, len(sent[0].clients))
+    return SplitTest(cluster, sent, clients, result, decision, generator)
 
 
 @dataclass(frozen=True)
