@@ -339,6 +339,7 @@ def _markdown(comparison: Comparison) -> str:
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
         f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
         "\n".join(f"| {' | '.join(row)} |" for row in table),
+        *([f"Grid: {comparison.sweep.grid_text}."] if comparison.sweep and comparison.sweep.grid else []),
         *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),
         f"{capital(metric.name)}: {metric.meaning}; {metric.scale}." if metric.meaning else "",
         "Means over seeds, ± the standard deviation, or the range in brackets. Bytes are of tensors, both ways.",

@@ -1,7 +1,7 @@
 """What ``comparison.json`` holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
@@ -160,11 +160,18 @@ class SweepChoice:
         label: The label of the setting; None where none could be chosen.
         value: Its metric on validation data, the mean over the clients and over the seeds.
         why: Why it was chosen, or why none was, in a sentence or two.
+        grid: The values of each key that the settings vary, as texts of TOML; none in older files.
     """
 
     label: str | None
     value: float | None
     why: str
+    grid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def grid_text(self) -> str:
+        """The grid in one line; empty where it is not known."""
+        return "; ".join(f"{key} = {', '.join(values)}" for key, values in self.grid.items())
 
 
 class Document(BaseModel):
