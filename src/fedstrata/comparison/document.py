@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -147,9 +147,13 @@ class Comparison:
         reference = {run.seed: run.clients for run in self.runs if run.algorithm == _REFERENCE_ALGORITHM}
         names = dict.fromkeys(run.algorithm for run in self.runs)
         targets = {run.summary.get("target") for run in self.runs if run.summary is not None}
-        same_target = len(targets) == 1 and None not in targets
+        further = set[str]()
+        if len(targets) == 1 and None not in targets:
+            further.add("rounds_to_target")
+        if any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs):
+            further.add("acc_honest")
         return tuple(
-            _row(name, [run for run in self.runs if run.algorithm == name], reference, same_target, self.metric)
+            _row(name, [run for run in self.runs if run.algorithm == name], reference, further, self.metric)
             for name in names
         )
 
@@ -194,7 +198,7 @@ def _row(
     name: str,
     runs: Sequence[Outcome],
     reference: Mapping[int, Mapping[int, float] | None],
-    same_target: bool,
+    further: Collection[str],
     metric: MetricInfo,
 ) -> Row:
     """The measures of one algorithm.
@@ -203,7 +207,8 @@ def _row(
         name: The name of the algorithm.
         runs: Its runs.
         reference: The metric of each client with the reference algorithm, by seed.
-        same_target: Whether all finished runs have one and the same target.
+        further: The measures that not every table has: "rounds_to_target" where all finished runs have one and the same
+            target, and "acc_honest" where clients attack.
         metric: What it is.
     """
     summaries = [run.summary for run in runs if run.summary is not None]
@@ -213,7 +218,9 @@ def _row(
         if name != _REFERENCE_ALGORITHM and run.clients is not None and (others := reference.get(run.seed)) is not None
     ]
     figures = {key: _over_seeds(value_of(summary, key) for summary in summaries) for key in COLUMNS}
-    if same_target:
+    if "acc_honest" in further:
+        figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
+    if "rounds_to_target" in further:
         reached = [summary.get("rounds_to_target") for summary in summaries]
         # A mean over the seeds that reached the target would favour an algorithm that seldom does.
         figures["rounds_to_target"] = None if None in reached else _over_seeds(reached)
@@ -237,6 +244,13 @@ def value_of(summary: Mapping[str, Any], key: str) -> float | None:
     """The value of a column of the table in a summary."""
     value: float | None = summary["bytes_down"] + summary["bytes_up"] if key == "bytes" else summary[key]
     return value
+
+
+def honest_score(summary: Mapping[str, Any]) -> float | None:
+    """The mean metric of the clients that do not attack; None where none attack, or it is unknown."""
+    found = summary.get("attack")
+    value = found.get("acc_honest") if isinstance(found, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _over_seeds(values: Iterable[float | None]) -> Statistic | None:

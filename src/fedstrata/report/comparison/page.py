@@ -10,6 +10,7 @@ import tomli_w
 
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
+from fedstrata.report.client_names import ClientNames
 from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
 from fedstrata.report.comparison.schema import Document, RunEntry
@@ -134,10 +135,24 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         ("rounds", str(document.experiment.get("rounds", ""))),
         ("seeds", ", ".join(map(str, document.seeds))),
         ("grid", "" if document.sweep is None else document.sweep.grid_text),
-        ("attack", f"{used['attack']} by some clients, whom all figures include" if "attack" in used else ""),
+        ("attack", _attack_text(document, used["attack"]) if "attack" in used else ""),
         ("privacy", used.get("privacy", "")),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def _attack_text(document: Document, kind: str) -> str:
+    """Return which clients attack, with what, and which figures include them."""
+    names = ClientNames(document.clients)
+    by_seed = {seed: names.listed(clients) for seed, clients in document.attackers.items()}
+    listed = list(dict.fromkeys(by_seed.values()))
+    if not listed:
+        return f"{kind} by some clients, whom all figures include"
+    if len(listed) == 1:
+        who = f"clients {listed[0]}"
+    else:
+        who = "; ".join(f"clients {clients} with seed {seed}" for seed, clients in by_seed.items())
+    return f"{kind} by {who}. All figures include them but those of honest clients"
 
 
 def _command(document: Document) -> str:

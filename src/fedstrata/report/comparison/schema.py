@@ -187,6 +187,7 @@ class Document(BaseModel):
         warnings: What looks wrong with the data of the runs.
         sweep: The choice among the runs, where they are the settings of a sweep.
         metric: The metric of all runs; None in older files.
+        clients: The name of each client, by its id, (n,); empty in older files.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -200,6 +201,18 @@ class Document(BaseModel):
     warnings: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
     metric: MetricInfo | None = None
+    clients: tuple[str, ...] = ()
+
+    @property
+    def attackers(self) -> dict[int, tuple[int, ...]]:
+        """The clients that attack, by seed; without seeds of which they are not known."""
+        found = dict[int, tuple[int, ...]]()
+        for run in self.runs:
+            attack = (run.summary or {}).get("attack")
+            ids = attack.get("clients") if isinstance(attack, Mapping) else None
+            if isinstance(ids, list) and ids:
+                found.setdefault(run.seed, tuple(client for client in ids if isinstance(client, int)))
+        return found
 
     @property
     def measured(self) -> MetricInfo:
