@@ -4,6 +4,7 @@ FedstrataError
 ├── InputError            the input is wrong: exit status 2, one line
 │   ├── ExperimentError   a key of the experiment
 │   ├── DataError         a file, column, row or image
+│   │   └── RowError      a value, in a row that the message names
 │   ├── PartitionError    the samples cannot be partitioned as asked
 │   │   └── PartitionKeyError  the same, because of a key that the message names
 │   ├── ModelError        the network
@@ -20,7 +21,7 @@ A message is one line: what was expected, what was found, what to do.
 
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
@@ -44,6 +45,40 @@ class ExperimentError(InputError):
 
 class DataError(InputError):
     """A data set, file, column, row or image is missing or broken."""
+
+
+class RowError(DataError):
+    """A value in a row of a file, a table or an array is missing or broken.
+
+    Attributes:
+        place: The file, or the data that are put together of several files.
+        row: The row in it, counted from 0.
+        problem: What is wrong with the row, in the words after its number.
+    """
+
+    def __init__(self, place: str, row: int, problem: str) -> None:
+        """Make the message of the three."""
+        super().__init__(f"{place}: row {row} {problem} (rows count from 0)")
+        self.place = place
+        self.row = row
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type["RowError"], tuple[str, int, str]]:
+        """Return how it is made again after it was sent to another process."""
+        return RowError, (self.place, self.row, self.problem)
+
+    def in_part(self, parts: Iterable[tuple[str, int]]) -> "RowError":
+        """Return the error with the part that the row is in, and the row's number there.
+
+        Args:
+            parts: The place of each part, and the number of its rows. The rows of all parts follow each other.
+        """
+        row = self.row
+        for place, count in parts:
+            if row < count:
+                return RowError(place, row, self.problem)
+            row -= count
+        return self
 
 
 class PartitionError(InputError):

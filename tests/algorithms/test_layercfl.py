@@ -89,6 +89,15 @@ def test_a_slice_that_nobody_moves_parts_nobody(keys: dict[str, Any]) -> None:
     assert state.labels.tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("scope", ["slice", "full"])
+def test_a_slice_that_nobody_moves_has_not_converged(scope: Literal["slice", "full"]) -> None:
+    updates = torch.cat([torch.zeros(4, 3), FC], dim=1)
+    state, _ = play(LayerCFL(layers="conv", eps1=3.0, eps2=0.5, norm_scope=scope), toy_problem(4), [updates])
+    assert decision_of(state).kind == "layers_not_trained" and decision_of(state).layer == "conv"
+    still, _ = play(LayerCFL(layers="conv", eps1=3.0, eps2=0.5, norm_scope=scope), toy_problem(4), [0 * updates])
+    assert decision_of(still).kind == "members_converged"
+
+
 def test_a_scan_goes_on_when_too_few_clients_move_every_layer() -> None:
     """The convolution of two of five clients is dead."""
     draw = torch.Generator().manual_seed(0)

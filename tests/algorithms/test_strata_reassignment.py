@@ -102,6 +102,15 @@ def test_newcomers_that_are_too_small_for_any_test_choose_once() -> None:
     assert unsettled(state).tolist() == [False] * 19 + [True]
 
 
+@pytest.mark.parametrize("size", [16, 40, 95])
+def test_newcomers_that_are_too_small_for_the_test_of_their_cluster_are_none_after_it(size: int) -> None:
+    """The clusters are tested in round 9, where the others train on four folds of 24 samples, or on two."""
+    algorithm, clients, state = late(sizes=[200] * 18 + [size, size])
+    turns = drive(algorithm, clients, 2, state)
+    assert turns[0].state.newcomers.nonzero().flatten().tolist() == [18, 19]
+    assert not turns[1].state.newcomers.any()
+
+
 @pytest.mark.parametrize(
     ("members", "suspects", "offered"),
     [([6, 7], [6, 7], [0, 2]), ([6, 7], [], [0, 1, 2]), ([6, 7, 8], [6, 7, 8], [0, 1, 2])],

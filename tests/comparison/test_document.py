@@ -94,6 +94,19 @@ def test_seeds_with_the_same_difference_leave_the_noise_to_the_clients() -> None
     assert differences(all_higher)[0].clear
 
 
+def test_a_client_that_all_seeds_have_counts_once() -> None:
+    """Client 0 is 0.1 better off with each of four seeds, and the three others are as well off as before."""
+    outcomes = [
+        replace(run, clients={0: 0.6 if run.algorithm == "ifca" else 0.5, 1: 0.5, 2: 0.5, 3: 0.5})
+        for run in runs(cfl=dict.fromkeys(range(4), 0.5), ifca=dict.fromkeys(range(4), 0.525))
+    ]
+    natural = {"partition": {"scheme": "natural", "column": "hospital"}}
+    (found,) = Comparison(Path("c"), natural, tuple(outcomes)).differences
+    assert found.margin == pytest.approx(0.0796, abs=1e-4) and not found.clear  # 3.182 * 0.05 / sqrt(4)
+    (of_others,) = Comparison(Path("c"), {"partition": {"scheme": "iid"}}, tuple(outcomes)).differences
+    assert of_others.margin == pytest.approx(0.0238, abs=1e-4) and of_others.clear  # 2.131 * 0.0447 / sqrt(16)
+
+
 def test_errors_of_rounding_are_no_difference() -> None:
     (found,) = differences(runs(cfl={0: 0.1 + 0.2, 1: 0.5}, ifca={0: 0.3, 1: 0.5}))
     assert difference_text(found, ACCURACY) == "cfl equals ifca in 2 of 2 seeds"

@@ -1,5 +1,7 @@
 import json
+import shlex
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -36,6 +38,27 @@ def test_every_setting_is_a_run_as_if_it_were_alone(swept: fedstrata.Sweep, tmp_
     together = swept.comparison.folder / "lr=0.2_k=3-0"
     assert records(together) == records(alone)
     assert left(together)[0] == left(alone)[0]  # type: ignore[index]  # the files
+
+
+def test_the_page_shows_the_grid_and_the_command_that_makes_the_sweep_again(
+    swept: fedstrata.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = swept.comparison.folder
+    page = unescape((folder / "comparison.html").read_text())
+    for text in (page, (folder / "comparison.md").read_text()):
+        assert "local.lr = 0.05, 0.2; algorithm.k = 2, 3" in text
+    command = page.partition("<pre><code>")[2].partition("</code>")[0]
+    monkeypatch.chdir(tmp_path)
+    toml = page.partition('<pre class="file"><code>')[2].partition("</code>")[0]
+    (tmp_path / "experiment.toml").write_text(toml)
+    with pytest.raises(SystemExit) as end:
+        main([*shlex.split(command)[1:], "--quiet"])
+    assert not end.value.code
+    again = json.loads((tmp_path / "again" / "comparison.json").read_text())
+    before = json.loads((folder / "comparison.json").read_text())
+    assert again["sweep"] == before["sweep"]
+    for one, other in zip(again["runs"], before["runs"], strict=True):
+        assert (one["algorithm"], one["summary"]["acc_client"]) == (other["algorithm"], other["summary"]["acc_client"])
 
 
 def test_equal_work_of_settings_is_done_once(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from data_layouts import noise
 
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import channel_statistics
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 
 
 def images(**changes: Any) -> Dataset:
@@ -95,8 +96,8 @@ def test_signals_cannot_be_resized() -> None:
         ({"labels": torch.zeros(4)}, "labels are torch.float32"),
         ({"labels": torch.zeros(4, 1, dtype=torch.int64)}, "expected int64"),
         ({"labels": torch.zeros(0, dtype=torch.int64)}, "holds no samples"),
-        ({"labels": torch.tensor([0, 1, 3, 2])}, "sample 2 has label 3; expected 0 to 2"),
-        ({"labels": torch.tensor([0, -1, 1, 2])}, "sample 1 has label -1"),
+        ({"labels": torch.tensor([0, 1, 3, 2])}, "small: row 2 holds class 3; expected 0 to 2"),
+        ({"labels": torch.tensor([0, -1, 1, 2])}, "row 1 holds class -1"),
         ({"columns": {"who": np.arange(3)}}, "who has 3 rows"),
         ({"mean": (0.5,)}, "do not fit 3 channels"),
         ({"std": (0.5, 0.5)}, "do not fit 3 channels"),
@@ -145,3 +146,11 @@ def test_tokens_are_whole_numbers_in_rows_and_are_not_normalised() -> None:
         channels = (0.0,) * 2, (1.0,) * 2
         with pytest.raises(DataError, match=r"data\.tokens = true: expected samples of n that are rows"):
             Dataset("n", wrong, torch.tensor([0, 1]), 2, *channels).as_tokens()
+
+
+def test_an_error_about_a_row_names_the_part_that_the_row_is_in_and_survives_pickling() -> None:
+    """Rows 0 and 1 are of Bern, 2 to 4 of Lyon."""
+    error = RowError("folder", 3, "of column 'age' holds no number").in_part([("Bern.csv", 2), ("Lyon.csv", 3)])
+    assert str(error) == "Lyon.csv: row 1 of column 'age' holds no number (rows count from 0)"
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.place, again.row, str(again)) == (error.place, error.row, str(error))

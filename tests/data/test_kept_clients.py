@@ -174,8 +174,8 @@ def test_anything_with_the_interface_of_arrow_is_a_table() -> None:
         ({"a": (X[:0], Y[:0])}, "has no samples"),
         ({"a": table(), "b": (X, Y)}, "expected tables or arrays"),
         ({"a": table(), "b": table().drop_columns(["age"])}, "'b' has no column 'age'"),
-        ({"a": table(age=[1.0, None])}, "column 'age' holds no finite number in row 1"),
-        ({"a": table(label=["ill", None])}, "column 'label' holds no class in row 1; fill it in"),
+        ({"a": table(age=[1.0, None])}, "client 'a': row 1 of column 'age' holds no finite number"),
+        ({"a": table(label=["ill", None])}, "client 'a': row 1 of column 'label' holds no class; fill it in"),
         ({"a": (table().drop_columns(["label"]), Y[:1])}, "client a: expected as many rows in x and y, found 2 and 1"),
         ({"a": [X, X, X]}, "client a: expected pairs .* item 0 is ndarray"),
         ({"a": [(X, 0), (X[0], 1), (X[1], 0)]}, "client a: expected items of one shape"),
@@ -207,7 +207,7 @@ def test_a_column_split_of_the_users_own_says_which_rows_are_for_testing(form: s
     assert read({"Ghent": given}).inputs[:, 0].tolist() == [0.0, 3.0, 9.0]
     assert read({"Ghent": given}, "test").inputs[:, 0].tolist() == [6.0]
     wrong = {"x": X, "y": Y, "split": ["train", "test", "dev", "train"]}
-    with pytest.raises(DataError, match="client Ghent: column 'split' holds 'dev'; expected train or test"):
+    with pytest.raises(DataError, match="client Ghent: row 2 of column 'split' holds 'dev'; expected train or test"):
         read({"Ghent": wrong})
 
 

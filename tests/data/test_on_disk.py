@@ -43,6 +43,7 @@ def table(rows: int = ROWS, **more: Any) -> Any:
         "age_id": pa.array([None, *range(rows - 1)]),
         "note_id": ["7"] * (rows - 1) + ["seven"],
         "date": ["2024-05-01"] * rows,
+        "patient_id": ["12"] * (rows - 1) + ["007"],
     }
     return pa.table({**columns, "mixed": mixed, **more})
 
@@ -298,7 +299,7 @@ def test_a_converted_file_that_is_gone_or_cut_is_made_again_and_named_by_who_has
     [
         (b"a,label\n1,x\n2,y,3\n", "is no readable CSV file"),
         (b"a,a,label\n1,2,x\n", "has two columns 'a'"),
-        (b"a,label\n1,x\n,y\n", "column 'a' holds no finite number in row 1"),
+        (b"a,label\n1,x\n,y\n", "all.csv: row 1 of column 'a' holds no finite number"),
         (b"a,label\n", "holds no samples"),
     ],
 )

@@ -78,8 +78,21 @@ def test_decimals_are_numbers(root: Path) -> None:
         assert found.feature_names == ("a", "b", "price") and found.inputs[:][:, 2].tolist() == [1.5, -2.25]
         assert found.columns["patient"].tolist() == [9007199254740993, 2]
     missing = write(root / "missing.parquet", rows(price=pa.array([None, Decimal("2.25")], pa.decimal128(10, 2))))
-    with pytest.raises(DataError, match="column 'price' holds no finite number in row 0"):
+    with pytest.raises(DataError, match="row 0 of column 'price' holds no finite number"):
         read(missing)
+
+
+def test_codes_keep_their_leading_zeros(root: Path) -> None:
+    """7 and 007 are two sites. Measurements with zeros in front are numbers, and so are classes."""
+    file = root / "all.csv"
+    file.write_text("a,site,ward,patient_id,label\n08,007,12,01,00\n10,7,3,,01\n")
+    found = read(file, kept_out=("site",))
+    assert found.feature_names == ("a", "ward") and found.inputs.tolist() == [[8.0, 12.0], [10.0, 3.0]]
+    assert found.columns["site"].tolist() == ["007", "7"] and found.columns["patient_id"].tolist() == ["01", ""]
+    assert found.labels.tolist() == [0, 1]
+    assert client_values(find(str(file)), "site").tolist() == ["007", "7"]
+    assert read(file, kept_out=("ward",)).columns["ward"].tolist() == [12, 3]
+    assert read(file, inputs=("a", "site"), label="ward").inputs.tolist() == [[8.0, 7.0], [10.0, 7.0]]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -145,7 +158,9 @@ def test_parquet_shards_of_features_share_classes(root: Path) -> None:
 def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> None:
     outcomes = pa.table({"a": range(6), "outcome": ["yes", "no", "yes", "", "no", ""]})
     file = write(root / f"visits{suffix}", outcomes)
-    with pytest.raises(DataError, match=r"visits\.\w+: column 'outcome' holds no class in row 3 and 1 others; fill"):
+    with pytest.raises(
+        DataError, match=r"visits\.\w+: row 3 of column 'outcome' holds no class, and so do 1 others; fill"
+    ):
         read(file, label="outcome")
 
 
@@ -153,7 +168,7 @@ def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> 
 def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) -> None:
     write(root / f"train{suffix}", rows())
     write(root / f"test{suffix}", rows(label=["x", ""]))
-    with pytest.raises(DataError, match="column 'label' holds no class in row"):
+    with pytest.raises(DataError, match=r"test.*: row 1 of column 'label' holds no class"):
         read(root)
 
 
@@ -164,7 +179,7 @@ def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) 
         (rows(), {"label": "kind"}, "data.label = 'kind': .* has a, b, label"),
         (rows(), {"inputs": ("c",)}, "data.inputs.*'c'"),
         (rows(), {"inputs": ("label",)}, "data.inputs.*no numbers as 'label'"),
-        (rows(a=[0.5, None]), {}, "column 'a' holds no finite number in row 1"),
+        (rows(a=[0.5, None]), {}, "row 1 of column 'a' holds no finite number"),
         (rows(), {"window": 8}, "are about recordings"),
         (rows(), {"size": 8}, "no folder of images"),
     ],
@@ -223,6 +238,14 @@ def test_a_file_in_another_encoding_says_how_to_save_it(root: Path, content: str
 # A file per client
 
 
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_codes_of_one_file_that_begin_with_zero_are_texts_in_all(root: Path, memory: Any) -> None:
+    for name, codes in (("Ghent", ("010", "011")), ("Lyon", ("12", "13"))):
+        (root / f"{name}.csv").write_text(f"a,b,label,patient\n1,2,x,{codes[0]}\n3,4,y,{codes[1]}\n")
+    found = read(root, kept_out=("patient",), memory=memory)
+    assert found.columns["patient"].tolist() == ["010", "011", "12", "13"] and found.feature_names == ("a", "b")
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_file_per_client_has_the_name_of_the_client(root: Path, suffix: str) -> None:
     write(root / f"Ghent{suffix}", rows())
@@ -257,7 +280,15 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
     [
         (("Lyon.parquet", rows()), "a file of one kind for each client"),
         (("Lyon.csv", rows().drop_columns(["b"])), "Lyon.csv has no column 'b'"),
-        (("Lyon.csv", rows(b=["p", "q"])), "columns of the same kind"),
+        (
+            ("Lyon.csv", rows(b=["5", "q"])),
+            "Lyon.csv: row 1 of column 'b' holds 'q'; expected a number, as of .*Ghent.csv",
+        ),
+        (
+            ("Lyon.csv", rows(a=[1.0, None])),
+            r"Lyon.csv: row 1 of column 'a' holds no finite number; .* \(rows count from 0",
+        ),
+        (("Lyon.csv", rows(label=["x", ""])), "Lyon.csv: row 1 of column 'label' holds no class"),
         (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
     ],
 )

@@ -252,8 +252,8 @@ def test_a_wrong_class_is_named_by_file_and_row(tmp_path: Path, labels: Any, mes
         (pa.array([[1.0], None]), "row 1 of column 'x' holds a missing value"),
         (pa.array([[1.0, 2.0], [1.0, None]]), "row 1 of column 'x' holds a missing value"),
         (pa.array([[], [1.0]]), "row 0 of column 'x' holds an empty list"),
-        (pa.array([[1.0], [float("nan")]]), "column 'x': row 1 holds a value that is not a finite float32"),
-        (pa.array([[1.0], [1e300]]), "column 'x': row 1 holds a value that is not a finite float32"),
+        (pa.array([[1.0], [float("nan")]]), "row 1 of column 'x' holds a value that is not a finite float32"),
+        (pa.array([[1.0], [1e300]]), "row 1 of column 'x' holds a value that is not a finite float32"),
         (pa.array([["a"], ["b"]]), "column 'x' holds lists of string; expected numbers"),
     ],
 )

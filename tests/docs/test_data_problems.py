@@ -12,6 +12,7 @@ TESTED_BY = {
     "A sample has no value in the column of the clients": "runner/test_data_warnings.py::samples_of_no_client",
     "Two names differ only in case or spaces": "runner/test_data_warnings.py::written_in_two_ways",
     "The names of clients are numbers": "runner/test_names_everywhere.py::numbers_of_a_column_are_names",
+    "The names of clients in a CSV file are codes": "data/test_own_files.py::keep_their_leading_zeros",
     "`data.clients` is higher": "partition/test_partition_maths.py::natural_gives_each_client_one_value",
     "The column that `partition.column` names": "runner/test_data_warnings.py::not_there_is_refused_with_those",
     "In Python, one table or array": "data/test_kept_clients.py::of_all_clients_in_one_are_refused",
@@ -64,6 +65,7 @@ TESTED_BY = {
     # Test samples of your own
     "The test samples lack the column": "runner/test_data_warnings.py::without_the_column_of_the_clients",
     "A client has no test samples": "runner/test_data_warnings.py::without_test_samples_is_refused",
+    "All tokens of a client's training or test": "engine/test_parts.py::tokens_are_all_padding",
     "A client has a single test sample": "runner/test_data_warnings.py::whose_r2_is_unknown_is_named",
     "Test samples belong to a client or class": "runner/test_data_warnings.py::client_without_training_samples",
     "The column `split` holds other values": "runner/test_data_warnings.py::split_column_with_other_values",

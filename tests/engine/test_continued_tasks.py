@@ -118,6 +118,31 @@ def test_a_client_whose_tuning_diverged_keeps_its_own_tensors(batched: bool) -> 
     assert all(values.isfinite().all() for values in stored.values())
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_what_is_saved_only_if_it_is_finite_leaves_a_client_what_it_had(batched: bool) -> None:
+    """Client 0 diverges, as its head holds huge numbers. Client 1 saves its model."""
+    loop, layout, start = loop_of([12, 9])
+    engine = Vectorized(loop._module, layout, loop._client_data) if batched else loop
+    head = layout.select("fc")
+    for client, value in ((0, 1e38), (1, 1.0)):
+        own = {t: torch.full_like(start[span], value) for t, span in enumerate(layout.spans) if head[t]}
+        engine.store.write(client, 0, own)
+    task = fit_of(
+        layout,
+        [[0], [0]],
+        training=ONE_EPOCH,
+        upload=layout.nothing,
+        load_local=head,
+        save_local=layout.everything,
+        save_if_finite=True,
+    )
+    engine.run(plan_of(start[None], task))
+    first, second = (engine.store.read(client, before=2) for client in (0, 1))
+    assert sorted(first) == [t for t in range(len(layout.tensors)) if head[t]]
+    assert all(bool((values == 1e38).all()) for values in first.values())
+    assert len(second) == len(layout.tensors) and engine.store.savers(range(1, 2)) == {1}
+
+
 def test_algorithms_that_share_an_engine_get_what_they_get_alone() -> None:
     engine, layout, start = loop_of([12, 9, 16])
     plan = _plan(layout, start)

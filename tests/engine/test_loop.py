@@ -7,7 +7,7 @@ from small import dataset, fit_of, loop_of, network, partition_of, plan_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import Evaluation, LocalTraining
+from fedstrata.core import Evaluation, Layout, LocalTraining
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop, client_data
 from fedstrata.engine.optimizer import stepper
@@ -57,6 +57,48 @@ def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
         assert torch.allclose(report.results["train"].updates.of(torch.tensor([client]))[0], moved, atol=1e-6)
     assert report.results["train"].sizes.tolist() == [12, 9]
     assert report.results["train"].losses.isnan().all()
+
+
+def tokens_of(targets: Tensor) -> tuple[Loop, Layout, Tensor]:
+    """An engine whose network tells the class of each of three tokens, on data with such targets, (16, 3)."""
+    words = Dataset("words", torch.arange(48).reshape(16, 3) % 5, torch.zeros(16, dtype=torch.int64), 2, (), ())
+    module = nn.Sequential(OrderedDict(words=nn.Embedding(5, 4), fc=nn.Linear(4, 2)))
+    layout = layout_of(module)
+    data = ClientData(replace(words, targets=targets), partition_of([12]), seed=0)
+    start = torch.randn(layout.p, generator=torch.Generator().manual_seed(1))
+    return Loop(module, layout, data), layout, start
+
+
+def test_the_loss_of_padded_tokens_is_the_mean_over_all_tokens_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test samples are the last four, in batches of one, of which the last has padding alone."""
+    targets = torch.arange(48).reshape(16, 3) % 2
+    targets[12, 1:], targets[13, 2], targets[15] = -100, -100, -100
+    engine, layout, start = tokens_of(targets)
+    evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
+    plan = replace(plan_of(start[None], fit_of(layout, [[0]])), tasks={}, evaluations={"client": evaluation})
+    score = engine.run(plan).scores["client"]
+    monkeypatch.setattr("fedstrata.engine.loop.EVALUATION_BATCH", 1)
+    alone = engine.run(plan).scores["client"]
+    load_row(engine._module, layout, start)
+    outputs = engine._module(torch.arange(36, 48).reshape(4, 3) % 5).detach()
+    right = (outputs.argmax(2) == targets[12:]).double()
+    accuracy = float(right[0, 0] + right[1, :2].mean() + right[2].mean()) / 3
+    for found in (score, alone):
+        expected = float(cross_entropy(outputs.flatten(0, 1), targets[12:].flatten()))
+        assert float(found.loss) == pytest.approx(expected) and float(found.correct) == pytest.approx(4 * accuracy)
+
+
+def test_a_batch_of_padding_alone_moves_nothing() -> None:
+    targets = torch.full((16, 3), -100)
+    targets[[0, 15]] = 1
+    engine, layout, start = tokens_of(targets)
+    task = fit_of(layout, [[0]], training=LocalTraining(epochs=1, batch=1, lr=0.1))
+    moved = engine.run(plan_of(start[None], task)).results["train"].updates.values[0]
+    load_row(engine._module, layout, start)
+    loss = cross_entropy(engine._module(torch.arange(3)[None])[0], torch.ones(3, dtype=torch.int64))
+    parts = torch.autograd.grad(loss, list(engine._module.parameters()))
+    gradients = torch.cat([part.flatten() for part in parts])
+    assert torch.allclose(moved, -0.1 * gradients, atol=1e-6)
 
 
 def textbook_optimizer(module: nn.Module, training: LocalTraining) -> torch.optim.Optimizer:

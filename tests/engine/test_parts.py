@@ -11,7 +11,7 @@ from small import dataset, fit_of, loop_of, partition_of, plan_of
 from fedstrata.core import FOLDS
 from fedstrata.engine import ClientData
 from fedstrata.engine.client_stats import client_stat
-from fedstrata.errors import ContractError
+from fedstrata.errors import ContractError, DataError
 
 
 def holdings_of(sizes: list[int], seed: int = 0) -> ClientData:
@@ -30,6 +30,20 @@ def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> No
         assert samples(client_data, f"{half}1") | samples(client_data, f"{half}2") == samples(client_data, half)
     assert not any(samples(client_data, a) & samples(client_data, b) for a, b in combinations(FOLDS[3:], 2))
     assert min(quarters) == size // 4  # as many every quarter has, however it was cut
+
+
+@pytest.mark.parametrize(("split", "first", "last"), [("training", 12, 16), ("test", 16, 20)])
+def test_a_client_whose_tokens_are_all_padding_is_refused(split: str, first: int, last: int) -> None:
+    """Client 1 has four samples to train on, 12 to 15, and four to be tested on."""
+    targets = torch.ones(20, 3, dtype=torch.int64)
+    targets[first : last - 1] = -100
+    partition = replace(partition_of([8, 4]), names=("Bern", "Lyon"))
+    ClientData(replace(dataset(20), targets=targets), partition, seed=0)
+    targets[first:last] = -100
+    with pytest.raises(
+        DataError, match=rf"in the {split} samples of client Lyon, found padding \(-100\) alone in all 4"
+    ):
+        ClientData(replace(dataset(20), targets=targets), partition, seed=0)
 
 
 def test_parts_are_drawn_anew_for_another_seed_and_another_client() -> None:

@@ -78,6 +78,18 @@ def test_padded_tokens_are_not_counted() -> None:
     assert METRICS["f1_macro"](outputs, targets) == pytest.approx((2 / 3 + 0) / 2)
 
 
+def test_samples_of_padding_alone_are_not_right() -> None:
+    outputs = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]])
+    targets = torch.tensor([[0, 1], [-100, -100]])
+    assert METRICS["accuracy"](outputs, targets) == Objective().metric_of(outputs, targets) == 0.5
+
+
+@pytest.mark.parametrize("name", ["f1_macro", "f1_micro", "f1_weighted", "balanced_accuracy", "accuracy"])
+def test_the_score_of_padding_alone_is_unknown(name: str) -> None:
+    """Scikit-learn refuses to score nothing, which ended a run."""
+    assert isnan(METRICS[name](torch.zeros(1, 3, 2), torch.full((1, 3), -100)))
+
+
 def test_how_wrong_a_number_is_is_bounded() -> None:
     errors = mistakes(torch.tensor([[0.0], [1.0], [1e30]]), torch.tensor([[0.5], [0.5], [0.5]]))
     assert errors[:2].tolist() == pytest.approx([0.2, 0.2]) and 0 <= float(errors.nan_to_num(1.0).max()) <= 1

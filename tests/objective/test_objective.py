@@ -61,6 +61,17 @@ def test_the_loss_of_tokens_leaves_out_padding() -> None:
     assert found == pytest.approx(float(torch.tensor([-2.0]).exp().log1p()))
 
 
+def test_the_loss_of_several_batches_counts_every_token_that_is_no_padding_once() -> None:
+    """Three of four tokens count: (0.1 + 0.1 + 0.7) / 3, and not (0.1 + 0.7) / 2."""
+    sure, torn = [2.0, 0.0], [0.0, 0.0]
+    outputs = torch.tensor([[sure, sure], [torn, torn]])
+    targets = torch.tensor([[0, 0], [1, -100]])
+    parts = [(outputs[row : row + 1], targets[row : row + 1]) for row in range(2)]
+    weight = sum(float(Objective().counted_shares(each).sum()) for _, each in parts)
+    loss = sum(Objective().loss_sum(*part) for part in parts) / weight
+    assert loss == pytest.approx((2 * float(torch.tensor([-2.0]).exp().log1p()) + float(torch.tensor(2.0).log())) / 3)
+
+
 def test_a_name_that_stands_for_nothing_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ExperimentError, match=r"local.loss = 'msee': unknown loss; .*did you mean mse\?"):
         check_objective_names(loss="msee")

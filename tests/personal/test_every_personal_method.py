@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
-from fedstrata.core import CLIENT, SHARED
+from fedstrata.core import CLIENT, SHARED, Plan
 from fedstrata.personal import PERSONAL
 from fedstrata.runner.build import build_run
+from fedstrata.runner.personal import make_personal
+from fedstrata.runner.rounds import PlanReply, answer_plans
 from fedstrata.runner.run_setup import RunSetup
 from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 from turns import same
@@ -68,6 +71,21 @@ def test_every_client_has_a_finite_model_and_sends_none(name: str, method: str) 
     assert [choice.client for choice in done.made.choices] == federation().everyone.tolist()
     for report in done.reports[-len(done.plans) :]:
         assert not any(bool(result.updates.values.any()) for result in report.results.values()), "a model was sent"
+
+
+@pytest.mark.parametrize("method", ["finetune", "head", "best"])
+def test_a_tuning_that_diverges_leaves_clients_the_layers_that_they_kept(method: str) -> None:
+    done = play(with_stage(federation(), "fedper"), rounds=2)
+    setup = with_stage(federation(), "fedper", method)
+    problem = setup.server.problem
+    evaluation = Plan(4, problem.seed, torch.arange(0), done.state.models, evaluations={CLIENT: done.uses})
+    before = setup.clients.run(evaluation).scores[CLIENT]
+    diverging = replace(problem, training=replace(problem.training, lr=inf))
+    setup = replace(setup, server=replace(setup.server, problem=diverging))
+    stage = make_personal(setup, done.state, done.uses, {}, round=4)
+    made = answer_plans(stage, lambda plan: PlanReply(setup.clients.run(plan), 0.0))
+    assert made is not None and same(made.scores[CLIENT], before)
+    assert not any(choice.share for choice in made.choices)
 
 
 @pytest.mark.parametrize("method", METHODS)

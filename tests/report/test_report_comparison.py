@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from plotly.offline import get_plotlyjs
-from synthetic_comparison import compare, edit, run
+from synthetic_comparison import GAINS, compare, edit, run
 
 from fedstrata.comparison import Comparison, tabulate
 from fedstrata.comparison.document import Outcome, write_comparison
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.errors import RecordError
 from fedstrata.report import comparison
+from fedstrata.report.comparison import Statistic
 
 EVIL = '<img src=x onerror="window.ran=1"></script><b>&'
 
@@ -247,3 +248,17 @@ def test_attackers_and_noise_are_told_where_figures_would_be_misread_without(bot
     file.write_text(json.dumps(document))
     told = page(both.folder).partition("<table")[0]
     assert "sign_flip by some clients, whom all figures include" in told and "local" in told
+
+
+def test_a_comparison_names_the_attackers_and_has_the_scores_of_the_honest_clients(tmp_path: Path) -> None:
+    folders = [run(tmp_path / f"{name}-{seed}", name, seed) for seed in (0, 1) for name in GAINS]
+    for folder in folders:
+        attackers = [1, 2, 3] if folder.name.endswith("0") else [0, 4]
+        edit(folder / "summary.json", attack={"clients": attackers, "acc_honest": 0.75})
+        file = folder / "experiment.toml"
+        file.write_text(file.read_text() + '\n[attack]\nkind = "sign_flip"\nshare = 0.4\n')
+    compared = tabulate(folders, tmp_path / "both")
+    assert all(row.figures["acc_honest"] == Statistic(0.75, 0.0, 0.75, 0.75) for row in compared.table)
+    told = page(compared.folder)
+    assert "sign_flip by clients 1\N{EN DASH}3 with seed 0; clients 0, 4 with seed 1. All figures" in told
+    assert "honest clients</th>" in told and told.count("<td>75.0 ± 0.0 %</td>") == len(GAINS)

@@ -1,4 +1,6 @@
+import gc
 import itertools
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ from torch.nn.functional import cross_entropy
 
 import fedstrata as fs
 from fedstrata.data import load_dataset
+from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
+from fedstrata.runner.run_setup import RunSetup
 
 DIGITS = load_dataset("digits")
 
@@ -60,6 +64,23 @@ def test_a_step_has_the_clusters_and_their_models_after_the_round(whole: Run, tm
     assert not torch.equal(first.cluster_model(2).outputs(samples), theirs)
     with pytest.raises(fs.InputError, match=r"cluster 0: expected one of the clusters after round 1, 1, 2"):
         first.cluster_model(0)
+
+
+def test_a_step_that_is_kept_does_not_keep_the_data_and_the_engine(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[weakref.ref[object]]()
+
+    def build(experiment: Any) -> RunSetup:
+        setup = build_run(experiment)
+        made.extend(weakref.ref(each) for each in (setup.clients, setup.client_data))
+        return setup
+
+    monkeypatch.setattr("fedstrata.runner.iterate.build_run", build)
+    steps = list(fs.iterate(KEYS, tmp_path / "run", quiet=True))
+    gc.collect()
+    assert len(made) == 2 and all(each() is None for each in made)
+    assert steps[-1].labels == whole.labels and steps[-1].cluster_model(2).outputs(DIGITS.inputs[:2]).shape == (2, 10)
 
 
 def test_whoever_leaves_the_loop_leaves_a_run_that_goes_on(whole: Run, tmp_path: Path) -> None:

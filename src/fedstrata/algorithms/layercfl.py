@@ -273,14 +273,15 @@ class LayerCFL:
             return SplitDecision(Decision(kind="no_layer_found"))
         trigger = self._trigger(problem, state, state.selectors, stability, answers, cluster)
         if trigger.kind != MAY_SPLIT:
-            return SplitDecision(trigger, final=trigger.kind == "members_converged" and not self.recheck)
+            ended = trigger.kind in ("members_converged", "layers_not_trained")
+            return SplitDecision(trigger, final=ended and not self.recheck)
         clients = answers.usable[cluster].updates.clients
         columns = problem.layout.columns(compared_tensors(problem, state.selectors))
         updates = answers.usable[cluster].updates.take_columns(columns).values
         if state.accumulated is not None:
             updates = state.accumulated.sums[clients]
         if max_norm(updates) <= STILL:  # Its members do not move what is compared, which parts nobody.
-            return SplitDecision(replace(trigger, kind="members_converged"))
+            return SplitDecision(replace(trigger, kind="layers_not_trained"))
         cosines = cosine(updates)  # Eq. 26
         values = self._measured(updates, state.models[cluster, columns], cosines)
         matrix = Matrix(int(state.nodes[cluster]), ", ".join(state.selectors), self.measure, clients, values)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +26,7 @@ from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison import COLUMNS, read_document
+from fedstrata.report.comparison import COLUMNS, RunEntry, read_document
 from fedstrata.runner.problem import objective_of
 
 _SCORE_BYTES = 512 * 2**20
@@ -51,7 +51,7 @@ def finished(folder: Path, rounds: int) -> bool:
 def conclude(
     experiments: Sequence[Experiment], out: Path, failures: Mapping[RunKey, RunFailure], jobs: JobCount
 ) -> Comparison:
-    """Write down what came of a comparison.
+    """Write down what came of a comparison. Finished runs of before that are not named any more stay in the table.
 
     Args:
         experiments: The experiments of all runs.
@@ -61,6 +61,7 @@ def conclude(
     """
     runs = list[Outcome]()
     left_out = dict[Path, str]()
+    others = runs_not_named(out, experiments)
     for experiment in experiments:
         folder = folder_of(out, experiment)
         key = RunKey(experiment.seed, experiment.title)
@@ -71,25 +72,67 @@ def conclude(
             runs.append(_read_outcome(key.algorithm, key.seed, folder))
         except RecordError as error:
             left_out[folder] = str(error)
+    for run in others.kept:
+        try:
+            _refuse_other_data(run, runs)
+        except RecordError as error:
+            left_out[run.folder] = str(error)
+    runs = [*(run for run in others.kept if run.folder not in left_out), *runs]
     common = _shared_keys(experiments)
     warnings, names = _about_data(runs)
     metric = objective_of(experiments[0]).metric_info
     return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
 
 
-def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> list[str]:
-    """The runs in the table of a comparison that none of its experiments names any more, each in a few words.
+class OtherRuns(NamedTuple):
+    """The runs in the table of a comparison that none of its experiments names any more.
+
+    Attributes:
+        kept: Those that stay in the table: finished runs of the same experiment.
+        lost: The others, each in a few words.
+    """
+
+    kept: tuple[Outcome, ...]
+    lost: tuple[str, ...]
+
+
+def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> OtherRuns:
+    """Return the runs in the table of a comparison that none of its experiments names any more.
 
     Args:
         out: The folder of the comparison.
         experiments: The experiments with which it goes on.
     """
     try:
-        runs = read_document(out).runs
+        document = read_document(out)
     except RecordError:
-        return []
+        return OtherRuns((), ())
     named = {folder_of(out, each) for each in experiments}
-    return [f"{run.algorithm} with seed {run.seed}" for run in runs if out / run.folder not in named]
+    common = _common_keys(tomllib.loads(dumps(experiments[0])))
+    kept = list[Outcome]()
+    lost = list[str]()
+    for run in document.runs:
+        folder = out / run.folder
+        if folder in named:
+            continue
+        # The settings of a sweep are those of its grid.
+        outcome = None if document.sweep else _finished_outcome(run, folder, common)
+        if outcome is None:
+            lost.append(f"{run.algorithm} with seed {run.seed}")
+        else:
+            kept.append(outcome)
+    return OtherRuns(tuple(kept), tuple(lost))
+
+
+def _finished_outcome(run: RunEntry, folder: Path, common: Mapping[str, Any]) -> Outcome | None:
+    """The outcome of a run of an earlier table; None where it failed, or its experiment has other common keys."""
+    if run.summary is None:
+        return None
+    try:
+        outcome = _read_outcome(run.algorithm, run.seed, folder)
+        return outcome if _common_keys(_read_experiment(folder)) == common else None
+    except RecordError:
+        return None
 
 
 def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.files import replace_file, root_folder
 from fedstrata.metric_info import ACCURACY, MetricInfo
+from fedstrata.partition.registry import PARTITIONS
 from fedstrata.records import count_worse, diverged
 from fedstrata.report.comparison import (
     COLUMNS,
@@ -146,9 +147,13 @@ class Comparison:
         reference = {run.seed: run.clients for run in self.runs if run.algorithm == _REFERENCE_ALGORITHM}
         names = dict.fromkeys(run.algorithm for run in self.runs)
         targets = {run.summary.get("target") for run in self.runs if run.summary is not None}
-        same_target = len(targets) == 1 and None not in targets
+        further = set[str]()
+        if len(targets) == 1 and None not in targets:
+            further.add("rounds_to_target")
+        if any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs):
+            further.add("acc_honest")
         return tuple(
-            _row(name, [run for run in self.runs if run.algorithm == name], reference, same_target, self.metric)
+            _row(name, [run for run in self.runs if run.algorithm == name], reference, further, self.metric)
             for name in names
         )
 
@@ -167,8 +172,14 @@ class Comparison:
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric))
+                found.append(_difference(pairs, self.metric, same_clients=self._same_clients))
         return tuple(found)
+
+    @property
+    def _same_clients(self) -> bool:
+        """Whether a client of one seed is the client of the same id with every other seed."""
+        scheme = self.experiment.get("partition", {}).get("scheme")
+        return scheme in PARTITIONS and PARTITIONS[scheme].same_clients
 
     @property
     def troubles(self) -> list[str]:
@@ -187,7 +198,7 @@ def _row(
     name: str,
     runs: Sequence[Outcome],
     reference: Mapping[int, Mapping[int, float] | None],
-    same_target: bool,
+    further: Collection[str],
     metric: MetricInfo,
 ) -> Row:
     """The measures of one algorithm.
@@ -196,7 +207,8 @@ def _row(
         name: The name of the algorithm.
         runs: Its runs.
         reference: The metric of each client with the reference algorithm, by seed.
-        same_target: Whether all finished runs have one and the same target.
+        further: The measures that not every table has: "rounds_to_target" where all finished runs have one and the same
+            target, and "acc_honest" where clients attack.
         metric: What it is.
     """
     summaries = [run.summary for run in runs if run.summary is not None]
@@ -206,7 +218,9 @@ def _row(
         if name != _REFERENCE_ALGORITHM and run.clients is not None and (others := reference.get(run.seed)) is not None
     ]
     figures = {key: _over_seeds(value_of(summary, key) for summary in summaries) for key in COLUMNS}
-    if same_target:
+    if "acc_honest" in further:
+        figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
+    if "rounds_to_target" in further:
         reached = [summary.get("rounds_to_target") for summary in summaries]
         # A mean over the seeds that reached the target would favour an algorithm that seldom does.
         figures["rounds_to_target"] = None if None in reached else _over_seeds(reached)
@@ -232,6 +246,13 @@ def value_of(summary: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
+def honest_score(summary: Mapping[str, Any]) -> float | None:
+    """The mean metric of the clients that do not attack; None where none attack, or it is unknown."""
+    found = summary.get("attack")
+    value = found.get("acc_honest") if isinstance(found, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
 def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     known = [value for value in values if value is not None]
     if not known:
@@ -239,23 +260,24 @@ def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
-def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) -> Difference:
+def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool) -> Difference:
     """The difference of two algorithms, with the one of the better mean first.
 
     Args:
         pairs: A run of each of them, for every seed that both have.
         metric: What they are compared by.
+        same_clients: Whether all seeds have the same clients.
     """
     values = tuple(round(metric.gain(_score(one), _score(other)), _DECIMALS) for one, other in pairs)
     if mean(values) < 0:
-        return _difference([(other, one) for one, other in pairs], metric)
+        return _difference([(other, one) for one, other in pairs], metric, same_clients=same_clients)
     one, other = pairs[0]
     smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
     seeds = tuple(run.seed for run, _ in pairs)
     found = Difference(one.algorithm, other.algorithm, seeds, values, _margin(values), smallest)
     if found.seeds_differ:
         return found
-    of_clients = [by for pair in pairs for by in _client_differences(*pair, metric)]
+    of_clients = _gains_of_clients(pairs, metric, same_clients=same_clients)
     return found if len(of_clients) < 2 else replace(found, margin=_margin(of_clients))
 
 
@@ -265,10 +287,21 @@ def _score(run: Outcome) -> float:
     return float(run.summary["acc_client"])
 
 
-def _client_differences(one: Outcome, other: Outcome, metric: MetricInfo) -> tuple[float, ...]:
-    """By how much each client that both runs have is better off in the one than in the other."""
-    theirs = other.clients or {}
-    return tuple(metric.gain(own, theirs[client]) for client, own in (one.clients or {}).items() if client in theirs)
+def _gains_of_clients(
+    pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool
+) -> list[float]:
+    """By how much each client is better off in the first run of a pair, one number for each independent client.
+
+    The gains of one client with several seeds are not independent. Where the seeds have the same clients, a client
+    counts once, with the mean of its gains.
+    """
+    gains: dict[tuple[int, int], list[float]] = {}
+    for one, other in pairs:
+        own, theirs = _known_in_both(one.clients or {}, other.clients or {})
+        for client, score in own.items():
+            key = (0 if same_clients else one.seed, client)
+            gains.setdefault(key, []).append(metric.gain(score, theirs[client]))
+    return [mean(of_client) for of_client in gains.values()]
 
 
 def _margin(values: Sequence[float]) -> float | None:
@@ -320,6 +353,7 @@ def _markdown(comparison: Comparison) -> str:
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
         f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
         "\n".join(f"| {' | '.join(row)} |" for row in table),
+        *([f"Grid: {comparison.sweep.grid_text}."] if comparison.sweep and comparison.sweep.grid else []),
         *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),
         f"{capital(metric.name)}: {metric.meaning}; {metric.scale}." if metric.meaning else "",
         "Means over seeds, ± the standard deviation, or the range in brackets. Bytes are of tensors, both ways.",

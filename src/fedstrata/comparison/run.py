@@ -76,10 +76,10 @@ def compare_experiments(
 
         if resume:
             lock()
-            if unnamed := runs_not_named(out, experiments):
+            if lost := runs_not_named(out, experiments).lost:
                 line.keep(
-                    f"the table will be without {', '.join(unnamed)}, which this comparison does not name any more; "
-                    "their runs stay in its folder"
+                    f"the table will be without {', '.join(lost)}, which this comparison does not name any more, and "
+                    "which are not finished or have other keys; their runs stay in its folder"
                 )
         job_log = JobLog(out / "jobs.jsonl")
         queue = _RunQueue(experiments, out, resume, line, lock)

@@ -54,7 +54,7 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
         Stopped: After Ctrl-C, when the round is over.
     """
     compared = compare_experiments(plan.experiments, plan.folder, resume=resume, quiet=quiet)
-    choice = choose_setting(compared, list(plan.settings))
+    choice = replace(choose_setting(compared, list(plan.settings)), grid=plan.grid)
     with folder_lock(root_folder(plan.folder)):
         chosen = write_comparison(replace(compared, sweep=choice))
     return Sweep(chosen, plan.settings, choice)

@@ -36,11 +36,13 @@ class SweepPlan(NamedTuple):
         experiments: An experiment for each seed and setting, all settings of the first seed first.
         settings: The value of each key, by the label of the setting and the name of the key.
         folder: The folder of the sweep.
+        grid: The values of each key as texts of TOML, by the dotted name of the key.
     """
 
     experiments: tuple[Experiment, ...]
     settings: Mapping[str, Mapping[str, Any]]
     folder: Path
+    grid: Mapping[str, tuple[str, ...]]
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -120,7 +122,7 @@ def choose_sweep(
         )
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
     runs, folder = comparison_folder(wanted, source, "sweep", out, resume=resume)
-    return SweepPlan(runs, settings, folder)
+    return SweepPlan(runs, settings, folder, {key: tuple(map(_toml, values)) for key, values in grid.items()})
 
 
 def _check_grid(grid: _Grid) -> None:

@@ -42,6 +42,9 @@ class LocalTask:
         shares: How far each candidate goes on, (m, c) in [0, 1]; None is 1 for all. A candidate is ``model + share *
             (end - model)``, where `end` is the model with which the client ended `continues`. One model may be
             several candidates, with several shares.
+        save_if_finite: Whether a client whose model is not finite at the end of this task saves nothing in the round,
+            so that it has the tensors that it had before. Otherwise it has none then, and begins anew from received
+            ones.
     """
 
     candidates: torch.Tensor
@@ -59,6 +62,7 @@ class LocalTask:
     upload_values: Mask = ()
     continues: str = ""
     shares: torch.Tensor | None = None
+    save_if_finite: bool = False
 
     @property
     def offers_choice(self) -> bool:

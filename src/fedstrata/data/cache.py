@@ -24,7 +24,7 @@ from fedstrata.errors import DataError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import memory_limit
 
-_VERSION = 6
+_VERSION = 7
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
 _METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "notes")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedstrata.data.cache import cache_folder
-from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv
+from fedstrata.data.column_roles import holds_codes
+from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv, with_texts
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.locate_own import client_of
 from fedstrata.data.location import Location, ending_of
@@ -23,7 +24,7 @@ from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
 from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.limits import memory_limit
 
 
@@ -58,27 +59,30 @@ def read_files(location: Location, options: ReadOptions, writer: InputWriter | N
     size = bytes_in_memory(location)
     if size > memory_limit():
         raise DataError(f"{location.name}: {too_large_for_memory(size)}")
-    return put_together(location.name, list(_parts(location, _read_table)), options)
+    parts = list(_parts(location, partial(_read_table, options=options)))
+    return put_together(location.name, _with_same_codes(parts, options), options)
 
 
 def _convert_tables(location: Location, options: ReadOptions, writer: InputWriter) -> Dataset:
     """Read tables some rows at a time."""
     # Every file is read with the columns and types of all of them.
-    parts = list(_parts(location, _open_table))
+    parts = _with_same_codes(list(_parts(location, partial(_open_table, options=options))), options)
     schema = table_schema(location.name, parts)
     make_folder(cache_folder())
     with TemporaryDirectory(dir=cache_folder()) as folder:
         whole = Path(folder) / "train.parquet"
-        count = 0
+        counts = [0] * len(parts)
         # What compresses well would be taken for a hostile file.
         with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
-            for part in parts:
+            for place, part in enumerate(parts):
                 for rows in part.table.tables():
                     target.write_table(part.with_role_columns(rows).select(schema.names).cast(schema))
-                    count += len(rows)
-        refuse_no_rows(count, location.name)
+                    counts[place] += len(rows)
+        refuse_no_rows(sum(counts), location.name)
         try:
             return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
+        except RowError as error:
+            raise error.in_part([(part.who, count) for part, count in zip(parts, counts, strict=True)]) from None
         except DataError as error:
             raise DataError(str(error).replace(str(whole), location.name)) from None
 
@@ -86,12 +90,12 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
 def _convert_archives(location: Location, options: ReadOptions, writer: InputWriter) -> Dataset:
     """Read a ``.npz`` file for each client, one after the other."""
     parts: list[Part] = []
-    for part in _parts(location, _read_table):
+    for part in _parts(location, partial(_read_table, options=options)):
         # An array without rows says what the inputs are.
         inputs = part.array("x")
         parts.append(replace(part, arrays={**(part.arrays or {}), "x": inputs[:0]}))
         refuse_other_shapes("x", [parts[0], parts[-1]])
-        writer.add(convert_inputs(inputs, f"{part.who}: x"))
+        writer.add(convert_inputs(inputs, part.who, "x"))
     return put_together(location.name, parts, options, writer.finish())
 
 
@@ -112,17 +116,35 @@ def _parts(location: Location, read_table: Callable[[Path], Any]) -> Iterator[Pa
                 yield Part(client, split, None, read_table(file), str(file))
 
 
-def _read_table(file: Path) -> Any:
+def _read_table(file: Path, options: ReadOptions) -> Any:
     """Read a file as a ``pyarrow.Table``."""
     if ending_of(file) == ".csv":
-        return read_csv(file)
+        return read_csv(file, codes=partial(holds_codes, options=options))
     with opened(file) as parquet:
         return parquet.read()
 
 
-def _open_table(file: Path) -> CsvFile | _ParquetFile:
+def _open_table(file: Path, options: ReadOptions) -> CsvFile | _ParquetFile:
     """Return a file that is read some rows at a time."""
-    return CsvFile(file) if ending_of(file) == ".csv" else _ParquetFile(file)
+    if ending_of(file) == ".csv":
+        return CsvFile(file, partial(holds_codes, options=options))
+    return _ParquetFile(file)
+
+
+def _with_same_codes(parts: Sequence[Part], options: ReadOptions) -> list[Part]:
+    """Make codes texts in all CSV files if they are in one of them, as where the codes of one file begin with 0."""
+    if ending_of(Path(parts[0].place)) != ".csv":
+        return list(parts)
+    fields = [field for part in parts for field in part.table.schema if holds_codes(field.name, options)]
+    texts = frozenset(field.name for field in fields if pa.types.is_string(field.type))
+    return [replace(part, table=_with_texts(part.table, texts)) for part in parts]
+
+
+def _with_texts(table: Any, columns: frozenset[str]) -> Any:
+    """Make texts of some columns of integers, of a ``pyarrow.Table`` or of a file that is read some rows at a time."""
+    if isinstance(table, CsvFile):
+        return replace(table, texts=columns)
+    return table.cast(with_texts(table.schema, columns))
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,20 @@ def looks_like_feature(column: str) -> bool:
     return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
 
 
+def may_be_feature(column: str, options: ReadOptions) -> bool:
+    """Return whether a column of numbers is a feature where `data.inputs` names none; classes are none either."""
+    return column not in {SPLIT_COLUMN, CLIENT_COLUMN, *options.kept_out} and looks_like_feature(column)
+
+
+def holds_codes(column: str, options: ReadOptions) -> bool:
+    """Return whether the values of a column are names, also where they look like numbers: 007 is not 7.
+
+    Classes are no codes. Whole numbers are classes as they are.
+    """
+    is_label = column in LABEL_COLUMNS if options.label is None else column == options.label
+    return not is_label and column not in options.inputs and not may_be_feature(column, options)
+
+
 def label_column(columns: Collection[str], options: ReadOptions, place: str) -> str:
     """Return the name of the column of classes.
 

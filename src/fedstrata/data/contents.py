@@ -5,6 +5,7 @@ An experiment is checked with these before torch is imported and before any samp
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def read_column(location: Location, column: str) -> NDArray[Any]:
     from fedstrata.data.parquet_columns import read_scalar_column, to_numpy
 
     if ending_of(location.train[0]) == ".csv":
-        tables = [read_csv(file, [column]) for file in location.train]
+        tables = [read_csv(file, [column], codes=column.__eq__) for file in location.train]
         return np.concatenate([to_numpy(table[column].combine_chunks()) for table in tables])
     return read_scalar_column(location.train, column)
 
@@ -85,7 +86,7 @@ def has_own_test(location: Location) -> bool:
         return True
     if SPLIT_COLUMN not in column_names(location):
         return False
-    return bool(is_test(read_column(location, SPLIT_COLUMN), location.name).any())
+    return bool(_marked_as_test(location).any())
 
 
 def client_values(location: Location, column: str) -> NDArray[Any]:
@@ -103,5 +104,13 @@ def client_values(location: Location, column: str) -> NDArray[Any]:
     values = read_column(location, column)
     refuse_no_rows(len(values), location.name)
     if location.info is None and SPLIT_COLUMN in names and column != location.client_column:
-        values = values[~is_test(read_column(location, SPLIT_COLUMN), location.name)]
+        values = values[~_marked_as_test(location)]
     return np.unique(values)
+
+
+def _marked_as_test(location: Location) -> NDArray[np.bool_]:
+    """Read the column ``split``: whether each sample is for testing, (samples,). An error names the file."""
+    if not location.train:
+        return is_test(read_column(location, SPLIT_COLUMN), location.name)
+    files = [(str(file), replace(location, train=(file,))) for file in location.train]
+    return np.concatenate([is_test(read_column(one, SPLIT_COLUMN), place) for place, one in files])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from fedstrata.data.mapped import too_large_for_memory
@@ -30,12 +31,23 @@ _LINES_IN_VALUES = csv.ParseOptions(newlines_in_values=True)
 """Values in quotes may go on in the next line, as notes do. Without this, only files of up to a megabyte may do so."""
 
 
-def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
+_LEADING_ZERO = r"^\s*0[0-9]+\s*$"
+"""The form of a code that would lose zeros as a number."""
+
+
+def no_codes(column: str) -> bool:
+    """Return that the values of a column are no codes."""
+    return False
+
+
+def read_csv(file: Path, columns: Sequence[str] = (), codes: Callable[[str], bool] = no_codes) -> Any:
     """Read a CSV file as a ``pyarrow.Table``.
 
     Args:
         file: The file.
         columns: The columns that are read; by default all.
+        codes: The function that says by the name of a column whether its values are codes. Codes of digits are texts if
+            one of them begins with 0.
 
     Raises:
         DataError: When it is no such file, or takes too much memory.
@@ -49,12 +61,52 @@ def read_csv(file: Path, columns: Sequence[str] = ()) -> Any:
     try:
         wanted = csv.ConvertOptions(include_columns=list(columns))
         table = csv.read_csv(file, parse_options=_LINES_IN_VALUES, convert_options=wanted)
+        _check_encoding(file, table.schema)
+        table = _with_codes(table, file, codes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise _not_csv(file, error) from error
-    _check_encoding(file, table.schema)
     if table.num_columns > PARQUET_COLUMNS:
         raise DataError(f"{file} has {table.num_columns:,} columns; expected at most {PARQUET_COLUMNS:,}")
     return table
+
+
+def _with_codes(table: Any, source: Any, codes: Callable[[str], bool]) -> Any:
+    """Give a table the codes that begin with 0 as they are written; Arrow takes them for numbers.
+
+    Args:
+        table: The table.
+        source: The file or the bytes that it was read from.
+        codes: As in `read_csv`.
+    """
+    names = table.column_names
+    numbers = [
+        field.name
+        for field in table.schema
+        if codes(field.name) and names.count(field.name) == 1 and (_is_integer(field) or _is_floating(field))
+    ]
+    if not numbers:
+        return table
+    options = csv.ConvertOptions(include_columns=numbers, column_types=dict.fromkeys(numbers, pa.string()))
+    texts = csv.read_csv(source, parse_options=_LINES_IN_VALUES, convert_options=options)
+    for name in numbers:
+        if pc.any(pc.match_substring_regex(texts[name], _LEADING_ZERO)).as_py():
+            table = table.set_column(names.index(name), name, texts[name])
+    return table
+
+
+def _is_integer(field: Any) -> bool:
+    return bool(pa.types.is_integer(field.type))
+
+
+def _is_floating(field: Any) -> bool:
+    return bool(pa.types.is_floating(field.type))
+
+
+def with_texts(schema: Any, columns: Collection[str]) -> Any:
+    """Return a ``pyarrow.Schema`` in which some columns of integers are texts."""
+    return pa.schema(
+        [field.with_type(pa.string()) if field.name in columns and _is_integer(field) else field for field in schema]
+    )
 
 
 def csv_columns(file: Path) -> tuple[str, ...]:
@@ -114,9 +166,13 @@ class CsvFile:
 
     Attributes:
         file: The file.
+        codes: As in `read_csv`.
+        texts: The columns that are texts even if they hold integers.
     """
 
     file: Path
+    codes: Callable[[str], bool] = no_codes
+    texts: frozenset[str] = frozenset()
 
     @cached_property
     def schema(self) -> Any:
@@ -128,9 +184,8 @@ class CsvFile:
         schemas = [table.schema for table in self._tables({})]
         if not schemas:
             return read_csv(self.file).schema
-        return pa.schema(
-            [_common_field([schema.field(place) for schema in schemas]) for place in range(len(schemas[0]))]
-        )
+        fields = [_common_field([schema.field(place) for schema in schemas]) for place in range(len(schemas[0]))]
+        return with_texts(pa.schema(fields), self.texts)
 
     def tables(self) -> Iterator[Any]:
         """Yield all rows, some at a time, as ``pyarrow.Table``."""
@@ -150,9 +205,11 @@ class CsvFile:
                     table = csv.read_csv(
                         BytesIO(header + block), parse_options=_LINES_IN_VALUES, convert_options=options
                     )
+                    _check_encoding(self.file, table.schema)
+                    if not types:
+                        table = _with_codes(table, BytesIO(header + block), self.codes)
                 except (pa.ArrowException, ValueError, MemoryError) as error:
                     raise _not_csv(self.file, error) from error
-                _check_encoding(self.file, table.schema)
                 yield table
 
 

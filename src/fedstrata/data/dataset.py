@@ -12,7 +12,7 @@ import numpy as np
 
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, joined, picked
 from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import CLASSES, SAMPLE_NUMBERS
 
@@ -97,7 +97,7 @@ class Dataset:
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
             label = int(self.labels[row])
-            raise DataError(f"{self.name}: sample {row} has label {label}; {expected_classes(label, self.classes)}")
+            raise RowError(self.name, row, f"holds class {label}; {expected_classes(label, self.classes)}")
         channels = 0 if self.holds_tokens else self.inputs.shape[1]
         if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0:
             raise DataError(f"{self.name}: mean {self.mean} and std {self.std} do not fit {channels} channels")
@@ -359,18 +359,26 @@ def channel_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[tupl
     return _six_digits(mean / largest), _six_digits(std / largest)
 
 
-def finite_float32(values: np.ndarray, place: str, first_row: int = 0) -> np.ndarray:
+def finite_float32(values: np.ndarray, place: str, of: str, first_row: int = 0) -> np.ndarray:
     """Convert the numbers of some rows, (rows, ...), to float32.
 
+    Args:
+        values: The numbers.
+        place: Where they come from, for messages.
+        of: The array or column that they are, for messages.
+        first_row: The number of the first row.
+
     Raises:
-        DataError: When a row holds a value that is not finite. The message names `place` and the row.
+        RowError: When a row holds a value that is not finite.
     """
     with np.errstate(over="ignore"):
         values = values.astype(np.float32, copy=False)
     wrong = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
     if wrong.any():
         row = first_row + int(np.argmax(wrong))
-        raise DataError(f"{place}: row {row} holds a value that is not a finite float32 number")
+        raise RowError(
+            place, row, f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
+        )
     return values
 
 

@@ -21,9 +21,10 @@ from fedstrata.data.dataset import (
     finite_float32,
 )
 from fedstrata.data.mapped import Inputs, InputWriter, too_large_for_memory
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import (
+    CLASSES,
     COLUMN_CHARACTERS,
     MIB,
     NPY_HEADER_BYTES,
@@ -85,11 +86,16 @@ def _input_blocks(file: Path, split: Split) -> Iterator[np.ndarray]:
             for start in range(0, shape[0], step):
                 count = min(step, shape[0] - start)
                 rows = np.frombuffer(member.read(count * size), dtype).reshape(count, *shape[1:])
-                yield convert_inputs(rows, f"{file}: {x}", start)
+                yield convert_inputs(rows, str(file), x, start)
 
 
 def dataset_of_arrays(
-    name: str, arrays: dict[str, np.ndarray], split: Split, file: str, inputs: Inputs | None = None
+    name: str,
+    arrays: dict[str, np.ndarray],
+    split: Split,
+    file: str,
+    inputs: Inputs | None = None,
+    called: str | None = None,
 ) -> Dataset:
     """Make a data set of one split of some arrays.
 
@@ -104,6 +110,7 @@ def dataset_of_arrays(
         split: The split that is made.
         file: Where the arrays come from, for messages.
         inputs: The samples, where they are not among the arrays.
+        called: What the classes are called in messages; by default as their array is.
 
     Raises:
         DataError: When an array or a row, counted from 0, is missing or does not fit.
@@ -121,18 +128,18 @@ def dataset_of_arrays(
                 f"{file}: {key} is {_describe(array)}; expected integers, texts or numbers, (samples,), or integers or "
                 "numbers, (samples, outputs), in both splits alike"
             )
-        refuse_missing_classes(array, f"{file}: {key}")
-    place = f"{file}: {y}"
+        refuse_missing_classes(array, file, called or key)
+    called = called or y
     both = list(all_labels.values())
     targets = None
     class_names: tuple[str, ...] = ()
     if kinds == "f" or arrays[y].ndim == 2:
         labels = np.zeros(len(arrays[y]), dtype=np.int64)
-        targets, classes = _convert_targets(arrays[y], both, place)
+        targets, classes = _convert_targets(arrays[y], both, file, called)
     else:
-        labels, classes, class_names = _number_classes(arrays[y], both, place)
+        labels, classes, class_names = _number_classes(arrays[y], both, file, called)
     if inputs is None:
-        inputs = torch.from_numpy(convert_inputs(arrays[x], f"{file}: {x}"))
+        inputs = torch.from_numpy(convert_inputs(arrays[x], file, x))
     if len(inputs) != len(labels):
         raise DataError(f"{file}: {x} has {len(inputs)} rows and {y} has {len(labels)}; expected as many")
     columns = _columns(arrays, split, len(labels), file)
@@ -190,20 +197,23 @@ def _pick(arrays: Collection[str], names: tuple[str, ...], split: Split, file: s
     return found[0]
 
 
-def refuse_missing_classes(labels: np.ndarray, place: str) -> None:
+def refuse_missing_classes(labels: np.ndarray, place: str, called: str) -> None:
     """Refuse texts of which some are empty, as a missing text is: a class needs a name.
 
     Args:
         labels: The class of each sample, (samples,) texts or numbers.
         place: Where they come from, for messages.
+        called: What they are called there.
 
     Raises:
-        DataError: When a text is empty.
+        RowError: When a text is empty.
     """
     missing = np.flatnonzero(labels == "") if labels.dtype.kind == "U" else np.empty(0, np.int64)
     if len(missing):
-        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise DataError(f"{place} holds no class in row {missing[0]}{others}; fill it in or leave these rows out")
+        others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise RowError(
+            place, int(missing[0]), f"of {called} holds no class{others}; fill it in or leave these rows out"
+        )
 
 
 def _describe(array: np.ndarray) -> str:
@@ -211,18 +221,32 @@ def _describe(array: np.ndarray) -> str:
 
 
 def _number_classes(
-    values: np.ndarray, all_labels: list[np.ndarray], place: str
+    values: np.ndarray, all_labels: list[np.ndarray], file: str, called: str
 ) -> tuple[np.ndarray, int, tuple[str, ...]]:
     """Return the class of each sample, (samples,) int64, the number of classes, and their names or nothing."""
     if values.dtype.kind == "U":
         if max(part.dtype.itemsize // 4 for part in all_labels) > COLUMN_CHARACTERS:
-            raise DataError(f"{place} holds texts of more than {COLUMN_CHARACTERS:,} characters; expected names")
+            raise DataError(
+                f"{file}: {called} holds texts of more than {COLUMN_CHARACTERS:,} characters; expected names"
+            )
         class_names = np.unique(np.concatenate(all_labels))
-        check_class_count(len(class_names), place)
+        check_class_count(len(class_names), f"{file}: {called}")
         return np.searchsorted(class_names, values).astype(np.int64), len(class_names), tuple(class_names.tolist())
     classes = 1 + max((int(part.max()) for part in all_labels if part.size), default=-1)
-    check_class_count(classes, place)
+    _check_largest_class(values, classes, file, called)
     return values.astype(np.int64), classes, ()
+
+
+def _check_largest_class(values: np.ndarray, classes: int, file: str, called: str) -> None:
+    """Refuse more classes than `CLASSES`, with the row of the largest one where it is of this split."""
+    if classes > CLASSES and values.size and int(values.max()) + 1 == classes:
+        row = int(np.argmax(values.reshape(len(values), -1).max(axis=1)))
+        raise RowError(
+            file,
+            row,
+            f"of {called} holds class {classes - 1:,}; expected at most {CLASSES:,} classes, from 0 without gaps",
+        )
+    check_class_count(classes, f"{file}: {called}")
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
@@ -230,34 +254,38 @@ def _flat(values: np.ndarray) -> np.ndarray:
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 and values.dtype.kind != "f" else values
 
 
-def _convert_targets(values: np.ndarray, all_values: list[np.ndarray], place: str) -> tuple[np.ndarray, int]:
+def _convert_targets(
+    values: np.ndarray, all_values: list[np.ndarray], file: str, called: str
+) -> tuple[np.ndarray, int]:
     """Return what stands in place of classes, (samples, outputs) float32 or int64, and the number of token classes."""
     if values.dtype.kind == "f":
-        numbers = finite_float32(values, place)
+        numbers = finite_float32(values, file, called)
         return np.ascontiguousarray(numbers.reshape(len(numbers), -1)), 1
     classes = 1 + max((int(part.max()) for part in all_values if part.size), default=0)
-    check_class_count(classes, place)
+    _check_largest_class(values, classes, file, called)
     return values.astype(np.int64), classes
 
 
-def convert_inputs(values: np.ndarray, place: str, first_row: int = 0) -> np.ndarray:
+def convert_inputs(values: np.ndarray, file: str, called: str, first_row: int = 0) -> np.ndarray:
     """Return inputs as (samples, channels, ...), uint8 or float32.
 
     Args:
         values: The samples.
-        place: Where they come from, for messages.
+        file: Where they come from, for messages.
+        called: What they are called there.
         first_row: The number of the first sample.
 
     Raises:
         DataError: When they are no samples.
     """
+    place = f"{file}: {called}"
     if values.dtype.kind not in "iuf" or values.ndim < 2 or 0 in values.shape:
         raise DataError(f"{place} is {_describe(values)}; expected numbers, (samples, channels, ...)")
     check_sample_size(values.shape[1:], place)
     if values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
         values = np.ascontiguousarray(values.transpose(0, 3, 1, 2))
     if values.dtype != np.uint8:
-        return finite_float32(values, place, first_row)
+        return finite_float32(values, file, called, first_row)
     return np.ascontiguousarray(values[:, None] if values.ndim == 3 else values)
 
 

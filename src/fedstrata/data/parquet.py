@@ -29,7 +29,7 @@ from fedstrata.data.parquet_columns import (
     to_numpy,
 )
 from fedstrata.data.recordings import holds_recordings, read_recordings
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.lazy_torch import torch
 
 
@@ -94,16 +94,20 @@ def _read_features(location: Location, split: Split, options: ReadOptions, write
     features = feature_columns(empty_columns(location.train[0]), options, str(location.train[0]))
     place = str(files[0])
     label = label_column(scalar_columns(files[0]), options, place)
-    rows = 0
+    rows_of_files = dict[str, int]()
     for chunks in read_chunks(files, features):
         columns = {chunk.column: to_numpy(chunk.values) for chunk in chunks}
-        writer.add(finite_features(columns, features, place, rows))
-        rows += len(chunks[0].values)
+        file = chunks[0].file
+        writer.add(finite_features(columns, features, str(file), chunks[0].first_row))
+        rows_of_files[str(file)] = chunks[0].first_row + len(chunks[0].values)
     inputs = writer.finish()
     # A class means the same in all files of both splits.
     other_labels = read_scalar_column(others, label) if others and label in scalar_columns(others[0]) else None
     further = read_columns(files, skip=features)
-    dataset = dataset_of_features(location.name, features, inputs, further, label, place, other_labels)
+    try:
+        dataset = dataset_of_features(location.name, features, inputs, further, label, place, other_labels)
+    except RowError as error:
+        raise (error.in_part(rows_of_files.items()) if error.place == place else error) from None
     names = hugging_face_names(read_schema(files[0]).metadata, label)
     return replace(dataset, class_names=names) if len(names) == dataset.classes else dataset
 

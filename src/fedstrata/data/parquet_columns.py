@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from fedstrata.data.dataset import check_class_count, check_sample_size, expected_classes, finite_float32
 from fedstrata.data.location import Location
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import (
     COLUMN_CHARACTERS,
@@ -68,9 +68,9 @@ class Chunk:
     first_row: int
     values: Any
 
-    def error(self, row: int, problem: str) -> DataError:
+    def error(self, row: int, problem: str) -> RowError:
         """Return the error that tells the problem of a row, which is counted from the first of this chunk."""
-        return DataError(f"{self.file}: row {self.first_row + row} of column {self.column!r} {problem}")
+        return RowError(str(self.file), self.first_row + row, f"of column {self.column!r} {problem}")
 
 
 @contextmanager
@@ -209,7 +209,8 @@ def is_image(kind: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -217,7 +218,7 @@ def _chunk(file: Path, column: str, first_row: int, values: Any) -> Chunk:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     chunk = Chunk(file, column, first_row, values)
-    if _is_text(values.type):
+    if is_text(values.type):
         lengths = pc.utf8_length(values)
         longest = pc.max(lengths).as_py() or 0
         if longest > COLUMN_CHARACTERS:
@@ -246,10 +247,10 @@ def read_labels(location: Location, files: Sequence[Path], column: str) -> tuple
     for (chunk,) in read_chunks(files, [column]):
         values = chunk.values
         # A missing text may be stored as an empty one.
-        missing = pc.equal(values.fill_null(""), "") if _is_text(values.type) else values.is_null()
+        missing = pc.equal(values.fill_null(""), "") if is_text(values.type) else values.is_null()
         if pc.any(missing).as_py():
             raise chunk.error(_first_true(missing), "holds no value; every sample needs a class")
-        if _is_text(values.type):
+        if is_text(values.type):
             labels = np.searchsorted(np.array(class_names), np.array(values.to_pylist())).astype(np.int64)
         elif pa.types.is_integer(values.type):
             labels = values.to_numpy().astype(np.int64)
@@ -311,7 +312,7 @@ def _count_classes(files: Sequence[Path], column: str, known: int | None) -> tup
         class_names = class_names or hugging_face_names(schema.metadata, column)
         for (chunk,) in read_chunks([file], [column]):
             values = chunk.values.drop_null()
-            if _is_text(values.type):
+            if is_text(values.type):
                 texts.update(values.unique().to_pylist())
             elif pa.types.is_integer(values.type) and len(values):
                 largest = max(largest, pc.max(values).as_py())
@@ -350,9 +351,8 @@ def read_arrays(files: Sequence[Path], column: str) -> Iterator[np.ndarray]:
         expected = expected or shape
         if shape != expected:
             raise chunk.error(0, f"has shape {shape}; expected {expected}, as the rows before")
-        place = f"{chunk.file}: column {column!r}"
-        check_sample_size(shape, place)
-        yield finite_float32(values, place, chunk.first_row)
+        check_sample_size(shape, f"{chunk.file}: column {column!r}")
+        yield finite_float32(values, str(chunk.file), f"column {column!r}", chunk.first_row)
 
 
 def _dense(chunk: Chunk) -> np.ndarray:
@@ -440,7 +440,7 @@ def is_scalar(kind: Any) -> bool:
     """Tell whether an Arrow type is a number, a decimal, a bool, a text, or a date or time."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind)) or _is_text(kind)
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind)) or is_text(kind)
 
 
 def to_numpy(values: Any) -> np.ndarray:
@@ -456,7 +456,7 @@ def to_numpy(values: Any) -> np.ndarray:
         # Databases export whole numbers, such as those of patients, as decimals without a fraction.
         whole = values.type.scale == 0 and values.type.precision <= _INT64_DIGITS
         values = values.cast(pa.int64() if whole else pa.float64())
-    if _is_text(values.type):
+    if is_text(values.type):
         return np.array([text or "" for text in values.to_pylist()], dtype=np.str_)
     if pa.types.is_boolean(values.type) and values.null_count:
         values = values.cast(pa.int8())

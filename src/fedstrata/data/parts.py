@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.options import ReadOptions
-from fedstrata.errors import DataError, first_line
+from fedstrata.errors import DataError, RowError, first_line
 from fedstrata.quoting import shown
 
 
@@ -107,13 +108,21 @@ def put_together(name: str, parts: Sequence[Part], options: ReadOptions, inputs:
     Raises:
         DataError: When the parts do not fit together.
     """
-    if parts[0].arrays is None:
-        return _of_tables(name, parts, options)
+    try:
+        return _of_tables(name, parts, options) if parts[0].arrays is None else _of_arrays(name, parts, options, inputs)
+    except RowError as error:
+        if error.place != name:
+            raise
+        raise error.in_part([(part.who, len(part)) for part in parts]) from None
+
+
+def _of_arrays(name: str, parts: Sequence[Part], options: ReadOptions, inputs: Inputs | None) -> Dataset:
+    """Make a data set of parts that are arrays."""
     from fedstrata.data.npz import dataset_of_arrays
 
     options.refuse_windows(name)
     arrays: dict[str, np.ndarray] = {}
-    for key in parts[0].arrays:
+    for key in parts[0].arrays or {}:
         refuse_other_shapes(key, parts)
         arrays[key] = np.concatenate([part.array(key) for part in parts])
     for column in parts[0].role_columns:
@@ -155,7 +164,58 @@ def table_schema(name: str, parts: Sequence[Part]) -> Any:
     try:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
+        for part, schema in zip(parts[1:], schemas[1:], strict=True):
+            _refuse_other_kinds(parts[0], schemas[0], part, schema)
         raise DataError(f"{name}: expected columns of the same kind for each client ({first_line(error)})") from None
+
+
+def _refuse_other_kinds(first: Part, schema: Any, part: Part, other: Any) -> None:
+    """Refuse a part with a column of another kind than in the first part. Texts among numbers are shown.
+
+    Args:
+        first: The first part.
+        schema: Its ``pyarrow.Schema``.
+        part: Another part.
+        other: Its schema, with the same columns.
+
+    Raises:
+        DataError: For the first such column.
+    """
+    import pyarrow as pa
+
+    from fedstrata.data.parquet_columns import is_text
+
+    for field in schema:
+        kinds = (field, other.field(field.name))
+        with suppress(pa.ArrowException):
+            pa.unify_schemas([pa.schema([each]) for each in kinds], promote_options="permissive")
+            continue
+        of_texts = next((each for each, kind in zip((first, part), kinds, strict=True) if is_text(kind.type)), None)
+        if of_texts is not None and isinstance(of_texts.table, pa.Table):
+            _refuse_first_text(of_texts, field.name, first if of_texts is part else part)
+        raise DataError(
+            f"{part.who}: expected {field.type} in column {field.name!r}, as of {first.who}, found {kinds[1].type}; "
+            "make them alike"
+        )
+
+
+def _refuse_first_text(part: Part, column: str, numbers: Part) -> None:
+    """Refuse the first text that is no number in a column that holds numbers in another part."""
+    for row, text in enumerate(part.column(column).tolist()):
+        if text and not _is_number(text):
+            raise RowError(
+                part.who,
+                row,
+                f"of column {column!r} holds {shown(text)}; expected a number, as of {numbers.who}; correct it",
+            )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def refuse_no_rows(rows: int, place: str) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.dataset import SPLITS
-from fedstrata.errors import DataError
+from fedstrata.errors import RowError
 from fedstrata.quoting import shown
 
 
@@ -18,17 +18,19 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
 
     Args:
         values: The column, (samples,).
-        name: The name of the data set, for the message.
+        name: Where the column comes from, for the message.
 
     Raises:
-        DataError: When a value is not "train" or "test".
+        RowError: When a value is not "train" or "test".
     """
     texts = np.array(["" if value is None else str(value) for value in values.tolist()])
     strange = [text for text in np.unique(texts).tolist() if text not in SPLITS]
     if strange:
-        raise DataError(
-            f"{name}: column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; "
-            "give other samples another file, or the column another name"
+        raise RowError(
+            name,
+            int(np.flatnonzero(texts == strange[0])[0]),
+            f"of column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; give other "
+            "samples another file, or the column another name",
         )
     found: NDArray[np.bool_] = texts == "test"
     return found

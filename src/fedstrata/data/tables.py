@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, label_column, looks_like_feature
+from fedstrata.data.column_roles import label_column, may_be_feature
 from fedstrata.data.dataset import Dataset, finite_float32
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import Inputs
@@ -23,7 +23,7 @@ from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays, refuse_missing
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet_columns import hugging_face_names, is_image, is_list, is_scalar, to_numpy
 from fedstrata.data.parts import refuse_same_names
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, RowError
 from fedstrata.lazy_torch import torch
 
 
@@ -56,6 +56,8 @@ def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) ->
         pq.write_table(table, file)
         try:
             return read_parquet(Location(name, None, (file,)), "train", options)
+        except RowError as error:
+            raise RowError(place, error.row, error.problem) from None
         except DataError as error:
             raise DataError(str(error).replace(str(file), place)) from None
 
@@ -102,14 +104,17 @@ def finite_features(
     for feature in features:
         missing = np.flatnonzero(~np.isfinite(columns[feature].astype(np.float64)))
         if len(missing):
-            others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise DataError(
-                f"{place}: column {feature!r} holds no finite number in row {first_row + missing[0]}{others}; "
-                "fill them in, leave these rows out, or name other columns in data.inputs"
+            others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise RowError(
+                place,
+                first_row + int(missing[0]),
+                f"of column {feature!r} holds no finite number{others}; fill it in, leave the row out, or name other "
+                "columns in data.inputs",
             )
-    with np.errstate(over="ignore"):
-        numbers = np.stack([columns[feature].astype(np.float32) for feature in features], axis=1)
-    return finite_float32(numbers, place, first_row)
+    numbers = [
+        finite_float32(columns[feature], place, f"column {feature!r}", first_row)[:, None] for feature in features
+    ]
+    return np.concatenate(numbers, axis=1)
 
 
 def dataset_of_features(
@@ -136,10 +141,11 @@ def dataset_of_features(
         DataError: When a column holds something that does not fit.
     """
     # The arrays below are called y, and not as the column is.
-    refuse_missing_classes(columns[label], f"{place}: column {label!r}")
+    called = f"column {label!r}"
+    refuse_missing_classes(columns[label], place, called)
     arrays = {"y": _as_classes(columns[label])}
     if other_labels is not None:
-        refuse_missing_classes(other_labels, f"{place}, the other split: column {label!r}")
+        refuse_missing_classes(other_labels, f"{place}, the other split", called)
         arrays["y_test"] = _as_classes(other_labels)
     # Arrays of these names would be taken for inputs, classes or test samples.
     further = {
@@ -147,7 +153,7 @@ def dataset_of_features(
         for key, values in columns.items()
         if key != label and key not in RESERVED_NAMES and not key.endswith("_test")
     }
-    dataset = dataset_of_arrays(name, arrays | further, "train", place, inputs)
+    dataset = dataset_of_arrays(name, arrays | further, "train", place, inputs, called)
     return replace(dataset, feature_names=tuple(features))
 
 
@@ -170,8 +176,7 @@ def feature_columns(columns: Mapping[str, np.ndarray], options: ReadOptions, pla
                 found = "no numbers" if name in columns else f"only {', '.join(columns)}"
                 raise DataError(f"data.inputs: expected columns of numbers, {place} has {found} as {name!r}")
         return options.inputs
-    kept_out = {label, SPLIT_COLUMN, CLIENT_COLUMN, *options.kept_out}
-    features = tuple(name for name in numbers if name not in kept_out and looks_like_feature(name))
+    features = tuple(name for name in numbers if name != label and may_be_feature(name, options))
     if not features:
         raise DataError(
             f"{place}: expected columns of numbers beside {label!r}, found {', '.join(columns)}; name the features in "

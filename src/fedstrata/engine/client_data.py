@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from fedstrata.core import FOLDS
 from fedstrata.data import Dataset, SampleFormat
-from fedstrata.errors import ContractError
+from fedstrata.errors import ContractError, DataError
 from fedstrata.objective import Objective
+from fedstrata.objective.losses import counted_share
 from fedstrata.randomness import seed_of
 
 _BATCHES_AT_ONCE = 4
@@ -57,6 +58,10 @@ class ClientSplit(Protocol):
     def relabel(self) -> np.ndarray[Any, Any]:
         """The label that each client gives each class, (n, classes)."""
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The name of each client, (n,), or empty where the clients have none."""
+
 
 class ClientData:
     """The clients' data: index arrays into one decoded data set.
@@ -69,6 +74,9 @@ class ClientData:
 
     Attributes:
         on_read: The function that is called whenever samples are read. A worker shows by it that its work goes on.
+
+    Raises:
+        DataError: When the targets of all training, test or validation samples of a client are padding.
     """
 
     on_read: Callable[[], None] | None = None
@@ -81,6 +89,7 @@ class ClientData:
         handovers: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Turn the index arrays into tensors."""
+        _refuse_padding_alone(dataset, partition)
         self._dataset = dataset.channels_last()
         self._seed = seed
         self._handovers = dict(handovers or {})
@@ -251,6 +260,28 @@ class ClientData:
     def _holder(self, client: int, round: int) -> int:
         since, other = self._handovers.get(client, (0, client))
         return other if round >= since else client
+
+
+def _refuse_padding_alone(dataset: Dataset, partition: ClientSplit) -> None:
+    """Refuse a client that has nothing to learn or to be tested on, as all of its tokens have no class.
+
+    Raises:
+        DataError: For the first such client.
+    """
+    if dataset.targets is None:
+        return
+    has_target = (counted_share(dataset.targets) > 0).numpy()
+    if has_target.all():
+        return
+    splits = {"training": partition.train, "test": partition.test, "validation": partition.validation}
+    for split, parts in splits.items():
+        for client, part in enumerate(parts):
+            if len(part) and not has_target[part].any():
+                name = partition.names[client] if partition.names else client
+                raise DataError(
+                    f"{dataset.name}: expected a class of at least one token in the {split} samples of client {name}, "
+                    f"found padding (-100) alone in all {len(part)}; leave out samples without a class, or the client"
+                )
 
 
 def _batches_at_once(numbers: int) -> int:

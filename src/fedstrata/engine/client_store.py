@@ -65,6 +65,14 @@ class ClientStore:
         saved = ((client, own.get(round)) for client, tensors in self._versions.items() for own in tensors.values())
         return tuple(sorted({client for client, values in saved if values is not None and not values.isfinite().all()}))
 
+    def savers(self, rounds: range) -> set[int]:
+        """The clients that saved tensors in some of the rounds."""
+        return {
+            client
+            for client, tensors in self._versions.items()
+            if any(round in rounds for versions in tensors.values() for round in versions)
+        }
+
     def write(self, client: int, round: int, tensors: Mapping[int, torch.Tensor]) -> None:
         """Save tensors of a round, and forget what an interrupted run saved of them in this round or later."""
         own = self._versions.setdefault(client, {})

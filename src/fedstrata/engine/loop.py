@@ -143,6 +143,7 @@ class Loop:
         own = self.store.read(client, before=plan.round)
         stored = dict[int, Tensor]()
         diverged = False
+        saves = True
         ends = dict[str, Tensor]()
         scores = dict[str, _Scores]()
         for name, task in plan.tasks.items():
@@ -164,10 +165,13 @@ class Loop:
             saved = {t: end[span] for t, span in enumerate(self._layout.spans) if task.save_local[t]}
             own = own | saved
             stored = stored | saved
+            saves &= not task.save_if_finite or bool(end.isfinite().all())
             diverged |= has_own_end(plan, name) and not bool(end.isfinite().all())
             if any(task.upload):
                 self._write_update(task, start, end, rooms[name][len(done[name])])
             done[name].append((client, taken, len(index), losses))
+        if not saves:
+            return {}
         if diverged:
             # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
             return {tensor: torch.full_like(values, torch.nan) for tensor, values in stored.items()}
@@ -325,17 +329,30 @@ class Loop:
         )
 
     def _evaluate(self, row: Tensor, index: Tensor) -> tuple[float, float]:
-        """How many samples are right, and the mean loss."""
+        """How many samples are right, and the mean loss.
+
+        Padded tokens do not count. Samples of padding alone are as often right as the others.
+        """
         self._load(row)
         self._module.eval()
         right = 0.0
         loss = 0.0
+        samples = 0  # those with a target
+        weight = 0.0
         with torch.inference_mode():
             for inputs, targets in self._batches(index, EVALUATION_BATCH):
+                shares = self._objective.counted_shares(targets)
+                if not bool(shares.any()):
+                    continue
                 outputs = self._applied(inputs)
-                right += len(targets) - float(self._objective.mistakes(outputs, targets).sum())
+                counted = int((shares > 0).sum())
+                right += counted - float(self._objective.mistakes(outputs, targets).sum())
                 loss += self._objective.loss_sum(outputs, targets)
-        return right, loss / len(index)
+                samples += counted
+                weight += float(shares.sum())
+        if not samples:
+            return float(len(index)), 0.0  # no model does anything wrong
+        return right * (len(index) / samples), loss / weight
 
     def _outputs(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs of the model that was evaluated last for all samples, and their targets, on the CPU."""
@@ -471,9 +488,11 @@ def selection_value(metric: str, correct: float, loss: float, samples: int) -> f
 def has_own_end(plan: Plan, name: str) -> bool:
     """Whether the model with which a client ends a task is one with tensors of its own that go on being used.
 
-    Where a later task continues from it, that task may choose another one, and its end is looked at instead.
+    Where a later task continues from it, that task may choose another one, and its end is looked at instead. What is
+    only saved if it is finite leads to nothing else.
     """
-    return any(plan.tasks[name].load_local) and name not in plan.continued
+    task = plan.tasks[name]
+    return any(task.load_local) and not task.save_if_finite and name not in plan.continued
 
 
 def best_candidate(candidates: Tensor, losses: Tensor) -> int:

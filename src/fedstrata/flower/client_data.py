@@ -39,6 +39,7 @@ class _OwnSplit:
     turns: _Positions
     relabel: _Positions
     validation: tuple[_Positions, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:

@@ -7,11 +7,20 @@ float32.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 IGNORED = -100
 """The class of tokens that are left out, as torch has it: padding."""
+
+
+def counted_share(targets: Tensor) -> Tensor:
+    """The share of each sample's targets that are not left out, (b,); it is 1 where no token is padding."""
+    if targets.is_floating_point():
+        return torch.ones(len(targets), device=targets.device)
+    counted = (targets != IGNORED).float()
+    return counted if targets.ndim == 1 else counted.flatten(1).mean(1)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The metrics that the library names: outputs and targets of one client's test samples to a number.
 
 Shapes are as in `fedstrata.objective.losses`. The names and meanings are scikit-learn's, which computes all but
-accuracy. Which values are better says `fedstrata.metric_info.METRIC_INFOS`.
+accuracy. Which values are better says `fedstrata.metric_info.METRIC_INFOS`. Targets that are all padding have no score:
+it is nan, and that of ROC AUC is 0.5.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstrata.objective.losses import IGNORED
+from fedstrata.objective.losses import IGNORED, counted_share
 
 
 def _sklearn() -> Any:
@@ -54,16 +55,20 @@ def is_binary(targets: Tensor) -> bool:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """The share of samples, tokens or labels that is right; the mean over samples."""
-    return 1 - float(mistakes(outputs, targets).double().mean())
+    """The share of samples, tokens or labels that is right; the mean over samples that have a target."""
+    wrong = mistakes(outputs, targets)[counted_share(targets) > 0]
+    return 1 - float(wrong.double().mean())
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The mean over classes of the share of the class's samples that is right (recall)."""
+    truth, predicted = _classes(outputs, targets)
+    if not len(truth):
+        return nan
     with warnings.catch_warnings():
         # A client need not have every class that its model predicts.
         warnings.filterwarnings("ignore", message="y_pred contains classes not in y_true")
-        return float(_sklearn().balanced_accuracy_score(*_classes(outputs, targets)))
+        return float(_sklearn().balanced_accuracy_score(truth, predicted))
 
 
 def f1_macro(outputs: Tensor, targets: Tensor) -> float:
@@ -139,7 +144,10 @@ def neg_mae(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:
-    return float(_sklearn().f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
+    truth, predicted = _classes(outputs, targets)
+    if not len(truth):
+        return nan
+    return float(_sklearn().f1_score(truth, predicted, average=average, zero_division=0.0))
 
 
 def _one_vs_rest(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,10 +98,16 @@ class Objective:
         return found
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> float:
-        """The mean loss of a batch times its samples."""
+        """The mean loss of a batch times its samples, of which each counts by `counted_shares`."""
         if self.classifies and targets.ndim == 1:
             return float(torch.nn.functional.cross_entropy(outputs, targets, reduction="sum"))
-        return float(self.loss_of(outputs, targets)) * len(targets)
+        return float(self.loss_of(outputs, targets)) * float(self.counted_shares(targets).sum())
+
+    def counted_shares(self, targets: Tensor) -> Tensor:
+        """The share of each sample's targets that are not padding, (b,)."""
+        from fedstrata.objective.losses import counted_share
+
+        return counted_share(targets)
 
     def mistakes(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How wrong each sample is, (b,) in [0, 1]; as `fedstrata.objective.metrics.mistakes`."""
@@ -119,7 +125,8 @@ class Objective:
             ExperimentError: When it returns no number.
         """
         if self.metric == "accuracy":
-            return 1 - float(self.mistakes(outputs, targets).double().mean())
+            wrong = self.mistakes(outputs, targets)[self.counted_shares(targets) > 0]
+            return 1 - float(wrong.double().mean())
         found = call("metric", self.metric, outputs, targets)
         try:
             return float(found)

@@ -77,10 +77,13 @@ class TunedHead:
 
 
 def tuned(problem: Problem, last: LastModels, epochs: int, trainable: Mask) -> PersonalPlans:
-    """Every client trains some tensors of its model for some epochs, and saves all tensors."""
+    """Every client trains some tensors of its model for some epochs, and saves all tensors.
+
+    A client whose tuning diverges goes on with the model that it has, and with the layers of its own in it.
+    """
     tasks = tuning_tasks(problem, last, "tuning", epochs, trainable)
     *_, end = tasks
-    tasks[end] = replace(tasks[end], save_local=problem.layout.everything)
+    tasks[end] = replace(tasks[end], save_local=problem.layout.everything, save_if_finite=True)
     report = yield last.plan(problem, tasks, last.round)
     result = report.results[end]
     starts = last.nodes[result.chosen].tolist()

@@ -153,6 +153,16 @@ def _hopkins_above_threshold(layer: str | None, values: Mapping[str, float]) -> 
 # Strata: split-half tests and hold-out comparisons.
 
 
+def _too_few_compared(layer: str | None, values: Mapping[str, float]) -> str:
+    """Return that too few members answered, or that too few of those who did have answered with each other."""
+    needed = "at least {least:.0f} are needed"
+    if values["members"] < values["least"] or "compared" not in values:  # as in earlier records
+        return _NOT_TESTED + "{members:.0f} members answered with all folds, " + needed
+    return (
+        _NOT_TESTED + "{members:.0f} members answered with all folds, of whom {compared:.0f} can be compared; " + needed
+    )
+
+
 def _gain(values: Mapping[str, float], *, gain: bool) -> str:
     sides = "two sides that differ in more than their class mixes" if "beyond_mixes" in values else "the two sides"
     groups = "{groups:.0f} groups" if values["groups"] > 2 else sides
@@ -204,6 +214,7 @@ SENTENCES: Mapping[str, str | _Words] = {
     "not_stationary": "the mean update, {mean_norm:.4g}, is not below eps1 = {eps1:.4g}",
     "members_converged": "the members have converged: the longest update, {max_norm:.4g}, is not above "
     "eps2 = {eps2:.4g}",
+    "layers_not_trained": "no member moves {layer}, which is compared, while other layers move",
     "no_stable_layer": _no_stable_layer,
     "members_agree": "the members agree: mean update / longest update, {ratio:.3f}, is not below rho = {rho:g}",
     "theorem_1_not_met": _THEOREM_1 + " is not above gamma = {gamma:.3f}",
@@ -254,8 +265,7 @@ SENTENCES: Mapping[str, str | _Words] = {
     "outliers_differ": _models_differ(_OUTLIERS_DIFFER, gain=True),
     "not_tested_too_few_samples": _NOT_TESTED + "{able:.0f} of {members:.0f} members are known to have {samples:.0f} "
     "samples, enough for {folds:.0f} folds; these are too few clients to tell apart",
-    "not_tested_too_few_answers": _NOT_TESTED + "{members:.0f} members answered with all folds, at least "
-    "{least:.0f} are needed",
+    "not_tested_too_few_answers": _too_few_compared,
     "not_tested_too_few_members": _NOT_TESTED + "{members:.0f} members, at least {least:.0f} are needed",
     "not_tested_level_out_of_reach": _NOT_TESTED + "{members:.0f} members reach p = {floor:.2g} at best, above the "
     "level {level:.2g}",
@@ -341,12 +351,13 @@ _PLAIN: Mapping[str, str] = {
     "the {samples:.0f} training samples that a test needs of each, which is too few clients.",
     "not_tested_too_few_members": "Groups were not looked for: a test needs at least {least:.0f} clients, and there "
     "are {members:.0f}.",
-    "not_tested_too_few_answers": "Groups were not looked for: a test needs answers of at least {least:.0f} clients, "
-    "and {members:.0f} answered.",
+    "not_tested_too_few_answers": "Groups were not looked for: a test needs at least {least:.0f} clients that answered "
+    "and can be compared. {members:.0f} answered.",
     "not_tested_level_out_of_reach": "Groups were not looked for: with {members:.0f} clients, even clear groups could "
     "be chance in {floor_chance} of cases, and only {level_chance} was allowed.",
     "not_stationary": "The shared model was still changing much, so no split was considered.",
     "members_converged": "Training has nearly come to rest for every client, so one model serves them all.",
+    "layers_not_trained": "Training does not change the layers that are compared, so they show no groups.",
     "members_agree": _ALIKE,
     "theorem_1_not_met": "No way to part the clients was clear enough: some on different sides changed the shared "
     "model in similar ways.",

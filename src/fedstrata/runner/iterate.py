@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.config import Experiment
-from fedstrata.core import Plan, State, Tree
+from fedstrata.core import Layout, Plan, State, Tree
+from fedstrata.data import SampleFormat
 from fedstrata.errors import InputError
 from fedstrata.models import load_row
 from fedstrata.models.trained import TrainedModel
@@ -18,8 +19,24 @@ from fedstrata.runner.progress import StatusLine
 from fedstrata.runner.result import Run, labels_by_name, network_factory
 from fedstrata.runner.rounds import PlanReply, one_thread, timed_reply
 from fedstrata.runner.run import with_baseline
-from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.steps import RunSteps, run_steps
+
+
+@dataclass(frozen=True)
+class _MadeBy:
+    """What a step needs of the run that made it. The data and the engine are not kept, as they take much memory.
+
+    Attributes:
+        experiment: The experiment.
+        names: The name of each client, (n,).
+        form: What samples look like.
+        layout: The tensors of the network.
+    """
+
+    experiment: Experiment
+    names: tuple[str, ...]
+    form: SampleFormat
+    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -35,8 +52,7 @@ class Step:
     record: Mapping[str, Any]
     state: State
     run: Run | None = None
-    _experiment: Experiment = field(repr=False, kw_only=True)
-    _setup: RunSetup = field(repr=False, kw_only=True)
+    _made_by: _MadeBy = field(repr=False, kw_only=True)
 
     @property
     def round(self) -> int:
@@ -46,7 +62,7 @@ class Step:
     @property
     def labels(self) -> dict[str, int]:
         """The tree node of each client after the round, by the client's name, as `Run.labels`."""
-        return labels_by_name(self._setup.names, self.record["labels"])
+        return labels_by_name(self._made_by.names, self.record["labels"])
 
     @property
     def tree(self) -> Tree:
@@ -66,9 +82,9 @@ class Step:
         if node not in nodes:
             known = ", ".join(map(str, nodes))
             raise InputError(f"cluster {node}: expected one of the clusters after round {self.round}, {known}")
-        form = self._setup.client_data.sample_format
-        network = network_factory(self._experiment, form)()
-        load_row(network, self._setup.server.problem.layout, self.state.models[nodes.index(node)])
+        form = self._made_by.form
+        network = network_factory(self._made_by.experiment, form)()
+        load_row(network, self._made_by.layout, self.state.models[nodes.index(node)])
         return TrainedModel(network, form)
 
 
@@ -99,9 +115,10 @@ def iterate_experiment(
     with one_thread():
         setup = build_run(experiment)
     scored = list[Step]()
+    made_by = _MadeBy(experiment, setup.names, setup.client_data.sample_format, setup.server.problem.layout)
 
     def on_round(record: Mapping[str, Any], state: State) -> None:
-        scored.append(Step(record, state, _experiment=experiment, _setup=setup))
+        scored.append(Step(record, state, _made_by=made_by))
 
     line = StatusLine(quiet)
     for choice in setup.choices:

@@ -67,6 +67,8 @@ def make_personal(
         choices: tuple[PersonalChoice, ...] = end.value
     if round == last.round:
         return None
+    tuned = setup.clients.store.savers(range(last.round, round))
+    choices = tuple(each if each.client in tuned else replace(each, epochs=0.0, share=0.0) for each in choices)
     own = replace(uses, load_local=setup.server.problem.layout.everything)
     evaluations = {CLIENT: own}
     if setup.client_data.validates:

@@ -2,8 +2,9 @@
 
 import torch
 
-from fedstrata.algorithms.shared.fold_similarity import groups_test, with_round
+from fedstrata.algorithms.shared.fold_similarity import groups_test, to_decision, with_round
 from fedstrata.core import Layout, Rows, TensorSpec
+from fedstrata.report.decisions import sentence
 
 LAYOUT = Layout((TensorSpec("head.weight", "head", "linear", (6,)),))
 
@@ -36,6 +37,25 @@ def test_groups_of_ten_clients_are_found_and_no_test_is_made_where_three_have_an
     late = with_round(LAYOUT, known, folds([0, 1, 2], seed=1))
     _, again = groups_test(LAYOUT, late, torch.Generator().manual_seed(0), level=0.05)
     assert not again.tested and again.reason == "too_few_answers"
+
+
+def test_a_test_that_is_not_made_says_how_many_answered_and_how_many_can_be_compared() -> None:
+    """Three are too few. Of ten, three have answered together with all of the seven who did so before."""
+    known = with_round(LAYOUT, None, folds(list(range(10)), seed=0))
+    late = with_round(LAYOUT, known, folds([0, 1, 2], seed=1))
+    _, few = groups_test(LAYOUT, late, torch.Generator().manual_seed(0), level=0.05)
+    decision = to_decision(few, 5, answered=3)
+    assert (decision.values["members"], decision.values["compared"]) == (3, 0)
+    assert sentence(decision.kind, None, decision.values).endswith(
+        "3 members answered with all folds, at least 4 are needed"
+    )
+    again = with_round(LAYOUT, known, folds([7, 8, 9, 10, 11], seed=1))
+    _, alone = groups_test(LAYOUT, again, torch.Generator().manual_seed(0), level=0.05)
+    decision = to_decision(alone, 5, answered=5)
+    assert (decision.values["members"], decision.values["compared"]) == (5, 3)
+    assert "5 members answered with all folds, of whom 3 can be compared; at least 4" in sentence(
+        decision.kind, None, decision.values
+    )
 
 
 def test_who_has_a_layer_that_did_not_move_takes_no_part() -> None:

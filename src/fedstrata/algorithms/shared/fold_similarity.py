@@ -136,7 +136,7 @@ def groups_test(
         kept[int((missing == missing.max()).nonzero()[-1])] = False
     if int((kept & known.fresh).sum()) < MIN_TEST_CLIENTS:
         # Too few have answered anew. The old similarities have been tested already.
-        return known.clients[kept], not_tested(int(known.fresh.sum()), level, "too_few_answers")
+        return known.clients[kept], not_tested(int((kept & known.fresh).sum()), level, "too_few_answers")
     some = known.only(kept)
     m = len(some.clients)
     mean = some.similarity.double() / some.rounds.repeat(some.folds, some.folds)
@@ -151,17 +151,21 @@ def groups_test(
     return some.clients, fold_test(mean, some.folds, generator, level, names)
 
 
-def to_decision(result: PermutationResult, round: int, confirmed: str = "groups_replicate") -> Decision:
+def to_decision(result: PermutationResult, round: int, answered: int, confirmed: str = "groups_replicate") -> Decision:
     """The decision of a test.
 
     Args:
         result: The result of the test.
         round: The round of the test.
+        answered: The number of clients that sent the updates of all folds in this round.
         confirmed: The kind of the decision if the test confirms that clients differ.
     """
     values = {"level": result.level, "floor": result.floor, "round": float(round)}
     if not result.tested:
-        members = {"members": float(len(result.proposal)), "least": float(MIN_TEST_CLIENTS)}
+        compared = float(len(result.proposal))
+        members = {"members": compared, "least": float(MIN_TEST_CLIENTS)}
+        if result.reason == "too_few_answers":
+            members = {**members, "members": float(answered), "compared": compared}
         return Decision(kind=f"not_tested_{result.reason}", values={**members, **values})
     measured = {"z": result.statistic, "contrast": result.contrast, "p": result.p}
     kind = confirmed if result.confirmed else "p_above_level"

@@ -257,7 +257,8 @@ def norm_trigger(
         layer: The layers that are compared.
 
     Returns:
-        A decision of kind `MAY_SPLIT`, "not_stationary" or "members_converged".
+        A decision of kind `MAY_SPLIT`, "not_stationary", "members_converged", or "layers_not_trained" where members
+        move, but not in the compared layers.
     """
     mean = mean_norm(problem, usable)  # LayerCFL Eq. 27
     largest = max_norm(usable.updates.take_columns(scope).values)  # LayerCFL Eq. 28
@@ -265,7 +266,9 @@ def norm_trigger(
     if mean >= eps1:
         return Decision(kind="not_stationary", layer=layer, values=values)
     if largest < eps2 or largest <= STILL:  # Updates of members that do not move have no directions to compare.
-        return Decision(kind="members_converged", layer=layer, values=values)
+        everywhere = max_norm(usable.updates.take_columns(problem.layout.conv_and_linear).values)
+        kind = "layers_not_trained" if largest <= STILL < everywhere else "members_converged"
+        return Decision(kind=kind, layer=layer, values=values)
     return Decision(kind=MAY_SPLIT, layer=layer, values=values)
 
 

@@ -134,7 +134,7 @@ def run_split_half_tests(
             evidence=evidence,
             tests=known.tests + found.tested,
             confirmed=tuple(clients.tolist()) if found.confirmed else (),
-            decision=_test_decision(found, round),
+            decision=_test_decision(found, round, len(sent[0].clients)),
         )
     if is_split_half_round(round):
         tests = [
@@ -190,11 +190,13 @@ def _participants(
     return [each for each in found if each is not None]
 
 
-def _test_decision(found: PermutationResult, round: int) -> Decision:
-    """What a test came to, as data."""
+def _test_decision(found: PermutationResult, round: int, answered: int) -> Decision:
+    """What a test came to, as data; with the number of clients that sent the updates of all folds in the round."""
     values = {"test_round": float(round), "level": found.level, "floor": found.floor}
     if not found.tested:
-        return Decision(kind="too_few_answers", values={**values, "tested_members": float(len(found.proposal))})
+        compared = len(found.proposal)
+        tested = answered if found.reason == "too_few_answers" else compared
+        return Decision(kind="too_few_answers", values={**values, "tested_members": float(tested)})
     kind = "groups_confirmed" if found.confirmed else "groups_not_confirmed"
     values = {**values, "z": found.statistic, "contrast": found.contrast, "p": found.p}
     return Decision(kind=kind, layer=found.layer, values=values)

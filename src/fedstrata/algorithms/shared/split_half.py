@@ -167,8 +167,9 @@ def _drawn(problem: Problem, node: int, clients: torch.Tensor, cohort: torch.Ten
 def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:
     """The participants of a cluster of two or three, too few for a permutation test; None of any other cluster."""
     members = (state.labels == cluster).nonzero().flatten()
-    clients = members[sizes[members] >= needed_samples(sizes[members], 2)]
-    return Participants(cluster, clients, 1) if len(clients) >= 2 and len(members) < MIN_TEST_CLIENTS else None
+    needed = needed_samples(sizes[members], 2)
+    clients = members[sizes[members] >= needed]
+    return Participants(cluster, clients, 1, needed) if len(clients) >= 2 and len(members) < MIN_TEST_CLIENTS else None
 
 
 def too_few_samples(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Decision:

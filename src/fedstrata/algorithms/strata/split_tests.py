@@ -138,6 +138,7 @@ def run_tests(
     """
     round = state.round + 1
     newcomers = state.newcomers
+    by_cluster = {each.cluster: each for each in participants}
     clusters = list(state.clusters)
     tests = list[SplitTest]()
     for cluster, sent in fold_updates(report, participants).items():
@@ -155,9 +156,18 @@ def run_tests(
             made = known.tests + test.result.tested
             clusters[cluster] = replace(known, similarity=similarity, last_test_round=round, tests=made)
         if test.result.tested or test.is_single_fold:
-            newcomers = newcomers.index_fill(0, sent[0].clients, False)
+            newcomers = newcomers.index_fill(0, sent[0].clients, False) & ~_too_small_for(state, by_cluster[cluster])
         tests.append(test)
     return replace(state, clusters=tuple(clusters), newcomers=newcomers), tests
+
+
+def _too_small_for(state: StrataState, participants: Participants) -> torch.Tensor:
+    """The members of a cluster that are known to have too few samples for its test, bool (n,).
+
+    They are newcomers no more either. No test will ask about them, and they would choose among all clusters for ever.
+    """
+    small = (state.sizes > 0) & (state.sizes < participants.samples)
+    return small & (state.labels == participants.cluster)
 
 
 def decisions_of(state: StrataState, tests: Sequence[SplitTest]) -> dict[int, Decision]:
@@ -203,10 +213,11 @@ def _test_cluster(
             alike = likeness(updates, moving.values())
             result = newcomer_test(alike, len(sound), new, generator, level, tuple(moving))
             if result.tested:
-                decision = to_decision(result, round, "newcomers_differ")
+                decision = to_decision(result, round, len(ids), "newcomers_differ")
                 return SplitTest(cluster, sound, ids, result, decision, generator, of_newcomers=True)
     clients, result = groups_test(layout, similarity, generator, level)
-    return SplitTest(cluster, sent, clients, result, to_decision(result, round), generator)
+    decision = to_decision(result, round, len(sent[0].clients))
+    return SplitTest(cluster, sent, clients, result, decision, generator)
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,7 @@ class _Round:
         self._local = dict[int, dict[int, Tensor]]()
         self._saved: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._finite: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
+        self._saves: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
         self._column_masks = dict[Mask, Tensor]()
         self._results = dict[str, Result]()
         self._ends = dict[tuple[str, int], Tensor]()
@@ -339,6 +340,8 @@ class _Round:
         if saved:
             self._all_local_tensors(client).update(saved)
             self._saved[client] |= saved
+        if task.save_if_finite:
+            self._saves[client].append(end.isfinite().all())
         if has_own_end(self._plan, name):
             self._finite[client].append(end.isfinite().all())
         if not any(task.upload):
@@ -356,11 +359,13 @@ class _Round:
         Args:
             found: The correct samples and the mean loss of everyone in `evaluated`, and then of other plans.
         """
-        flags = to_host([flag for own in self._finite.values() for flag in own], self.network.device)
-        finite = iter(map(bool, flags))
+        finite = self._all_of_each(self._finite)
+        saves = self._all_of_each(self._saves)
         for client, saved in self._saved.items():
+            if not saves[client]:
+                continue
             values = dict(zip(saved, to_host(list(saved.values()), self.network.device), strict=True))
-            if not all([next(finite) for _ in self._finite[client]]):
+            if not finite[client]:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
             self._store.write(client, self._plan.round, values)
@@ -375,6 +380,11 @@ class _Round:
             correct = torch.tensor([correct for correct, _ in own], dtype=torch.float64)
             scores[name] = Score(evaluation.clients, correct, samples, losses)
         return Report(self._results, scores, client_stats_of(self._plan, self._client_data))
+
+    def _all_of_each(self, flags: Mapping[int, Sequence[Tensor]]) -> dict[int, bool]:
+        """Whether all flags of a client are true, by client. All are fetched from the device at once."""
+        fetched = iter(map(bool, to_host([flag for own in flags.values() for flag in own], self.network.device)))
+        return {client: all([next(fetched) for _ in own]) for client, own in flags.items()}
 
     def _local_tensors(self, client: int, mask: Mask) -> dict[int, Tensor]:
         if not any(mask):

@@ -2,7 +2,7 @@
 
 from fedstrata.report.comparison.folder import read_document
 from fedstrata.report.comparison.page import build_comparison, write_comparison_page
-from fedstrata.report.comparison.schema import Difference, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.schema import Difference, Row, RunEntry, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.words import (
     COLUMNS,
     cells,
@@ -17,6 +17,7 @@ __all__ = [
     "COLUMNS",
     "Difference",
     "Row",
+    "RunEntry",
     "Statistic",
     "SweepChoice",
     "build_comparison",

@@ -1,14 +1,16 @@
 """The page of a comparison: the records of several runs in, one HTML file out that needs nothing else."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import tomli_w
 
 from fedstrata.files import replace_file
 from fedstrata.folder_lock import folder_lock
+from fedstrata.report.client_names import ClientNames
 from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
 from fedstrata.report.comparison.schema import Document, RunEntry
@@ -60,7 +62,6 @@ def _render(folder: ComparisonFolder) -> str:
     styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
     metric = document.measured
     charts = comparison_charts(folder.runs, styles, metric)
-    algorithms = {name: keys for name, keys in folder.algorithms.items() if keys}
     return render_page(
         "comparison.html",
         charts,
@@ -85,8 +86,35 @@ def _render(folder: ComparisonFolder) -> str:
         page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
         command=_command(document),
         in_memory=document.setting("data", "name").startswith(IN_MEMORY),
-        experiment=tomli_w.dumps({**document.experiment, "algorithms": algorithms}),
+        experiment=tomli_w.dumps({**document.experiment, **_tables_of_algorithms(folder)}),
     )
+
+
+def _tables_of_algorithms(folder: ComparisonFolder) -> dict[str, Any]:
+    """Return the tables of the algorithms; of a sweep one table, with what all settings have in common."""
+    algorithms = {name: dict(keys) for name, keys in folder.algorithms.items() if keys}
+    sweep = folder.document.sweep
+    if sweep is None or not sweep.grid or not algorithms:
+        return {"algorithms": algorithms}
+    first, *others = algorithms.values()
+    common = _common_keys(first, others)
+    personal = common.pop("personal", {})
+    # Keys of an algorithm that the grid names are no keys of the default one.
+    tables = {"algorithm": common if "name" in common else {}, "personal": personal}
+    return {name: keys for name, keys in tables.items() if keys}
+
+
+def _common_keys(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the keys that have the same value in all tables, and of a table in them those that do so there."""
+    found = dict[str, Any]()
+    for key, value in first.items():
+        values = [other.get(key) for other in others]
+        tables = [each for each in values if isinstance(each, Mapping)]
+        if isinstance(value, Mapping) and len(tables) == len(values):
+            found[key] = _common_keys(value, tables)
+        elif all(each == value for each in values):
+            found[key] = value
+    return found
 
 
 def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
@@ -106,20 +134,37 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         ("model", document.setting("model", "name")),
         ("rounds", str(document.experiment.get("rounds", ""))),
         ("seeds", ", ".join(map(str, document.seeds))),
-        ("attack", f"{used['attack']} by some clients, whom all figures include" if "attack" in used else ""),
+        ("grid", "" if document.sweep is None else document.sweep.grid_text),
+        ("attack", _attack_text(document, used["attack"]) if "attack" in used else ""),
         ("privacy", used.get("privacy", "")),
     ]
     return [(name, value) for name, value in found if value]
 
 
+def _attack_text(document: Document, kind: str) -> str:
+    """Return which clients attack, with what, and which figures include them."""
+    names = ClientNames(document.clients)
+    by_seed = {seed: names.listed(clients) for seed, clients in document.attackers.items()}
+    listed = list(dict.fromkeys(by_seed.values()))
+    if not listed:
+        return f"{kind} by some clients, whom all figures include"
+    if len(listed) == 1:
+        who = f"clients {listed[0]}"
+    else:
+        who = "; ".join(f"clients {clients} with seed {seed}" for seed, clients in by_seed.items())
+    return f"{kind} by {who}. All figures include them but those of honest clients"
+
+
 def _command(document: Document) -> str:
     """Return the command that makes the comparison again."""
+    seeds = ",".join(map(str, document.seeds))
     if document.sweep is not None:
-        return "fedstrata sweep experiment.toml --grid KEY=VALUE,VALUE --out again"
+        grid = document.sweep.grid or {"KEY": ("VALUE", "VALUE")}
+        swept = [word for key, values in grid.items() for word in ("--grid", f"{key}={','.join(values)}")]
+        return shlex.join(["fedstrata", "sweep", "experiment.toml", *swept, "--seeds", seeds, "--out", "again"])
     if document.jobs is None:
         given = [run.folder for run in document.runs]
     else:
-        seeds = ",".join(map(str, document.seeds))
         names = ",".join(row.algorithm for row in document.table)
         given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]
     return shlex.join(["fedstrata", "compare", *given, "--out", "again"])

@@ -1,7 +1,7 @@
 """What ``comparison.json`` holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
@@ -63,7 +63,8 @@ class Difference:
         seeds: The seeds that both have.
         values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
         margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where the seeds
-            do not differ. None where it is unknown.
+            do not differ. A client that several seeds have counts once, with the mean of its differences. None where
+            it is unknown.
         smallest: The smallest difference that can be seen where the metric is shown.
     """
 
@@ -159,11 +160,18 @@ class SweepChoice:
         label: The label of the setting; None where none could be chosen.
         value: Its metric on validation data, the mean over the clients and over the seeds.
         why: Why it was chosen, or why none was, in a sentence or two.
+        grid: The values of each key that the settings vary, as texts of TOML; none in older files.
     """
 
     label: str | None
     value: float | None
     why: str
+    grid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def grid_text(self) -> str:
+        """The grid in one line; empty where it is not known."""
+        return "; ".join(f"{key} = {', '.join(values)}" for key, values in self.grid.items())
 
 
 class Document(BaseModel):
@@ -179,6 +187,7 @@ class Document(BaseModel):
         warnings: What looks wrong with the data of the runs.
         sweep: The choice among the runs, where they are the settings of a sweep.
         metric: The metric of all runs; None in older files.
+        clients: The name of each client, by its id, (n,); empty in older files.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -192,6 +201,18 @@ class Document(BaseModel):
     warnings: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
     metric: MetricInfo | None = None
+    clients: tuple[str, ...] = ()
+
+    @property
+    def attackers(self) -> dict[int, tuple[int, ...]]:
+        """The clients that attack, by seed; without seeds of which they are not known."""
+        found = dict[int, tuple[int, ...]]()
+        for run in self.runs:
+            attack = (run.summary or {}).get("attack")
+            ids = attack.get("clients") if isinstance(attack, Mapping) else None
+            if isinstance(ids, list) and ids:
+                found.setdefault(run.seed, tuple(client for client in ids if isinstance(client, int)))
+        return found
 
     @property
     def measured(self) -> MetricInfo:

@@ -65,18 +65,25 @@ def _columns(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, Column]:
         return metric.text(number.mean, number.spread)
 
     mean_text = f"{capital(metric.name)}, the mean over the clients; {metric.scale}."
+    honest_text = f"{capital(metric.name)}, the mean over the clients that do not attack; {metric.scale}."
     worst_text = f"{capital(metric.name)} of the worst client; {metric.scale}."
     columns = {
         "acc_client": Column(metric.name, mean_text, show),
         "acc_worst": Column("worst client", worst_text, show),
+        **({"acc_honest": Column("honest clients", honest_text, show)} if _has(rows, "acc_honest") else {}),
         **_COSTS_AND_CLUSTERS,
     }
-    if any("rounds_to_target" in row.figures for row in rows):
+    if _has(rows, "rounds_to_target"):
         target_text = (
             f"First round in which the mean {metric.name} is as good as probe.target; fewer is better. A dash: "
         )
         columns["rounds_to_target"] = Column("rounds to target", f"{target_text}some seed never had it.", _with_range)
     return columns
+
+
+def _has(rows: Sequence[Row], measure: str) -> bool:
+    """Whether some row has a measure that not every table has."""
+    return any(measure in row.figures for row in rows)
 
 
 def titles(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, str]:
