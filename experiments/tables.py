@@ -25,7 +25,7 @@ from rank_picture import write_picture
 from rankings import RANKINGS
 from robustness import ROBUSTNESS
 from trust import TRUST
-from virtual_node_tables import virtual_nodes
+from virtual_node_tables import super_nodes, virtual_nodes
 
 ROOT = Path(__file__).parent.parent
 
@@ -146,6 +146,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "many_clients": many_clients,
     "gpu": gpu,
     "virtual_nodes": virtual_nodes,
+    "super_nodes": super_nodes,
     **FAULTS,
     **PROOFS,
     **RANKINGS,

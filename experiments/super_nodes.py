@@ -1,0 +1,220 @@
+"""Federations of many real SuperNodes on one machine beside fedstrata's simulator: labels, models, seconds and memory.
+
+    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6,30,100
+    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6 --start new
+
+Adds to ``experiments/results/super_nodes.json`` the numbers of nodes that it does not hold yet with so many rounds. The
+experiment is that of ``virtual_nodes.py``: 100 images of MNIST a node, in four rotations, and Strata. The federation is
+as ``fedstrata deploy init`` makes it: a SuperLink and SuperNodes with TLS, keys, a signed app and their proxies, which
+talk over 127.0.0.1. By default the programs of the nodes are forked from one process; ``forked_programs.py`` says what
+that means. With ``--start new`` each program starts as on a device. It needs Linux, which tells how processes share
+memory. ``TMPDIR=/dev/shm`` keeps the SuperLink's database in memory, as the results have it. On two cores that other
+work shares, a round of 30 nodes takes more than a minute. 100 nodes need cores of their own: where the SuperLink had
+half a core, their first round took more than five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any
+
+from forked_programs import ForkedPrograms
+from machines import Machines, free_ports, within
+from virtual_nodes import ROUNDS, experiment
+
+import fedstrata as fs
+from fedstrata.flower import deploy
+from fedstrata.flower.federation import read_federation, write_federation
+from fedstrata.flower.federation_files import FEDERATION_FILE
+
+RESULTS = Path(__file__).parent / "results" / "super_nodes.json"
+
+PATIENCE = 900.0
+"""Seconds in which all SuperNodes have to be connected, and to say which client they are."""
+
+DEADLINE = 3600.0
+"""Seconds after which a client is absent from a round."""
+
+POLL = 5.0
+"""Seconds between two questions of a SuperExec whether its SuperNode has work; Flower's own is 1."""
+
+LOOK = 30.0
+"""Seconds between two looks at the memory, which take a second with 500 processes."""
+
+LOST = re.compile(r"ERROR \S*:\s+Server error '5")
+"""What a SuperNode of Flower 1.41 says when a request for messages has failed: it asks no more, but does not end."""
+
+
+class Watch:
+    """Looks now and then at the memory of all processes, and starts SuperNodes again that ask for messages no more.
+
+    Args:
+        machines: The processes of the federation.
+        clients: The keys of the clients.
+
+    Attributes:
+        most: The largest sum so far, in bytes, with what processes share counted once (PSS).
+        processes: How many processes there were then.
+        restarts: How many SuperNodes were started again.
+    """
+
+    def __init__(self, machines: Machines, clients: list[str]) -> None:
+        """Look at nothing yet."""
+        self.most, self.processes, self.restarts = 0, 0, 0
+        self._machines, self._clients = machines, clients
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Watch:
+        """Begin to look."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK):
+            sizes = memory()
+            if sum(sizes) > self.most:
+                self.most, self.processes = sum(sizes), len(sizes)
+            for client in self._clients:
+                # What it said before its last start does not matter.
+                if LOST.search(self._machines.log(client).read_text().rpartition("Starting Flower SuperNode")[2]):
+                    self._machines.kill(client)
+                    self._machines.node(client)
+                    self.restarts += 1
+
+
+def memory() -> list[int]:
+    """The memory of each process that this one and those have started, in bytes: its own, and its share of others'."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name of a program, in brackets, may have spaces.
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    below = {os.getpid()}
+    while more := {process for process, parent in parents.items() if parent in below} - below:
+        below |= more
+    sizes = []
+    for process in below - {os.getpid()}:
+        with contextlib.suppress(OSError):
+            found = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
+            sizes.append(1024 * int(found[1]) if found else 0)
+    return sizes
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="6,30,100")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--start", choices=("forked", "new"), default="forked")
+    given = parser.parse_args()
+    # So that the processes are ended when this one is told to end.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for nodes in map(int, given.nodes.split(",")):
+        if any(each["rounds"] >= given.rounds for each in kept(nodes, given.start, same=True)):
+            continue
+        found = compared(nodes, given.rounds, given.start)
+        print(found, flush=True)
+        # Another process may have added something meanwhile.
+        others = kept(nodes, given.start, same=False)
+        whole = sorted([*others, found], key=lambda each: (each["nodes"], each["start"]))
+        RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def kept(nodes: int, start: str, *, same: bool) -> list[dict[str, Any]]:
+    """The results of a number of nodes with such a start of programs, or all others."""
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    return [each for each in found if ((each["nodes"], each["start"]) == (nodes, start)) == same]
+
+
+def compared(nodes: int, rounds: int, start: str) -> dict[str, Any]:
+    """What both came to with a number of nodes, whose programs are forked or new."""
+    keys = {**experiment(nodes), "rounds": rounds}
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        found = federated(keys, folder, nodes, start)
+        there = fs.load(folder / "flower")
+        here = fs.run(keys, folder / "own", quiet=True)
+        files = sorted((folder / "own" / "models").iterdir())
+        equal = [path.read_bytes() == (folder / "flower" / "models" / path.name).read_bytes() for path in files]
+        network = [json.loads(line) for line in (folder / "flower/network/rounds.jsonl").read_text().splitlines()]
+    labels = [one["labels"] == other["labels"] for one, other in zip(there.rounds, here.rounds, strict=True)]
+    return {
+        "nodes": nodes,
+        "start": start,
+        "rounds": len(labels),
+        "rounds_equal": sum(labels),
+        "models": len(equal),
+        "models_equal": sum(equal),
+        "clusters": here.summary["clusters"],
+        "absent": sum(len(each["absent"]) + len(each["rejected"]) for each in network),
+        "seconds": round(median(each["seconds"] for each in there.rounds), 2),
+        "seconds_own": round(median(each["seconds"] for each in here.rounds), 2),
+        "bytes_down": round(median(each["bytes_down"] for each in network)),
+        "bytes_up": round(median(each["bytes_up"] for each in network)),
+        **found,
+    }
+
+
+def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dict[str, Any]:
+    """Run an experiment on real SuperNodes, and say what memory and time that took."""
+    federation, port = folder / "federation", free_ports(2 + 2 * nodes)
+    deploy.init(federation, keys, port=port)
+    path = federation / FEDERATION_FILE
+    known = read_federation(path)
+    # With many nodes it takes minutes until all have said who they are, and until all have answered in a round.
+    write_federation(path, replace(known, wait_seconds=PATIENCE, rounds=replace(known.rounds, deadline=DEADLINE)))
+    clients = [f"site-{client}" for client in range(nodes)]
+    with ExitStack() as stack:
+        began = time.monotonic()
+        machines = stack.enter_context(Machines(federation, port))
+        machines.server()
+        if start == "forked":
+            programs = stack.enter_context(ForkedPrograms())
+            # The SuperLink is up, and has started its programs as they are.
+            machines.environment["PATH"] = f"{programs.folder}{os.pathsep}{machines.environment['PATH']}"
+            machines.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(POLL)
+        machines.register()
+        for client in clients:
+            machines.node(client)
+        if not within(PATIENCE, lambda: all("SuperNode ID" in machines.log(each).read_text() for each in clients)):
+            raise RuntimeError(f"expected {nodes} SuperNodes that are connected within {PATIENCE} seconds")
+        ready = time.monotonic() - began
+        # The programs that a SuperNode starts need some time.
+        time.sleep(LOOK)
+        idle = memory()
+        with Watch(machines, clients) as watch:
+            deploy.run_on_federation(keys, federation, folder / "flower")
+    return {
+        "seconds_start": round(ready, 1),
+        "memory_idle": sum(idle),
+        "memory": watch.most,
+        "processes_idle": len(idle),
+        "processes": watch.processes,
+        "restarts": watch.restarts,
+    }
+
+
+if __name__ == "__main__":
+    main()
