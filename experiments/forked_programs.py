@@ -54,26 +54,26 @@ IMPORTED = (
 )
 """What the programs import when they are at work."""
 
-PATIENCE = 120.0
+WAIT_SECONDS = 120.0
 """Seconds in which the fork server has to start, and its processes have to end."""
 
-TICK = 0.05
+REAP_INTERVAL = 0.05
 """Seconds between two looks for processes that have ended."""
 
 SCRIPT = """#!{python} -IS
 import marshal, os, signal, socket, sys
 
-with socket.socket(socket.AF_UNIX) as line:
-    line.connect({address!r})
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({address!r})
     request = marshal.dumps([{program!r}, sys.argv, os.getcwd(), dict(os.environ)])
-    socket.send_fds(line, [len(request).to_bytes(4, "big")], [0, 1, 2])
-    line.sendall(request)
-    process = int.from_bytes(line.recv(4), "big")
+    socket.send_fds(connection, [len(request).to_bytes(4, "big")], [0, 1, 2])
+    connection.sendall(request)
+    process = int.from_bytes(connection.recv(4), "big")
     if {program!r} in {detached!r}:
         sys.exit(0)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: os.kill(process, number))
-    status = line.recv(1)
+    status = connection.recv(1)
 sys.exit(status[0] if status else 1)
 """
 """A script that stands for a program. One that is waited for passes signals on, and ends when its process has.
@@ -93,19 +93,19 @@ class ForkedPrograms:
     def __init__(self) -> None:
         """Start nothing yet."""
         # The path of a socket must be short.
-        self._room = TemporaryDirectory(prefix="forked-", dir="/tmp")
-        self.folder = Path(self._room.name) / "bin"
+        self._scratch = TemporaryDirectory(prefix="forked-", dir="/tmp")
+        self.folder = Path(self._scratch.name) / "bin"
         self.process = 0
         self._server: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ForkedPrograms:
         """Start the fork server, and wait until it has imported all."""
-        address = Path(self._room.name) / "socket"
+        address = Path(self._scratch.name) / "socket"
         self.folder.mkdir()
         for program in PROGRAMS:
             script = self.folder / program
-            words = {"python": sys.executable, "address": str(address), "program": program, "detached": DETACHED}
-            script.write_text(SCRIPT.format(**words))
+            names = {"python": sys.executable, "address": str(address), "program": program, "detached": DETACHED}
+            script.write_text(SCRIPT.format(**names))
             script.chmod(0o700)
         command = [sys.executable, __file__, str(address)]
         # Threads that a library starts when it is imported would not be in a forked process.
@@ -115,7 +115,7 @@ class ForkedPrograms:
             command, stdin=subprocess.PIPE, env={**os.environ, **alone}, start_new_session=True
         )
         self.process = self._server.pid
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + WAIT_SECONDS
         while not address.exists():
             if self._server.poll() is not None or time.monotonic() > end:
                 self.__exit__(None, None, None)
@@ -130,8 +130,8 @@ class ForkedPrograms:
         if self._server is not None and self._server.stdin is not None:
             self._server.stdin.close()
             # It gives its processes as long as that before it kills them.
-            self._server.wait(2 * PATIENCE)
-        self._room.cleanup()
+            self._server.wait(2 * WAIT_SECONDS)
+        self._scratch.cleanup()
 
 
 class ForkServer:
@@ -160,7 +160,7 @@ class ForkServer:
             ready.register(self._listener, selectors.EVENT_READ)
             ready.register(0, selectors.EVENT_READ)
             while True:
-                found = {key.fd: key.data for key, _ in ready.select(TICK)}
+                found = {key.fd: key.data for key, _ in ready.select(REAP_INTERVAL)}
                 if 0 in found:
                     break
                 for process in filter(None, found.values()):
@@ -175,22 +175,22 @@ class ForkServer:
 
     def _fork(self, ready: selectors.BaseSelector) -> Callable[[], Any] | None:
         """Answer a request; the forked process gets what it has to run."""
-        line, _ = self._listener.accept()
-        size, files, _, _ = socket.recv_fds(line, 4, 3)
-        with line.makefile("rb") as stream:
-            name, words, folder, environment = marshal.loads(stream.read(int.from_bytes(size, "big")))
+        connection, _ = self._listener.accept()
+        size, files, _, _ = socket.recv_fds(connection, 4, 3)
+        with connection.makefile("rb") as stream:
+            name, arguments, folder, environment = marshal.loads(stream.read(int.from_bytes(size, "big")))
         process = os.fork()
         if process:
             for file in files:
                 os.close(file)
-            self._running[process] = line
+            self._running[process] = connection
             if name not in DETACHED:
-                ready.register(line, selectors.EVENT_READ, process)
+                ready.register(connection, selectors.EVENT_READ, process)
             with contextlib.suppress(OSError):
-                line.sendall(process.to_bytes(4, "big"))
+                connection.sendall(process.to_bytes(4, "big"))
             return None
         os.setsid()
-        for other in (self._listener, line, *self._running.values()):
+        for other in (self._listener, connection, *self._running.values()):
             other.close()
         for place, file in enumerate(files):
             os.dup2(file, place)
@@ -198,7 +198,7 @@ class ForkServer:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        sys.argv = words
+        sys.argv = arguments
         return self._programs[name]
 
     def _reap(self, ready: selectors.BaseSelector) -> None:
@@ -210,9 +210,9 @@ class ForkServer:
             code = os.waitstatus_to_exitcode(status)
             if self._running[process] in ready.get_map():
                 ready.unregister(self._running[process])
-            with self._running.pop(process) as line, contextlib.suppress(OSError):
+            with self._running.pop(process) as connection, contextlib.suppress(OSError):
                 # As a shell says it of a process that a signal has ended.
-                line.sendall(bytes([code if code >= 0 else 128 - code]))
+                connection.sendall(bytes([code if code >= 0 else 128 - code]))
 
     def _end(self, ready: selectors.BaseSelector) -> None:
         """End all that still runs."""
@@ -220,10 +220,10 @@ class ForkServer:
             for process in self._running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, number)
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + WAIT_SECONDS
             while self._running and time.monotonic() < end:
                 self._reap(ready)
-                time.sleep(TICK)
+                time.sleep(REAP_INTERVAL)
 
 
 def main() -> None:

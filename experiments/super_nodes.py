@@ -43,7 +43,7 @@ from fedstrata.flower.federation_files import FEDERATION_FILE
 
 RESULTS = Path(__file__).parent / "results" / "super_nodes.json"
 
-PATIENCE = 900.0
+CONNECT_SECONDS = 900.0
 """Seconds in which all SuperNodes have to be connected, and to say which client they are."""
 
 DEADLINE = 3600.0
@@ -52,7 +52,7 @@ DEADLINE = 3600.0
 POLL = 5.0
 """Seconds between two questions of a SuperExec whether its SuperNode has work; Flower's own is 1."""
 
-LOOK = 30.0
+MEMORY_INTERVAL = 30.0
 """Seconds between two looks at the memory, which take a second with 500 processes."""
 
 LOST = re.compile(r"ERROR \S*:\s+Server error '5")
@@ -92,7 +92,7 @@ class Watch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK):
+        while not self._over.wait(MEMORY_INTERVAL):
             sizes = memory()
             if sum(sizes) > self.most:
                 self.most, self.processes = sum(sizes), len(sizes)
@@ -184,7 +184,9 @@ def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dic
     path = federation / FEDERATION_FILE
     known = read_federation(path)
     # With many nodes it takes minutes until all have said who they are, and until all have answered in a round.
-    write_federation(path, replace(known, wait_seconds=PATIENCE, rounds=replace(known.rounds, deadline=DEADLINE)))
+    write_federation(
+        path, replace(known, wait_seconds=CONNECT_SECONDS, rounds=replace(known.rounds, deadline=DEADLINE))
+    )
     clients = [f"site-{client}" for client in range(nodes)]
     with ExitStack() as stack:
         began = time.monotonic()
@@ -198,11 +200,13 @@ def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dic
         machines.register()
         for client in clients:
             machines.node(client)
-        if not within(PATIENCE, lambda: all("SuperNode ID" in machines.log(each).read_text() for each in clients)):
-            raise RuntimeError(f"expected {nodes} SuperNodes that are connected within {PATIENCE} seconds")
+        if not within(
+            CONNECT_SECONDS, lambda: all("SuperNode ID" in machines.log(each).read_text() for each in clients)
+        ):
+            raise RuntimeError(f"expected {nodes} SuperNodes that are connected within {CONNECT_SECONDS} seconds")
         ready = time.monotonic() - began
         # The programs that a SuperNode starts need some time.
-        time.sleep(LOOK)
+        time.sleep(MEMORY_INTERVAL)
         idle = memory()
         with Watch(machines, clients) as watch:
             deploy.run_on_federation(keys, federation, folder / "flower")
