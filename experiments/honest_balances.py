@@ -22,8 +22,7 @@ from honest_norms import BASE, DIRICHLET, RUNS
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.algorithms.shared import one_sided_updates
-from fedstrata.algorithms.shared.one_sided_updates import balances, one_sided
+from fedstrata.algorithms.shared.one_sided_updates import balances_by_cluster, one_sided
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, validate
@@ -72,30 +71,24 @@ def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
     count = left_out = 0
     largest = 0.0
 
-    def noted(values: torch.Tensor) -> torch.Tensor:
-        nonlocal largest
-        found = balances(values)
-        largest = max(largest, float(found.abs().max()))
-        return found
-
     def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
-        nonlocal count, left_out
+        nonlocal count, largest, left_out
         result = report.results[TRAIN]
         clients = result.updates.clients
         count += len(clients)
         labels = torch.full((int(clients.max()) + 1,), -1).index_put((clients,), result.chosen)
         left_out += int(one_sided(layout, report, labels).sum())
+        for _, found in balances_by_cluster(layout, report, labels):
+            largest = max(largest, float(found.abs().max()))
         return validate(layout, plan, report, compared=compared)
 
     # The run itself is watched, nothing is changed.
     with TemporaryDirectory() as scratch:
         rounds.validate = watched  # type: ignore[attr-defined]
-        one_sided_updates.balances = noted
         try:
             fs.run(dict(keys), Path(scratch) / "run", quiet=True)
         finally:
             rounds.validate = validate  # type: ignore[attr-defined]
-            one_sided_updates.balances = balances
     return count, largest, left_out
 
 

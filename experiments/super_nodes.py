@@ -1,6 +1,7 @@
 """Federations of many real SuperNodes on one machine beside fedstrata's simulator: labels, models, seconds and memory.
 
-    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6,30,100
+    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6,100
+    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 30 --rounds 5
     FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6 --start new
 
 Adds to ``experiments/results/super_nodes.json`` the numbers of nodes that it does not hold yet with so many rounds. The
@@ -8,9 +9,7 @@ experiment is that of ``virtual_nodes.py``: 100 images of MNIST a node, in four 
 as ``fedstrata deploy init`` makes it: a SuperLink and SuperNodes with TLS, keys, a signed app and their proxies, which
 talk over 127.0.0.1. By default the programs of the nodes are forked from one process; ``forked_programs.py`` says what
 that means. With ``--start new`` each program starts as on a device. It needs Linux, which tells how processes share
-memory. ``TMPDIR=/dev/shm`` keeps the SuperLink's database in memory, as the results have it. On two cores that other
-work shares, a round of 30 nodes takes more than a minute. 100 nodes need cores of their own: where the SuperLink had
-half a core, their first round took more than five minutes.
+memory. ``TMPDIR=/dev/shm`` keeps the SuperLink's database in memory, as the results have it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any
 
+import psutil
 from forked_programs import ForkedPrograms
 from machines import Machines, free_ports, within
-from virtual_nodes import ROUNDS, experiment
+from virtual_nodes import ROUNDS, beside_simulator, experiment
 
-import fedstrata as fs
 from fedstrata.flower import deploy
 from fedstrata.flower.federation import read_federation, write_federation
 from fedstrata.flower.federation_files import FEDERATION_FILE
@@ -53,72 +51,68 @@ POLL = 5.0
 """Seconds between two questions of a SuperExec whether its SuperNode has work; Flower's own is 1."""
 
 MEMORY_INTERVAL = 30.0
-"""Seconds between two looks at the memory, which take a second with 500 processes."""
+"""Seconds between two looks at the processes."""
 
 LOST = re.compile(r"ERROR \S*:\s+Server error '5")
 """What a SuperNode of Flower 1.41 says when a request for messages has failed: it asks no more, but does not end."""
 
 
+@dataclass
 class Watch:
-    """Looks now and then at the memory of all processes, and starts SuperNodes again that ask for messages no more.
-
-    Args:
-        machines: The processes of the federation.
-        clients: The keys of the clients.
+    """What was seen of the processes while a federation ran.
 
     Attributes:
-        most: The largest sum so far, in bytes, with what processes share counted once (PSS).
+        machines: The processes of the federation.
+        clients: The keys of the clients.
+        most: The largest memory so far, in bytes, with what processes share counted once (PSS).
         processes: How many processes there were then.
         restarts: How many SuperNodes were started again.
     """
 
-    def __init__(self, machines: Machines, clients: list[str]) -> None:
-        """Look at nothing yet."""
-        self.most, self.processes, self.restarts = 0, 0, 0
-        self._machines, self._clients = machines, clients
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+    machines: Machines
+    clients: Sequence[str]
+    most: int = 0
+    processes: int = 0
+    restarts: int = 0
 
-    def __enter__(self) -> Watch:
-        """Begin to look."""
-        self._thread.start()
-        return self
+    def look(self) -> None:
+        """Look at the memory of all processes, and start SuperNodes again that ask for messages no more."""
+        sizes = memory()
+        if sum(sizes) > self.most:
+            self.most = sum(sizes)
+            self.processes = len(sizes)
+        for client in self.clients:
+            # What it said before its last start does not matter.
+            if LOST.search(self.machines.log(client).read_text().rpartition("Starting Flower SuperNode")[2]):
+                self.machines.kill(client)
+                self.machines.node(client)
+                self.restarts += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Look no more."""
-        self._over.set()
-        self._thread.join()
 
-    def _watch(self) -> None:
-        while not self._over.wait(MEMORY_INTERVAL):
-            sizes = memory()
-            if sum(sizes) > self.most:
-                self.most, self.processes = sum(sizes), len(sizes)
-            for client in self._clients:
-                # What it said before its last start does not matter.
-                if LOST.search(self._machines.log(client).read_text().rpartition("Starting Flower SuperNode")[2]):
-                    self._machines.kill(client)
-                    self._machines.node(client)
-                    self.restarts += 1
+@contextlib.contextmanager
+def repeated(look: Callable[[], None]) -> Iterator[None]:
+    """Look every `MEMORY_INTERVAL` seconds, in a thread."""
+    over = threading.Event()
+
+    def look_until_over() -> None:
+        while not over.wait(MEMORY_INTERVAL):
+            look()
+
+    thread = threading.Thread(target=look_until_over)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def memory() -> list[int]:
     """The memory of each process that this one and those have started, in bytes: its own, and its share of others'."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name of a program, in brackets, may have spaces.
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    below = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in below} - below:
-        below |= more
     sizes = []
-    for process in below - {os.getpid()}:
-        with contextlib.suppress(OSError):
-            found = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
-            sizes.append(1024 * int(found[1]) if found else 0)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            sizes.append(process.memory_full_info().pss)
     return sizes
 
 
@@ -154,27 +148,7 @@ def compared(nodes: int, rounds: int, start: str) -> dict[str, Any]:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         found = federated(keys, folder, nodes, start)
-        there = fs.load(folder / "flower")
-        here = fs.run(keys, folder / "own", quiet=True)
-        files = sorted((folder / "own" / "models").iterdir())
-        equal = [path.read_bytes() == (folder / "flower" / "models" / path.name).read_bytes() for path in files]
-        network = [json.loads(line) for line in (folder / "flower/network/rounds.jsonl").read_text().splitlines()]
-    labels = [one["labels"] == other["labels"] for one, other in zip(there.rounds, here.rounds, strict=True)]
-    return {
-        "nodes": nodes,
-        "start": start,
-        "rounds": len(labels),
-        "rounds_equal": sum(labels),
-        "models": len(equal),
-        "models_equal": sum(equal),
-        "clusters": here.summary["clusters"],
-        "absent": sum(len(each["absent"]) + len(each["rejected"]) for each in network),
-        "seconds": round(median(each["seconds"] for each in there.rounds), 2),
-        "seconds_own": round(median(each["seconds"] for each in here.rounds), 2),
-        "bytes_down": round(median(each["bytes_down"] for each in network)),
-        "bytes_up": round(median(each["bytes_up"] for each in network)),
-        **found,
-    }
+        return {"nodes": nodes, "start": start, **beside_simulator(keys, folder / "flower", folder / "own"), **found}
 
 
 def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dict[str, Any]:
@@ -208,7 +182,8 @@ def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dic
         # The programs that a SuperNode starts need some time.
         time.sleep(MEMORY_INTERVAL)
         idle = memory()
-        with Watch(machines, clients) as watch:
+        watch = Watch(machines, clients)
+        with repeated(watch.look):
             deploy.run_on_federation(keys, federation, folder / "flower")
     return {
         "seconds_start": round(ready, 1),

@@ -59,19 +59,31 @@ def compared(nodes: int) -> dict[str, Any]:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         deploy.init(folder / "federation", keys)
-        there = fs.load(simulate_federation(keys, folder / "federation", folder / "flower", workers=WORKERS))
-        here = fs.run(keys, folder / "own", quiet=True)
-        files = sorted((folder / "own" / "models").iterdir())
-        equal = [path.read_bytes() == (folder / "flower" / "models" / path.name).read_bytes() for path in files]
-        network = [json.loads(line) for line in (folder / "flower/network/rounds.jsonl").read_text().splitlines()]
+        simulate_federation(keys, folder / "federation", folder / "flower", workers=WORKERS)
+        return {"nodes": nodes, **beside_simulator(keys, folder / "flower", folder / "own")}
+
+
+def beside_simulator(keys: dict[str, Any], flower: Path, own: Path) -> dict[str, Any]:
+    """What a run of Flower came to beside the simulator's, which is made here.
+
+    Args:
+        keys: The experiment.
+        flower: The folder of the run of Flower.
+        own: The folder for the simulator's run.
+    """
+    there = fs.load(flower)
+    here = fs.run(keys, own, quiet=True)
+    files = sorted((own / "models").iterdir())
+    equal = [path.read_bytes() == (flower / "models" / path.name).read_bytes() for path in files]
+    network = [json.loads(line) for line in (flower / "network" / "rounds.jsonl").read_text().splitlines()]
     labels = [one["labels"] == other["labels"] for one, other in zip(there.rounds, here.rounds, strict=True)]
     return {
-        "nodes": nodes,
         "rounds": len(labels),
         "rounds_equal": sum(labels),
         "models": len(equal),
         "models_equal": sum(equal),
         "clusters": here.summary["clusters"],
+        "absent": sum(len(each["absent"]) + len(each["rejected"]) for each in network),
         "seconds": round(median(each["seconds"] for each in there.rounds), 2),
         "seconds_own": round(median(each["seconds"] for each in here.rounds), 2),
         "bytes_down": round(median(each["bytes_down"] for each in network)),

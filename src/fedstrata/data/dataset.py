@@ -359,6 +359,15 @@ def channel_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[tupl
     return _six_digits(mean / largest), _six_digits(std / largest)
 
 
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def finite_float32(values: np.ndarray, place: str, of: str, first_row: int = 0) -> np.ndarray:
     """Convert the numbers of some rows, (rows, ...), to float32.
 

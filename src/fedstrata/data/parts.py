@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
-from fedstrata.data.dataset import Dataset, Split
+from fedstrata.data.dataset import Dataset, Split, is_number
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import DataError, RowError, first_line
@@ -202,20 +202,12 @@ def _refuse_other_kinds(first: Part, schema: Any, part: Part, other: Any) -> Non
 def _refuse_first_text(part: Part, column: str, numbers: Part) -> None:
     """Refuse the first text that is no number in a column that holds numbers in another part."""
     for row, text in enumerate(part.column(column).tolist()):
-        if text and not _is_number(text):
+        if text and not is_number(text):
             raise RowError(
                 part.who,
                 row,
                 f"of column {column!r} holds {shown(text)}; expected a number, as of {numbers.who}; correct it",
             )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def refuse_no_rows(rows: int, place: str) -> None:

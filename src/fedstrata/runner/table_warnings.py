@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedstrata.config import Experiment
 from fedstrata.data import DATASETS, Dataset
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, looks_like_client
+from fedstrata.data.dataset import is_number
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
@@ -87,9 +88,9 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             continue
         looked_at = values[np.unique(np.linspace(0, len(values) - 1, _TEXTS).astype(np.int64))]
         texts = [text for text in looked_at.tolist() if text]
-        if not texts or sum(map(_is_number, texts)) < _NUMBERS_SHARE * len(texts):
+        if not texts or sum(map(is_number, texts)) < _NUMBERS_SHARE * len(texts):
             continue
-        others = [text for text in np.unique(values).tolist() if text and not _is_number(text)]
+        others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
         if others:
             count = int(np.isin(values, others).sum())
             are = "is no number" if count == 1 else "are no numbers"
@@ -97,14 +98,6 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
                 f"the column {name!r} is no input: {count:,} of its {len(values):,} values {are}, such as "
                 f"{shown(others[0])}. Correct them or leave these rows out, or list the features in data.inputs"
             )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _features_that_name_clients(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:

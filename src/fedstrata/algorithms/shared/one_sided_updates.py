@@ -13,6 +13,8 @@ also where the inputs of a network are all positive.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fedstrata.algorithms.shared.own_updates import own_clusters
 from fedstrata.core import TRAIN, Layout, Report, evenly_spread
 from fedstrata.lazy_torch import torch
@@ -48,19 +50,29 @@ def one_sided(layout: Layout, report: Report, labels: torch.Tensor) -> torch.Ten
     Returns:
         A bool (n,).
     """
+    found = torch.zeros(len(labels), dtype=torch.bool)
+    for clients, values in balances_by_cluster(layout, report, labels):
+        extreme = values.abs() > _LARGEST_BALANCE
+        if 2 * int(extreme.sum()) < len(clients):
+            found[clients[extreme]] = True
+    return found
+
+
+def balances_by_cluster(
+    layout: Layout, report: Report, labels: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The compared clients of each cluster, ids (m,), and the balances of their updates, (m,).
+
+    The arguments are as in `one_sided`.
+    """
     updates = report.results[TRAIN].updates
     own = own_clusters(report, labels)
     columns = layout.conv_and_linear
     values = updates.values[:, columns[evenly_spread(len(columns), _COLUMNS)]]
-    found = torch.zeros(len(labels), dtype=torch.bool)
     for cluster in own[own >= 0].unique().tolist():
         rows = (own == cluster).nonzero().flatten()
-        if len(rows) < _MIN_CLIENTS:
-            continue
-        extreme = balances(values[rows]).abs() > _LARGEST_BALANCE
-        if 2 * int(extreme.sum()) < len(rows):
-            found[updates.clients[rows[extreme]]] = True
-    return found
+        if len(rows) >= _MIN_CLIENTS:
+            yield updates.clients[rows], balances(values[rows])
 
 
 def balances(values: torch.Tensor) -> torch.Tensor:

@@ -214,14 +214,14 @@ class Strata:
         """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such."""
         state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
         # With central differential privacy, no client may decide whether another one counts.
-        compared = problem.privacy is None
+        may_compare = problem.privacy is None
         return check_updates(
             problem.layout,
             state,
             report,
             labels,
-            sign_check=self.sign_check and compared,
-            copy_check=self.copy_check and compared,
+            sign_check=self.sign_check and may_compare,
+            copy_check=self.copy_check and may_compare,
         )
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:

@@ -62,24 +62,24 @@ def check_updates(
         directions = directions.reassigned(reassigned_clients(state, labels) | (chooses & directions.doubted))
     found = _check_norms(layout, replace(state, directions=directions), report, labels, norms)
     state = found.state
-    sided = one_sided(layout, report, labels) if sign_check else nobody
-    if state.directions is not None and bool(sided.any()):
+    on_one_side = one_sided(layout, report, labels) if sign_check else nobody
+    if state.directions is not None and bool(on_one_side.any()):
         # Nobody else is to choose a cluster that they come to have for themselves.
-        state = replace(state, directions=state.directions.doubting(sided.nonzero().flatten()))
-    copies = copied(report, labels, state.left_out | sided) if copy_check else nobody
+        state = replace(state, directions=state.directions.doubting(on_one_side.nonzero().flatten()))
+    copies = copied(report, labels, state.left_out | on_one_side) if copy_check else nobody
     # Of what does not count, nothing is told but the reason.
     events = {
         "reversed": nobody if directions is None else directions.left_out,
         **found.who,
-        "clipped": found.who.get("clipped", nobody) & ~copies & ~sided,
-        "one_sided": sided & ~state.left_out,
-        "copied": copies & ~sided & ~state.left_out,
+        "clipped": found.who.get("clipped", nobody) & ~copies & ~on_one_side,
+        "one_sided": on_one_side & ~state.left_out,
+        "copied": copies & ~on_one_side & ~state.left_out,
     }
     told = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in events.items())
     return CheckedUpdates(
         state=state,
         report=found.report,
-        counted=_without(found.counted, state.left_out | sided | copies),
+        counted=_without(found.counted, state.left_out | on_one_side | copies),
         events=tuple(event for event in told if event["clients"]),
     )
 
@@ -107,10 +107,10 @@ def _check_norms(
     """Find the clients whose updates are much longer, if norms are checked.
 
     Args:
-        layout: As in `check_updates`, and so are the next three.
-        state: Here with what is now known of directions.
+        layout: The layout of the network.
+        state: The state before the round, with what is now known of directions.
         report: The report of the round.
-        labels: The cluster of each client.
+        labels: The cluster of each client in this round, (n,).
         norms: The norms of the updates of the round, (m,).
     """
     if state.norms is None:
