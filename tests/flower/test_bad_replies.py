@@ -43,13 +43,13 @@ def record(message: Message, name: str) -> ConfigRecord:
 
 
 def tensor(message: Message, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    update = message.content.array_records["update-train.arrays"]
-    update["linear1.weight"] = Array(change(update["linear1.weight"].numpy().copy()))
+    updates = message.content.array_records["updates.arrays"]
+    updates["train"] = Array(change(updates["train"].numpy().copy()))
 
 
 def first(value: float) -> Callable[[np.ndarray], np.ndarray]:
     def change(values: np.ndarray) -> np.ndarray:
-        values[0, 0] = value
+        values[0] = value
         return values
 
     return change
@@ -60,13 +60,13 @@ def put(name: str, key: str, value: Any) -> Spoil:
 
 
 def without(message: Message) -> None:
-    del message.content["update-train.arrays"]["linear2.bias"]
+    del message.content["updates.arrays"]["train"]
 
 
 def as_bytes(data: bytes) -> Spoil:
     def spoil(message: Message) -> None:
-        update = message.content.array_records["update-train.arrays"]
-        update["linear1.weight"] = Array("float32", (8, 64), "numpy.ndarray", data)
+        updates = message.content.array_records["updates.arrays"]
+        updates["train"] = Array("float32", (610,), "numpy.ndarray", data)
 
     return spoil
 
@@ -78,33 +78,33 @@ def pickled() -> bytes:
 
 
 SPOILT: dict[str, tuple[Spoil, str]] = {
-    "shape": (lambda m: tensor(m, lambda w: w[:-1]), "expected linear1.weight to be torch.float32 (8, 64), found"),
-    "type": (lambda m: tensor(m, lambda w: w.astype("float64")), "expected linear1.weight to be torch.float32"),
-    "missing layer": (without, "expected the tensor linear2.bias, found none of that name"),
-    "pickled": (as_bytes(pickled()), "expected linear1.weight to be an array of numbers"),
-    "no archive": (as_bytes(b"PK\x03\x04 and nothing"), "expected linear1.weight to be an array of numbers"),
+    "shape": (lambda m: tensor(m, lambda w: w[:-1]), "expected updates.train to be torch.float32 (610,), found"),
+    "type": (lambda m: tensor(m, lambda w: w.astype("float64")), "expected updates.train to be torch.float32"),
+    "no array": (without, "expected the array updates.train, found none of that name"),
+    "pickled": (as_bytes(pickled()), "expected updates.train to be an array of numbers"),
+    "no archive": (as_bytes(b"PK\x03\x04 and nothing"), "expected updates.train to be an array of numbers"),
     "a long story": (
         put("result-train", "size", "x" * 9999),
         "expected texts of at most 1000 characters, found size with more",
     ),
-    "no update": (lambda m: m.content.pop("update-train.arrays"), "expected the tensor linear1.bias"),
+    "no update": (lambda m: m.content.pop("updates.arrays"), "expected the array updates.train"),
     "extra": (
         lambda m: m.content.__setitem__("more.settings", ConfigRecord({"a": 1})),
         "expected no part more: it was not asked for",
     ),
     "a line of its own": (
-        lambda m: m.content.array_records["update-train.arrays"].__setitem__(
+        lambda m: m.content.array_records["updates.arrays"].__setitem__(
             "x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))
         ),
-        "expected no tensor x [2Jround 3: client: it was not asked for",
+        "expected no array updates.x [2Jround 3: client: it was not asked for",
     ),
     "arrays in the place of a record": (
         lambda m: m.content.__setitem__("score-client.settings", ArrayRecord({"a": Array(np.zeros(1, "float32"))})),
         "expected no part score-client: it was not asked for",
     ),
     "a record in the place of arrays": (
-        lambda m: m.content.__setitem__("update-train.arrays", ConfigRecord({"a": 1})),
-        "expected no part update-train: it was not asked for",
+        lambda m: m.content.__setitem__("updates.arrays", ConfigRecord({"a": 1})),
+        "expected no part updates: it was not asked for",
     ),
     "more records": (
         lambda m: m.content.update({f"{i}.settings": ConfigRecord({"a": 1}) for i in range(1000)}),
@@ -121,10 +121,8 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a long list": (put("reply", "stored", [0] * 1000), "expected stored to have at most 4 values, found 1000"),
     "a long key": (put("reply", "x" * 2000, 1), "expected texts of at most 1000 characters, found xxx"),
     "another format": (
-        lambda m: m.content.array_records["update-train.arrays"].__setitem__(
-            "linear1.weight", Array("float32", (8, 64), "raw", b"0")
-        ),
-        "expected linear1.weight to be an array of numbers: its format is raw",
+        lambda m: m.content.array_records["updates.arrays"].__setitem__("train", Array("float32", (610,), "raw", b"0")),
+        "expected updates.train to be an array of numbers: its format is raw",
     ),
     "negative samples": (put("result-train", "size", -5), "to be of 1 to 32 samples, found -5"),
     "too many samples": (put("result-train", "size", 33), "to be of 1 to 32 samples, found 33"),
@@ -148,7 +146,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     ),
     "a fact": (
         lambda m: m.content.array_records["client_stats.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
-        "expected entropy to be torch.float32 (1,), found torch.float32 (2,)",
+        "expected client_stats.entropy to be torch.float32 (1,), found torch.float32 (2,)",
     ),
 }
 
@@ -288,9 +286,7 @@ def test_a_reply_that_is_too_large_takes_no_memory(here: Federation, what: str) 
     finally:
         tracemalloc.stop()
     assert most < 16 * 2**20
-    assert len(here.lines) == 1 and here.lines[0].startswith(
-        "round 2: client 2 is rejected: expected linear1.weight to"
-    )
+    assert len(here.lines) == 1 and here.lines[0].startswith("round 2: client 2 is rejected: expected updates.train to")
 
 
 def test_what_a_device_cannot_do_is_told_in_its_words(here: Federation, tmp_path: Path) -> None:

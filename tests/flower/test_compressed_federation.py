@@ -151,11 +151,23 @@ SPOILT: dict[str, tuple[str, Spoil, str]] = {
         "expected ascending indices of 0 to 609, found others",
     ),
     "an index twice": ("top_k", put("indices", [0, *range(60)], "int32"), "expected ascending indices"),
-    "more numbers": ("top_k", put("values", [0.0] * 62, "float32"), r"expected values to be torch\.float32 \(61,\)"),
-    "another type": ("top_k", put("indices", range(61), "int64"), r"expected indices to be torch\.int32 \(61,\)"),
+    "more numbers": (
+        "top_k",
+        put("values", [0.0] * 62, "float32"),
+        r"expected compressed-train\.values to be torch\.float32 \(61,\)",
+    ),
+    "another type": (
+        "top_k",
+        put("indices", range(61), "int64"),
+        r"expected compressed-train\.indices to be torch\.int32 \(61,\)",
+    ),
     "no indices": ("top_k", lambda arrays: arrays.pop("indices"), "expected the array indices, found none"),
     "a negative scale": ("int8", put("scales", [-1.0] * 4, "float32"), "expected scales of at least 0"),
-    "an array of its own": ("int8", put("more", [0], "int8"), "expected no tensor more: it was not asked for"),
+    "an array of its own": (
+        "int8",
+        put("more", [0], "int8"),
+        r"expected no array compressed-train\.more: it was not asked for",
+    ),
 }
 
 

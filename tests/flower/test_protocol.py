@@ -27,7 +27,7 @@ from fedstrata.core import (
 )
 from fedstrata.data import ReadOptions
 from fedstrata.errors import InputError
-from fedstrata.flower.payload import Payload, Schema, decode, encode
+from fedstrata.flower.payload import Payload, Schema, decode, encode, row_of_values, values_of_row
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply, write_reply
 from fedstrata.flower.requests import Request, needed_tensors, read_request, request_for, write_request
 from fedstrata.flower.run_config import RunConfig, Samples, read_run_config, write_run_config
@@ -279,9 +279,9 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: s.pop("request"), "expected the record request, found evaluation-client, model-0, task-train"),
+        (lambda s: s.pop("request"), "expected the record request, found evaluation-client, task-train"),
         (lambda s: s["request"].update(round="1"), "expected round to be of type int, found '1'"),
-        (lambda s: s["request"].update(models=[0, 1]), "expected the record model-1"),
+        (lambda s: s["request"].update(models=[0, 1]), "expected sent to have 4 values for each of 2 models, found 4"),
         (lambda s: s["task-train"].update(trainable=[4]), r"expected trainable to be a list of bool, found \[4\]"),
         (lambda s: s["task-train"].update(candidates=[7]), "a candidate is model 7, but the plan carries 1"),
         (
@@ -301,13 +301,31 @@ def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> No
         read_request(Payload(settings, payload.arrays), LAYOUT)
 
 
-def test_a_tensor_that_was_not_asked_for_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ({}, "expected the array models.0, found none of that name"),
+        ({"0": torch.ones(LAYOUT.p - 1)}, r"expected models.0 to be torch.float32 \(\d+,\), found"),
+        ({"0": torch.ones(LAYOUT.p, dtype=torch.float64)}, "expected models.0 to be torch.float32"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused(models: dict[str, torch.Tensor], message: str) -> None:
     task = whole_fit()
     plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
     payload = write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT)
-    arrays = {"model-0": {**payload.arrays["model-0"], "more": torch.ones(1)}}
-    with pytest.raises(InputError, match="expected no tensor more: it was not asked for"):
-        read_request(Payload(payload.records, arrays), LAYOUT)
+    with pytest.raises(InputError, match=message):
+        read_request(Payload(payload.records, {"models": models}), LAYOUT)
+
+
+def test_the_tensors_of_a_mask_travel_one_after_the_other() -> None:
+    row = torch.arange(float(LAYOUT.p))
+    first, *_, last = LAYOUT.spans
+    mask = tuple(span in (first, last) for span in LAYOUT.spans)
+    values = values_of_row(row, mask, LAYOUT)
+    assert values.tolist() == [*row[first].tolist(), *row[last].tolist()]
+    back = row_of_values("models", "0", Payload({}, {"models": {"0": values}}), mask, LAYOUT)
+    assert back[first].equal(row[first]) and back[last].equal(row[last])
+    assert not back[first.stop : last.start].any()
 
 
 @dataclass(frozen=True)

@@ -191,12 +191,12 @@ def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) ->
 
 
 def test_the_bytes_on_the_wire_are_told_beside_those_that_the_plan_derives(here: Here, tmp_path: Path) -> None:
-    """Beside the tensors there are 128 bytes of header for each, and the settings."""
+    """Beside the model there are 128 bytes of header for its array, and the settings."""
     driven(*here, tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
     (derived,) = records(tmp_path / "run")
     first, closing = map(json.loads, (tmp_path / "run/network/rounds.jsonl").read_text().splitlines())
-    assert derived["bytes_up"] + 6 * 4 * 128 < first["bytes_up"] < derived["bytes_up"] + 6 * (4 * 128 + 1000)
-    assert derived["bytes_down"] + 6 * 4 * 128 < first["bytes_down"] < derived["bytes_down"] + 6 * (4 * 128 + 2000)
+    assert derived["bytes_up"] + 6 * 128 < first["bytes_up"] < derived["bytes_up"] + 6 * (128 + 1000)
+    assert derived["bytes_down"] + 6 * 128 < first["bytes_down"] < derived["bytes_down"] + 6 * (128 + 2000)
     assert first["absent"] == {} and closing["bytes_up"] < 6 * 1000 < closing["bytes_down"]
 
 
@@ -421,7 +421,7 @@ def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
 
     def enlarge(message: Message, reply: Message) -> list[Message]:
         if from_node_2(message):
-            update = reply.content.array_records["update-train.arrays"]
+            update = reply.content.array_records["updates.arrays"]
             for name, array in update.items():
                 update[name] = Array(np.full_like(array.numpy(), value))
         return [reply]

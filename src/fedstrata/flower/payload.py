@@ -233,32 +233,52 @@ OPTIONAL_FLOAT_ROW = Codec(
 """A tensor of numbers with one row, (1, c) float32, or None."""
 
 
-def tensors_of_row(row: Tensor, mask: Mask, layout: Layout) -> dict[str, Tensor]:
-    """Cut the tensors of a mask out of a row (p,), by name and each in its shape."""
-    parts = zip(layout.tensors, layout.spans, mask, strict=True)
-    return {spec.name: row[span].reshape(spec.shape) for spec, span, inside in parts if inside}
+def values_of_row(row: Tensor, mask: Mask, layout: Layout) -> Tensor:
+    """Cut the tensors of a mask out of a row (p,), one after the other, (d,).
+
+    They travel as one array: Flower stores and fetches every array by requests of its own.
+    """
+    if mask == layout.everything:
+        return row
+    return torch.cat([row.new_empty(0), *(row[span] for span in _spans(mask, layout))])
 
 
-def row_of_tensors(tensors: Mapping[str, Tensor], mask: Mask, layout: Layout) -> Tensor:
-    """Put the tensors of a mask into a row (p,), zero elsewhere.
+def row_of_values(group: str, name: str, payload: Payload, mask: Mask, layout: Layout) -> Tensor:
+    """Put the array that `values_of_row` made of a row into a row (p,), zero elsewhere.
+
+    Args:
+        group: The group of the array.
+        name: Its name.
+        payload: The payload, which has no such array where the mask is empty.
+        mask: The tensors in it.
+        layout: The layout of the network.
 
     Raises:
-        InputError: When one is missing, was not asked for, or has another shape or type.
+        InputError: When it is missing, or has another shape or type.
     """
-    wanted = {spec.name for spec, inside in zip(layout.tensors, mask, strict=True) if inside}
-    if missing := sorted(wanted - set(tensors)):
-        raise InputError(f"expected the tensor {missing[0]}, found none of that name")
-    if strange := sorted(set(tensors) - wanted):
-        raise InputError(f"expected no tensor {strange[0]}: it was not asked for")
     row = torch.zeros(layout.p)
-    for spec, span in zip(layout.tensors, layout.spans, strict=True):
-        if spec.name in wanted:
-            values = tensors[spec.name]
-            if values.dtype != row.dtype or tuple(values.shape) != spec.shape:
-                found = f"{values.dtype} {tuple(values.shape)}"
-                raise InputError(f"expected {spec.name} to be {row.dtype} {spec.shape}, found {found}")
-            row[span] = values.reshape(-1)
+    if not any(mask):
+        return row
+    values = payload.arrays.get(group, {}).get(name)
+    if values is None:
+        raise InputError(f"expected the array {group}.{name}, found none of that name")
+    shape = (width_of(mask, layout),)
+    if values.dtype != row.dtype or tuple(values.shape) != shape:
+        found = f"{values.dtype} {tuple(values.shape)}"
+        raise InputError(f"expected {group}.{name} to be {row.dtype} {shape}, found {found}")
+    spans = _spans(mask, layout)
+    for span, part in zip(spans, values.split([span.stop - span.start for span in spans]), strict=True):
+        row[span] = part
     return row
+
+
+def width_of(mask: Mask, layout: Layout) -> int:
+    """Count the numbers in the tensors of a mask."""
+    return sum(span.stop - span.start for span in _spans(mask, layout))
+
+
+def _spans(mask: Mask, layout: Layout) -> list[slice]:
+    return [span for span, inside in zip(layout.spans, mask, strict=True) if inside]
 
 
 @dataclass(frozen=True)
@@ -337,17 +357,17 @@ class ExpectedReply:
                 raise InputError(f"expected no part {short}: it was not asked for")
         for record in content.config_records.values():
             _refuse_long_values(record, self.longest)
-        for name, group in content.array_records.items():
-            forms = self.arrays[name.removesuffix(".arrays")]
-            for key, array in group.items():
-                if key not in forms:
-                    raise InputError(f"expected no tensor {key}: it was not asked for")
+        for name, arrays in content.array_records.items():
+            group = name.removesuffix(".arrays")
+            for key, array in arrays.items():
+                if key not in self.arrays[group]:
+                    raise InputError(f"expected no array {group}.{key}: it was not asked for")
                 # The header says what numpy would make room for.
-                shape, dtype, _ = _array_header(key, array)
-                expected = forms[key]
+                shape, dtype, _ = _array_header(f"{group}.{key}", array)
+                expected = self.arrays[group][key]
                 if dtype != np.dtype(expected.dtype) or shape != expected.shape:
                     wanted = f"torch.{expected.dtype} {expected.shape}"
-                    raise InputError(f"expected {key} to be {wanted}, found torch.{dtype} {shape}")
+                    raise InputError(f"expected {group}.{key} to be {wanted}, found torch.{dtype} {shape}")
 
 
 def _refuse_long_values(record: ConfigRecord, longest: int) -> None:
@@ -392,10 +412,10 @@ def decode(content: RecordDict, expected: ExpectedReply | None = None) -> Payloa
     records: dict[str, Any] = {
         name.removesuffix(".settings"): dict(record) for name, record in content.config_records.items()
     }
-    arrays = {
-        name.removesuffix(".arrays"): {key: _tensor(key, array) for key, array in group.items()}
-        for name, group in content.array_records.items()
-    }
+    arrays = dict[str, dict[str, Tensor]]()
+    for name, found in content.array_records.items():
+        group = name.removesuffix(".arrays")
+        arrays[group] = {key: _tensor(f"{group}.{key}", array) for key, array in found.items()}
     return Payload(records, arrays)
 
 

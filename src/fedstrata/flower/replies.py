@@ -24,8 +24,9 @@ from fedstrata.flower.payload import (
     Payload,
     Schema,
     ValueRecord,
-    row_of_tensors,
-    tensors_of_row,
+    row_of_values,
+    values_of_row,
+    width_of,
 )
 from fedstrata.flower.requests import Request
 
@@ -86,6 +87,9 @@ class _ResultRecord:
     losses: tuple[float, ...]
 
 
+_UPDATES = "updates"
+"""The group of the updates in a reply that are not compressed, by task."""
+
 NOTHING_PACKED: Mapping[str, Packed] = MappingProxyType({})
 """The compressed updates of a client that does not compress them."""
 
@@ -120,16 +124,19 @@ def write_reply(
     head = _ReplyHead(run, request.plan.round, request.client, reply.stored, reply.not_finite)
     records: dict[str, ValueRecord] = {"reply": _REPLY_HEAD.write(head)}
     arrays = dict[str, Mapping[str, Tensor]]()
+    updates = dict[str, Tensor]()
     for name, result in reply.report.results.items():
         upload = _sent_as_they_are(request.plan.tasks[name], compression)
         if len(result.sizes):
             losses = tuple(result.losses[0].tolist())
             records[f"result-{name}"] = _RESULT.write(_ResultRecord(int(result.chosen), int(result.sizes), losses))
             if any(upload):
-                arrays[f"update-{name}"] = tensors_of_row(result.updates.values[0], upload, layout)
+                updates[name] = values_of_row(result.updates.values[0], upload, layout)
             if name in packed:
                 arrays[f"compressed-{name}"] = packed[name]
     records |= {f"score-{name}": _SCORE.write(score) for name, score in reply.report.scores.items()}
+    if updates:
+        arrays[_UPDATES] = updates
     if reply.report.client_stats:
         arrays["client_stats"] = {name: rows.values[0] for name, rows in reply.report.client_stats.items()}
     return Payload(records, arrays)
@@ -145,10 +152,11 @@ def expected_reply(
 ) -> ExpectedReply:
     """Say what the reply to a request may hold, with the size of each statistic that it asks for."""
     plan = request.plan
-    arrays: dict[str, dict[str, ArrayForm]] = {}
+    arrays: dict[str, dict[str, ArrayForm]] = {_UPDATES: {}}
     for name, task in plan.tasks.items():
-        sent = zip(layout.tensors, _sent_as_they_are(task, compression), strict=True)
-        arrays[f"update-{name}"] = {spec.name: ArrayForm(spec.shape) for spec, inside in sent if inside}
+        upload = _sent_as_they_are(task, compression)
+        if any(upload):
+            arrays[_UPDATES][name] = ArrayForm((width_of(upload, layout),))
         if compression is not None:
             forms = compression.forms(task).items()
             arrays[f"compressed-{name}"] = {part: ArrayForm(*form) for part, form in forms}
@@ -217,7 +225,7 @@ def _read_result(
             f"expected result {name} to have {width} {task.selection_metric}, each of {least:g} to {most:g}, "
             f"found {list(found.losses)}"
         )
-    row = row_of_tensors(payload.arrays.get(f"update-{name}", {}), _sent_as_they_are(task, compression), layout)
+    row = row_of_values(_UPDATES, name, payload, _sent_as_they_are(task, compression), layout)
     if compression is not None and any(compression.mask(task)):
         row[layout.columns(compression.mask(task))] = _unpacked(payload, name, task, compression)
     # Numbers that are not finite are taken: as in a simulation, the server rejects the client and says so.

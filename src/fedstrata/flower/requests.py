@@ -6,25 +6,24 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
-from torch import Tensor
 
 from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan
 from fedstrata.errors import ContractError, InputError
 from fedstrata.flower.payload import (
     ID_ROW,
-    MASK,
     ONE_INT,
     OPTIONAL_FLOAT_ROW,
     OPTIONAL_IDS,
     Payload,
     Schema,
     ValueRecord,
-    row_of_tensors,
-    tensors_of_row,
+    row_of_values,
+    values_of_row,
 )
 from fedstrata.privacy.secure_sum import without_update
 
@@ -124,7 +123,7 @@ _EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
 
 @dataclass(frozen=True)
 class _RequestHead:
-    """The plain values of a request and its plan, with the names of its parts."""
+    """The plain values of a request and its plan, with the names of its parts. `sent` has those of all models."""
 
     client: int
     round: int
@@ -134,10 +133,14 @@ class _RequestHead:
     evaluations: tuple[str, ...]
     client_stats: tuple[str, ...]
     models: tuple[int, ...]
+    sent: Mask
     counted: tuple[int, ...]
 
 
 _REQUEST_HEAD = Schema(_RequestHead)
+
+_MODELS = "models"
+"""The group of the models in a request, by their places in it."""
 
 
 def write_request(request: Request, layout: Layout) -> Payload:
@@ -152,16 +155,15 @@ def write_request(request: Request, layout: Layout) -> Payload:
         evaluations=tuple(plan.evaluations),
         client_stats=tuple(plan.client_stats),
         models=request.models,
+        sent=tuple(chain.from_iterable(request.sent)),
         counted=request.counted,
     )
     records: dict[str, ValueRecord] = {"request": _REQUEST_HEAD.write(head)}
     records |= {f"task-{name}": _TASK.write(task) for name, task in plan.tasks.items()}
     records |= {f"evaluation-{name}": _EVALUATION.write(each) for name, each in plan.evaluations.items()}
-    arrays = dict[str, Mapping[str, Tensor]]()
-    for place, (row, sent) in enumerate(zip(plan.models, request.sent, strict=True)):
-        records[f"model-{place}"] = {"sent": list(sent)}
-        arrays[f"model-{place}"] = tensors_of_row(row, sent, layout)
-    return Payload(records, arrays)
+    parts = enumerate(zip(plan.models, request.sent, strict=True))
+    models = {str(place): values_of_row(row, sent, layout) for place, (row, sent) in parts if any(sent)}
+    return Payload(records, {_MODELS: models} if models else {})
 
 
 def read_request(payload: Payload, layout: Layout) -> Request:
@@ -171,11 +173,15 @@ def read_request(payload: Payload, layout: Layout) -> Request:
         InputError: When it is none.
     """
     head = _REQUEST_HEAD.read(payload.record("request"))
-    sent = list[Mask]()
+    count = len(layout.tensors)
+    if len(head.sent) != count * len(head.models):
+        raise InputError(
+            f"expected sent to have {count} values for each of {len(head.models)} models, found {len(head.sent)}"
+        )
+    sent = tuple(head.sent[count * place :][:count] for place in range(len(head.models)))
     rows = torch.zeros(len(head.models), layout.p)
-    for place in range(len(head.models)):
-        sent.append(MASK.read("sent", payload.record(f"model-{place}").get("sent")))
-        rows[place] = row_of_tensors(payload.arrays.get(f"model-{place}", {}), sent[place], layout)
+    for place, mask in enumerate(sent):
+        rows[place] = row_of_values(_MODELS, str(place), payload, mask, layout)
     try:
         plan = Plan(
             round=head.round,
@@ -188,4 +194,4 @@ def read_request(payload: Payload, layout: Layout) -> Request:
         )
     except ContractError as error:
         raise InputError(str(error)) from None
-    return Request(head.client, plan, head.models, tuple(sent), head.counted)
+    return Request(head.client, plan, head.models, sent, head.counted)
