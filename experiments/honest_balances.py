@@ -23,6 +23,7 @@ from small_runs import merged
 
 import fedstrata as fs
 from fedstrata.algorithms.shared.one_sided_updates import balances_by_cluster, one_sided
+from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, validate
@@ -77,9 +78,10 @@ def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
         clients = result.updates.clients
         count += len(clients)
         labels = torch.full((int(clients.max()) + 1,), -1).index_put((clients,), result.chosen)
-        left_out += int(one_sided(layout, report, labels).sum())
-        for _, found in balances_by_cluster(layout, report, labels):
-            largest = max(largest, float(found.abs().max()))
+        updates = compared_updates(layout, report, labels)
+        left_out += len(one_sided(updates))
+        for _, found in balances_by_cluster(updates):
+            largest = max(largest, float(abs(found).max()))
         return validate(layout, plan, report, compared=compared)
 
     # The run itself is watched, nothing is changed.

@@ -20,7 +20,8 @@ import torch
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.algorithms.shared.norms import no_norms, update_norms, with_norms
+from fedstrata.algorithms.shared.norms import no_norms, with_norms
+from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, measure_norms, validate
@@ -96,7 +97,7 @@ def look(name: str) -> tuple[float, int, float, int, int]:
             largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
         result = report.results[TRAIN]
         labels = torch.full(history.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
-        norms = update_norms(layout, report)
+        norms = compared_updates(layout, report, labels).norms
         history = with_norms(history, norms, report, labels, torch.zeros_like(history.drifted))
         mean = max(mean, float(history.means.max().exp()))
         left_out += int(history.left_out.sum())

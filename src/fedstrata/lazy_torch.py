@@ -14,6 +14,8 @@ else:
         def __getattr__(self, name: str) -> Any:
             import torch
 
-            return getattr(torch, name)
+            found = getattr(torch, name)
+            setattr(self, name, found)  # the next look finds it at once
+            return found
 
     torch = _Torch()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -309,9 +310,9 @@ def _limits(
         if others.sum() < _MIN_NORMS:
             continue
         logs = np.log(values[others])
-        center = np.median(logs)
-        deviation = _MAD_TO_DEVIATION * np.median(np.abs(logs - center))
-        more_samples = np.maximum(sizes[members] / np.median(sizes[others]), 1.0)
+        center = median(logs.tolist())
+        deviation = _MAD_TO_DEVIATION * median(np.abs(logs - center).tolist())
+        more_samples = np.maximum(sizes[members] / median(sizes[others].tolist()), 1.0)
         # The spread of attackers' norms has no bound; its exponential would overflow.
         by_spread = np.exp(np.minimum(_Z_SCORE * deviation, math.log(_MAX_FACTOR)))
         allowed = np.minimum(np.maximum(_FACTOR * more_samples, by_spread), _MAX_FACTOR)
@@ -393,7 +394,9 @@ def _unusable(state: State, layout: Layout) -> list[int]:
         unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1)
     if unusable.any():
         return state.nodes[unusable].tolist()
-    for tensor in _tensors(state):
+    # The tree has none, and the models are known.
+    others = [getattr(state, field.name) for field in fields(state) if field.name not in ("models", "tree")]
+    for tensor in _tensors(tuple(others)):
         rows = tensor.ndim in (1, 2) and tensor.shape[-1] == p and tensor.is_floating_point()
         if rows and not (_norms(tensor.reshape(-1, p), [slice(0, p)]) <= LARGEST_NORM).all():
             return state.nodes.tolist()
@@ -401,18 +404,19 @@ def _unusable(state: State, layout: Layout) -> list[int]:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in a state."""
+    """All tensors in a part of a state that is none itself."""
     parts: Iterable[Any] = ()
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif is_dataclass(value):
+    if is_dataclass(value):
         parts = [getattr(value, field.name) for field in fields(value)]
     elif isinstance(value, Mapping):
         parts = value.values()
     elif isinstance(value, tuple):
         parts = value
     for part in parts:
-        yield from _tensors(part)
+        if isinstance(part, torch.Tensor):
+            yield part
+        elif not isinstance(part, int | float | str | None):
+            yield from _tensors(part)
 
 
 def _node_before(before: State, after: State, node: int) -> int:

@@ -3,7 +3,8 @@
 import torch
 
 from fedstrata.algorithms.shared.copied_updates import copied
-from fedstrata.core import TRAIN, Report, Result, Rows
+from fedstrata.algorithms.shared.own_updates import compared_updates
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 
 def copies(
@@ -21,7 +22,9 @@ def copies(
     result = Result(Rows(clients, torch.tensor(updates)), trained, torch.ones(m), torch.zeros(m, 1))
     out = torch.zeros(len(labels), dtype=torch.bool)
     out[left_out or []] = True
-    found: list[int] = copied(Report({TRAIN: result}), known, out).nonzero().flatten().tolist()
+    layout = Layout((TensorSpec("head.weight", "head", "linear", (len(updates[0]),)),))
+    compared = compared_updates(layout, Report({TRAIN: result}), known)
+    found: list[int] = copied(compared, out).nonzero().flatten().tolist()
     return found
 
 
@@ -91,5 +94,7 @@ def test_two_pairs_of_equal_norm_are_told_apart() -> None:
 def test_nobody_answers() -> None:
     nobody = torch.tensor([], dtype=torch.int64)
     result = Result(Rows(nobody, torch.zeros(0, 2)), nobody, torch.zeros(0), torch.zeros(0, 1))
-    found = copied(Report({TRAIN: result}), torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.bool))
+    layout = Layout((TensorSpec("head.weight", "head", "linear", (2,)),))
+    compared = compared_updates(layout, Report({TRAIN: result}), torch.zeros(3, dtype=torch.int64))
+    found = copied(compared, torch.zeros(3, dtype=torch.bool))
     assert found.tolist() == [False] * 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedstrata.algorithms.shared.directions import DirectionHistory, no_directions, with_directions
-from fedstrata.algorithms.shared.norms import update_norms
+from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 ALL = torch.zeros(5, dtype=torch.int64)
@@ -39,7 +39,7 @@ def after_round(
     result = Result(Rows(clients, torch.tensor(updates)), trained, torch.ones(m), torch.zeros(m, 1))
     linear = Layout((TensorSpec("head.weight", "head", "linear", (len(updates[0]),)),))
     report = Report({TRAIN: result})
-    return with_directions(known, layout or linear, report, labels, update_norms(layout or linear, report))
+    return with_directions(known, compared_updates(layout or linear, report, labels), labels)
 
 
 def test_the_cosine_is_that_with_the_sum_of_the_unit_vectors_of_the_others() -> None:

@@ -11,9 +11,9 @@ from fedstrata.algorithms.shared.norms import (
     clip_to_median_of_others,
     clipped_to_twice_median,
     no_norms,
-    update_norms,
     with_norms,
 )
+from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 FIVE = torch.zeros(5, dtype=torch.int64)
@@ -41,7 +41,7 @@ def after_report(
     known: NormHistory, report: Report, labels: torch.Tensor, newcomers: torch.Tensor, layout: Layout = LAYOUT
 ) -> NormHistory:
     """What is known after a round."""
-    return with_norms(known, update_norms(layout, report), report, labels, newcomers)
+    return with_norms(known, compared_updates(layout, report, labels).norms, report, labels, newcomers)
 
 
 def after_rounds(*rounds: list[float], known: NormHistory | None = None, **keys: list[int]) -> NormHistory:
@@ -180,7 +180,7 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
 
 def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, torch.Tensor]:
     """The report without long updates, and whose were shortened."""
-    return clip_long_updates(known, update_norms(LAYOUT, report), report, labels)
+    return clip_long_updates(known, compared_updates(LAYOUT, report, labels).norms, report, labels)
 
 
 def norms_of(report: Report) -> list[float]:

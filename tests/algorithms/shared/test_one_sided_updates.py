@@ -3,6 +3,7 @@
 import torch
 
 from fedstrata.algorithms.shared.one_sided_updates import balances, one_sided
+from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 COLUMNS = 400
@@ -20,7 +21,7 @@ def found(updates: torch.Tensor, labels: list[int] | None = None, chosen: list[i
     known = torch.tensor(labels or [0] * len(updates))
     trained = known if chosen is None else torch.tensor(chosen)
     result = Result(Rows(clients, updates), trained, torch.ones(len(updates)), torch.zeros(len(updates), 1))
-    ids: list[int] = one_sided(LAYOUT, Report({TRAIN: result}), known).nonzero().flatten().tolist()
+    ids: list[int] = sorted(one_sided(compared_updates(LAYOUT, Report({TRAIN: result}), known)).tolist())
     return ids
 
 
@@ -32,13 +33,13 @@ def shifted(others: torch.Tensor, strength: float) -> torch.Tensor:
 def test_a_balance_is_the_share_of_columns_above_the_median_minus_that_below() -> None:
     """The median of each column is 0. Of four columns, row 1 is above in three and row 2 in one."""
     values = torch.tensor([[0.0] * 4, [1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, -1.0, 1.0]]).repeat(1, 100)
-    assert balances(values).tolist() == [0.0, 0.5, -0.5]
+    assert balances(values.numpy()).tolist() == [0.0, 0.5, -0.5]
 
 
 def test_columns_in_which_nobody_differs_do_not_count() -> None:
     values = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]]).repeat(1, 100)
-    assert balances(values).tolist() == [0.0, 1.0, -1.0]
-    assert balances(values[:, :198]).tolist() == [0.0, 0.0, 0.0]  # 99 columns say too little
+    assert balances(values.numpy()).tolist() == [0.0, 1.0, -1.0]
+    assert balances(values[:, :198].numpy()).tolist() == [0.0, 0.0, 0.0]  # 99 columns say too little
 
 
 def test_an_update_below_all_others_in_each_column_is_found_and_so_is_one_above() -> None:

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM, own_clusters
-from fedstrata.core import TRAIN, Report, Rows, evenly_spread
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Ints
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
+from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 
 _TOLERANCE = 1e-4
@@ -24,28 +27,24 @@ _COLUMNS = 4096
 """So many of the columns, evenly spread, are compared first: enough to tell updates that are not the same."""
 
 
-def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
-    """Whose update of the normal training does not count, because another client of its cluster has sent the same.
+def copied(updates: ComparedUpdates, left_out: torch.Tensor) -> torch.Tensor:
+    """Whose update does not count, because another client of its cluster has sent the same.
 
     Of those who send the same, the client counts that is not left out for other reasons, and of these the one of the
     smallest id. Where half of the clients of a cluster who have answered, or more, send what others send, everyone
     counts: a cluster is what most of its clients are.
 
     Args:
-        report: The report of the round.
-        labels: The cluster of each client in this round, (n,); -1 for a pending client.
+        updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
         left_out: Whose updates are left out for other reasons, bool (n,).
 
     Returns:
         A bool (n,).
     """
-    updates = report.results[TRAIN].updates
-    norms = torch.linalg.vector_norm(updates.values, dim=1).tolist()
-    own = own_clusters(report, labels)
     found = torch.zeros_like(left_out)
-    for cluster in own[own >= 0].unique().tolist():
-        answered = (own == cluster).nonzero().flatten().tolist()
-        groups = _same_updates(updates, norms, answered)
+    for cluster in np.unique(updates.own.numpy()[_alike_in_norm(updates)]).tolist():
+        answered = (updates.own == cluster).nonzero().flatten().tolist()
+        groups = _same_updates(updates, answered)
         if 2 * sum(map(len, groups)) < len(answered):
             for group in groups:
                 _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))
@@ -53,14 +52,26 @@ def copied(report: Report, labels: torch.Tensor, left_out: torch.Tensor) -> torc
     return found
 
 
-def _same_updates(updates: Rows, norms: Sequence[float], rows: Sequence[int]) -> list[list[int]]:
+def _alike_in_norm(updates: ComparedUpdates) -> Ints:
+    """The places of compared updates of nearly the same norm as another one, whichever cluster that is in.
+
+    Equal updates have equal norms.
+    """
+    norms = updates.norms.numpy()
+    compared = np.flatnonzero((updates.own.numpy() >= 0) & (norms > ZERO_NORM))
+    order = compared[norms[compared].argsort()]
+    alike = np.diff(norms[order]) <= _TOLERANCE * norms[order][1:]
+    return order[1:][alike]
+
+
+def _same_updates(updates: ComparedUpdates, rows: Sequence[int]) -> list[list[int]]:
     """The groups of clients that have sent the same update, by their ids.
 
     Args:
         updates: The updates, (m, p).
-        norms: The norm of each, m.
         rows: The places of those that are compared.
     """
+    norms = updates.norms.tolist()
     # An update of zeros says nothing about who sent it.
     moved = [row for row in rows if norms[row] > ZERO_NORM]
     groups = list[list[int]]()

@@ -18,10 +18,13 @@ from the other clients, so more than half of them must be honest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, own_clusters
-from fedstrata.core import TRAIN, Layout, Report, evenly_spread
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
+from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
@@ -64,7 +67,7 @@ _AXIS_STEPS = 20
 """The number of power iterations that find it."""
 
 _GRAM_CLIENTS = 512
-"""Up to so many clients the iterations are steps of their inner products, which are then the smaller matrix."""
+"""Up to so many clients the iterations are powers of their inner products, which are then the smaller matrix."""
 
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
@@ -137,36 +140,67 @@ class DirectionHistory:
 
 
 @dataclass(frozen=True)
-class _ClusterUpdates:
-    """The updates of the members of one cluster that answered. They are not copied, as they may be large.
+class _ClientDirections:
+    """What is known of some clients, as in `DirectionHistory`, (m,) each."""
+
+    cosines: Floats
+    weights: Floats
+    backward_rounds: Ints
+    probation: Ints
+    left_out: Bools
+    doubted: Bools
+
+    @classmethod
+    def of(cls, known: DirectionHistory, ids: Ints) -> _ClientDirections:
+        """What is known of some clients, ids (m,)."""
+        return cls(**{field.name: getattr(known, field.name).numpy()[ids] for field in fields(cls)})
+
+    def put(self, known: DirectionHistory, ids: Ints) -> DirectionHistory:
+        """What is known with this of these clients."""
+        tensors = {field.name: getattr(known, field.name).clone() for field in fields(self)}
+        for name, values in tensors.items():
+            values.numpy()[ids] = getattr(self, name)
+        return DirectionHistory(**tensors)
+
+    @property
+    def means(self) -> Floats:
+        """The mean cosine of each client, (m,); 0 before its first upload."""
+        return self.cosines / np.maximum(self.weights, 1)
+
+
+@dataclass(frozen=True)
+class _Updates:
+    """The updates that are compared. They are not copied, as they may be large.
 
     Attributes:
-        ids: The members, (m,) ascending.
+        clusters: The cluster of each of the m clients that have sent them.
         values: The compared columns of all updates of the round, (a, p).
-        rows: The place of each member among them, (m,).
-        norms: The norm of each member's update, (m,).
+        rows: The place of each client among them, (m,).
+        norms: The norm of each client's update, (m,).
     """
 
-    ids: torch.Tensor
+    clusters: Groups
     values: torch.Tensor
-    rows: torch.Tensor
-    norms: torch.Tensor
+    rows: Ints
+    norms: Floats
 
-    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """The sum of the updates times their weights (m,), (p,)."""
-        total = torch.zeros(self.values.shape[1])
-        for row, weight in zip(self.rows.tolist(), weights.tolist(), strict=True):
-            if weight:
-                total.add_(self.values[row], alpha=weight)
-        return total
+    def weighted_sums(self, weights: Floats) -> torch.Tensor:
+        """The sum of the updates times their weights (m,), for each cluster, (c, p)."""
+        factors = torch.zeros(self.clusters.count, len(self.values))
+        factors.numpy()[self.clusters.of, self.rows] = weights
+        return factors @ self.values
 
-    def products(self, vector: torch.Tensor) -> torch.Tensor:
-        """The inner product of each update with a vector (p,), (m,)."""
-        return torch.stack([torch.dot(self.values[row], vector) for row in self.rows.tolist()])
+    def products(self, vectors: torch.Tensor) -> Floats:
+        """The inner product of each update with the vector of its cluster, of vectors (c, p), (m,)."""
+        updates = self.values.unbind()
+        of_clusters = vectors.unbind()
+        places = zip(self.rows.tolist(), self.clusters.of.tolist(), strict=True)
+        found = [torch.dot(updates[row], of_clusters[cluster]) for row, cluster in places]
+        return torch.stack(found).numpy()
 
-    def units(self, columns: torch.Tensor) -> torch.Tensor:
-        """Some columns (c,) of the updates, which are scaled to norm 1, (m, c)."""
-        return self.values[self.rows[:, None], columns] / self.norms[:, None]
+    def units(self, columns: torch.Tensor) -> Floats:
+        """Some columns (k,) of the updates, which are scaled to norm 1, (m, k)."""
+        return self.values.index_select(1, columns).numpy()[self.rows] / self.norms[:, None]
 
 
 def no_directions(clients: int) -> DirectionHistory:
@@ -181,195 +215,211 @@ def no_directions(clients: int) -> DirectionHistory:
     )
 
 
-def with_directions(
-    known: DirectionHistory, layout: Layout, report: Report, labels: torch.Tensor, norms: torch.Tensor
-) -> DirectionHistory:
+def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: torch.Tensor) -> DirectionHistory:
     """What is known after a round.
 
     A client that is left out is so until its mean cosine is positive again, and after a turn also that of a round; or
-    until its cluster has fewer than three members, or half of its members are left out. Convolutions and linear layers
-    are compared, of the clients that have trained the model of their cluster.
+    until its cluster has fewer than three members, or half of its members are left out.
 
     Args:
         known: What was known before.
-        layout: The layout of the network.
-        report: The report of the round.
+        updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
-        norms: The norms of the updates of the round, (m,).
     """
-    updates = compared_columns(layout, report.results[TRAIN].updates)
-    own = own_clusters(report, labels)
-    after = known
-    for cluster in own[own >= 0].unique().tolist():
-        members = labels == cluster
-        count = int(members.sum())
-        if count < _MIN_CLIENTS or 2 * int(after.left_out[members].sum()) >= count:
-            # They are a group by themselves now, and what its parent wanted says nothing about them.
-            after = after.forgetting(members)
-        answered = (own == cluster).nonzero().flatten()
-        if len(answered) < _MIN_CLIENTS:
-            continue
-        # In the order of their ids, so that sums do not depend on the order of the report.
-        rows = answered[updates.clients[answered].argsort()]
-        lengths = norms[rows].clamp_min(ZERO_NORM)
-        after = _after_round_of_cluster(after, _ClusterUpdates(updates.clients[rows], updates.values, rows, lengths))
-    return after
+    own = updates.own.numpy()
+    answered = updates.clients.numpy()
+    known = _with_small_clusters_anew(known, labels.numpy(), answered[own >= 0])
+    # In the order of their ids, so that sums do not depend on the order of the report.
+    order = answered.argsort()
+    places, clusters = groups_of(own[order], _MIN_CLIENTS)
+    if not clusters.count:
+        return known
+    rows = order[places]
+    ids = answered[rows]
+    compared = _Updates(clusters, updates.values, rows, np.maximum(updates.norms.numpy()[rows], ZERO_NORM))
+    return _after_round(_ClientDirections.of(known, ids), compared).put(known, ids)
 
 
-def _after_round_of_cluster(known: DirectionHistory, updates: _ClusterUpdates) -> DirectionHistory:
-    """What is known after the updates of the members of one cluster that answered."""
+def _with_small_clusters_anew(known: DirectionHistory, labels: Ints, answered: Ints) -> DirectionHistory:
+    """What is known without the members of clusters that have fewer than three, or of which half are left out.
+
+    They are a group by themselves now, and what its parent wanted says nothing about them.
+
+    Args:
+        known: What was known before.
+        labels: The cluster of each client, (n,); -1 for a pending client.
+        answered: Who has trained the model of its cluster, ids. Clusters of which nobody has stay as they are.
+    """
+    members, clusters = groups_of(labels, 1)
+    answers = np.zeros(len(labels), np.bool_)
+    answers[answered] = True
+    torn = 2 * clusters.counts(known.left_out.numpy()[members]) >= clusters.sizes
+    anew = (torn | (clusters.sizes < _MIN_CLIENTS)) & (clusters.counts(answers[members]) > 0)
+    if not anew.any():
+        return known
+    forgotten = torch.zeros_like(known.left_out)
+    forgotten.numpy()[members[anew[clusters.of]]] = True
+    return known.forgetting(forgotten)
+
+
+def _after_round(known: _ClientDirections, updates: _Updates) -> _ClientDirections:
+    """What is known of the clients that are compared after their updates of a round."""
     backward_rounds = _backward_rounds(known, updates)
-    left_out = known.left_out[updates.ids] | (backward_rounds >= _TURNED_ROUNDS)
-    after, cosines, left_out = _by_average(known, updates, left_out)
-    return _readmitting(after, updates.ids, backward_rounds, cosines, left_out)
+    left_out = known.left_out | (backward_rounds >= _TURNED_ROUNDS)
+    after, cosines = _by_average(known, updates, left_out)
+    return _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, updates.clusters)
 
 
-def _by_average(
-    known: DirectionHistory, updates: _ClusterUpdates, left_out: torch.Tensor
-) -> tuple[DirectionHistory, torch.Tensor, torch.Tensor]:
-    """Find the clients of one cluster whose mean cosine says that they keep pointing backwards.
+def _by_average(known: _ClientDirections, updates: _Updates, left_out: Bools) -> tuple[_ClientDirections, Floats]:
+    """Find the clients whose mean cosine says that they keep pointing backwards.
 
     Args:
         known: What is known without this round.
         updates: Their updates.
-        left_out: Who is left out for other reasons, bool (m,).
+        left_out: Who is left out for other reasons, (m,).
 
     Returns:
-        What is known with the cosines of this round; these cosines, (m,); and who is left out, bool (m,).
+        What is known with the cosines of this round and with who is left out; and these cosines, (m,).
     """
+    clusters = updates.clusters
     while True:
         # Whoever is found takes its update out of the sum, and then others may be found.
         trusted = ~left_out
         cosines = _cosines_with_others(updates, trusted)
-        after = _with_cosines(known, updates.ids, cosines)
-        means = after.means[updates.ids]
-        median = means[trusted].median()
-        reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
-        if not bool(reversed_.any()):
-            return after, cosines, left_out
+        after = _with_cosines(known, cosines)
+        median = clusters.medians(after.means, trusted)[clusters.of]
+        reversed_ = trusted & (median >= _MIN_MEDIAN) & (-after.means >= _MIN_REVERSED_SHARE * median)
+        if not reversed_.any():
+            return replace(after, left_out=left_out), cosines
         left_out = left_out | reversed_
 
 
-def _readmitting(
-    known: DirectionHistory,
-    ids: torch.Tensor,
-    backward_rounds: torch.Tensor,
-    cosines: torch.Tensor,
-    left_out: torch.Tensor,
-) -> DirectionHistory:
-    """What is known when those clients of one cluster count again that point forwards, and have done so long enough.
+def _readmitting(known: _ClientDirections, forwards: Bools, clusters: Groups) -> _ClientDirections:
+    """What is known when those clients count again that point forwards, and have done so long enough.
 
     Args:
-        known: What is known with the cosines of this round.
-        ids: The clients.
-        backward_rounds: In how many rounds each has pointed backwards, (m,).
-        cosines: The cosines of this round, (m,).
-        left_out: Who is left out in this round, bool (m,).
+        known: What is known with this round, but for who counts again.
+        forwards: Who points forwards in this round, (m,).
+        clusters: The clusters of the clients.
     """
-    forwards = cosines > 0
-    doubted = known.doubted[ids]
-    waiting = left_out & doubted
-    one_less = (known.probation[ids] - 1).clamp(min=0)
-    probation = torch.where(waiting, torch.where(forwards, one_less, _PROBATION_ROUNDS), 0)
-    backward_rounds = torch.where(waiting | (left_out & forwards), 0, backward_rounds)
-    left_out = left_out & ((known.means[ids] <= 0) | (backward_rounds >= _TURNED_ROUNDS) | (probation > 0))
+    waiting = known.left_out & known.doubted
+    one_less = np.maximum(known.probation - 1, 0)
+    probation = np.where(waiting, np.where(forwards, one_less, _PROBATION_ROUNDS), 0)
+    backward_rounds = np.where(waiting | (known.left_out & forwards), 0, known.backward_rounds)
+    backwards = (known.means <= 0) | (backward_rounds >= _TURNED_ROUNDS) | (probation > 0)
+    left_out = known.left_out & backwards
     # Those who turn together agree with each other, which clears none of them.
-    cleared = forwards & ~left_out & ~doubted.all()
+    others = (clusters.counts(known.doubted) < clusters.sizes)[clusters.of]
+    cleared = forwards & ~left_out & others
     return replace(
         known,
-        backward_rounds=known.backward_rounds.index_put((ids,), backward_rounds),
-        probation=known.probation.index_put((ids,), probation),
-        left_out=known.left_out.index_put((ids,), left_out),
-        doubted=known.doubted.index_put((ids,), doubted & ~cleared),
+        backward_rounds=backward_rounds,
+        probation=probation,
+        left_out=left_out,
+        doubted=known.doubted & ~cleared,
     )
 
 
-def _backward_rounds(known: DirectionHistory, updates: _ClusterUpdates) -> torch.Tensor:
-    """In how many rounds each client of one cluster has pointed backwards since it turned, with one more, int64 (m,).
+def _backward_rounds(known: _ClientDirections, updates: _Updates) -> Ints:
+    """In how many rounds each client has pointed backwards since it turned, with one more, (m,).
 
     Args:
         known: What is known without this round.
         updates: Their updates.
     """
-    ids = updates.ids
-    before = known.backward_rounds[ids]
-    trusted = ~known.left_out[ids]
-    means = known.means[ids]
-    united = means[trusted].median() >= _UNITED_MEDIAN
-    may_turn = (before > 0) | (united & (means >= _MIN_FORWARD_SHARE * means[trusted].median()))
-    if not bool(may_turn.any()):
+    clusters = updates.clusters
+    before = known.backward_rounds
+    trusted = ~known.left_out
+    median = clusters.medians(known.means, trusted)[clusters.of]
+    may_turn = (before > 0) | ((median >= _UNITED_MEDIAN) & (known.means >= _MIN_FORWARD_SHARE * median))
+    if not may_turn.any():
         return before
-    larger = _larger_side(updates, trusted)
-    if int(larger.sum()) < _MIN_SIDE or not bool((before > 0).any() | (~larger & may_turn).any()):
+    larger = _larger_sides(updates, trusted)
+    may_have_turned = (before > 0) | (~larger & may_turn)
+    compared = (clusters.counts(larger) >= _MIN_SIDE) & (clusters.counts(may_have_turned) > 0)
+    if not compared.any():
         return before
     cosines = _cosines_with_others(updates, larger)
-    median = cosines[larger].nanmedian()
+    median = clusters.medians(cosines, larger)[clusters.of]
     backwards = ~larger & may_turn & (median >= _MIN_SIDE_MEDIAN) & (-cosines >= _MIN_REVERSED_SHARE * median)
-    return torch.where(cosines > 0, 0, before + backwards.long())
+    after = np.where(cosines > 0, 0, before + backwards)
+    return np.where(compared[clusters.of], after, before)
 
 
-def _larger_side(updates: _ClusterUpdates, trusted: torch.Tensor) -> torch.Tensor:
-    """Who is on the larger side of the first principal axis of the trusted updates, scaled to norm 1, bool (m,).
+def _larger_sides(updates: _Updates, trusted: Bools) -> Bools:
+    """Who is on the larger side of the first principal axis of the trusted updates of its cluster, (m,).
 
-    The axis goes through zero: the updates are not centred. Nobody is there where both sides have as many clients.
+    The updates are scaled to norm 1. The axis goes through zero: they are not centred. Nobody is there where both sides
+    have as many clients.
     """
-    compared = trusted & (updates.norms > ZERO_NORM)
+    clusters = updates.clusters
     units = updates.units(evenly_spread(updates.values.shape[1], _AXIS_COLUMNS))
-    along = _along_axis(torch.where(compared[:, None], units, 0.0))
+    units[~trusted | (updates.norms <= ZERO_NORM)] = 0
+    along = _along_axes(units, clusters)
     positive = along > 0
     negative = along < 0
-    difference = int(positive.sum()) - int(negative.sum())
-    if difference == 0:
-        return torch.zeros_like(trusted)
-    larger: torch.Tensor = positive if difference > 0 else negative
-    return larger
+    difference = (clusters.counts(positive) - clusters.counts(negative))[clusters.of]
+    return (positive & (difference > 0)) | (negative & (difference < 0))
+
+
+def _along_axes(units: Floats, clusters: Groups) -> Floats:
+    """The inner product of each row (m, k) with the first principal axis of its cluster, up to one factor, (m,).
+
+    The axis begins as the sum of the rows of the cluster.
+    """
+    if len(units) > _GRAM_CLIENTS:
+        along = np.empty_like(units[:, 0])
+        for cluster in range(clusters.count):
+            rows = clusters.of == cluster
+            along[rows] = _along_axis(torch.from_numpy(units[rows]))
+        return along
+    # Clusters are blocks: rows of two of them have no inner product here.
+    products = torch.from_numpy(units) @ torch.from_numpy(units).T
+    gram = np.where(clusters.of[:, None] == clusters.of, products.numpy(), 0).astype(np.float64)
+    # No eigenvalue is above 1 then, and the largest of a cluster is at least 1 / m: its power is a number.
+    trace = np.bincount(clusters.of, gram.diagonal(), clusters.count)
+    scaled = gram / np.maximum(trace, ZERO_NORM)[clusters.of, None]
+    power = torch.linalg.matrix_power(torch.from_numpy(scaled), _AXIS_STEPS)
+    found: Floats = (power @ torch.from_numpy(gram.sum(axis=1))).numpy()
+    return found
 
 
 def _along_axis(units: torch.Tensor) -> torch.Tensor:
-    """The inner product of each row (m, c) with the first principal axis, up to one factor, (m,).
-
-    The axis begins as the sum of the rows.
-    """
-    if len(units) > _GRAM_CLIENTS:
-        axis = units.sum(dim=0)
-        for _ in range(_AXIS_STEPS):
-            axis = units.T @ (units @ axis)
-            axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
-        return units @ axis
-    gram = (units @ units.T).double()
-    # No eigenvalue is above 1 then, and the largest is at least 1 / m: its power is a number.
-    scaled = gram / gram.trace().clamp_min(ZERO_NORM)
-    along: torch.Tensor = torch.linalg.matrix_power(scaled, _AXIS_STEPS) @ gram.sum(dim=1)
-    return along
+    """The inner product of each row (m, k) with the first principal axis of all rows, up to one factor, (m,)."""
+    axis = units.sum(dim=0)
+    for _ in range(_AXIS_STEPS):
+        axis = units.T @ (units @ axis)
+        axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
+    return units @ axis
 
 
-def _with_cosines(known: DirectionHistory, ids: torch.Tensor, cosines: torch.Tensor) -> DirectionHistory:
-    """What is known with the cosines of one more round, (m,), of some clients; nan where there is none."""
-    ids = ids[~cosines.isnan()]
-    cosines = cosines[~cosines.isnan()]
+def _with_cosines(known: _ClientDirections, cosines: Floats) -> _ClientDirections:
+    """What is known with the cosines of one more round, (m,); nan where there is none."""
+    there = ~np.isnan(cosines)
     return replace(
         known,
-        cosines=known.cosines.index_put((ids,), _DECAY * known.cosines[ids] + cosines),
-        weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
+        cosines=np.where(there, _DECAY * known.cosines + cosines, known.cosines),
+        weights=np.where(there, _DECAY * known.weights + 1, known.weights),
     )
 
 
-def _cosines_with_others(updates: _ClusterUpdates, trusted: torch.Tensor) -> torch.Tensor:
-    """The cosine of each update with the sum of the trusted others, all scaled to norm 1.
+def _cosines_with_others(updates: _Updates, trusted: Bools) -> Floats:
+    """The cosine of each update with the sum of the trusted others of its cluster, all scaled to norm 1.
 
     Args:
         updates: The updates of m clients.
-        trusted: Which of them are in the sum, bool (m,).
+        trusted: Which of them are in the sum, (m,).
 
     Returns:
         The cosines, (m,); nan where the update is zero, or the others cancel out.
     """
     moved = updates.norms > ZERO_NORM
-    in_sum = (trusted & moved).float()
-    total = updates.weighted_sum(in_sum / updates.norms)
-    along = updates.products(total) / updates.norms
+    in_sum = (trusted & moved).astype(np.float32)
+    totals = updates.weighted_sums(in_sum / updates.norms)
+    squares = np.square(torch.linalg.vector_norm(totals, dim=1).numpy())[updates.clusters.of]
+    along = updates.products(totals) / updates.norms
     # The inner product with the sum of the others, and the norm of this sum.
     others = along - in_sum
-    length = (total.square().sum() - in_sum * (2 * along - 1)).clamp_min(0.0).sqrt()
-    cosines = (others / length).clamp(-1.0, 1.0)
-    return torch.where(moved & (length >= _MIN_LENGTH), cosines, torch.nan)
+    length = np.sqrt(np.maximum(squares - in_sum * (2 * along - 1), 0))
+    known = moved & (length >= _MIN_LENGTH)
+    return np.where(known, others / np.where(known, length, 1), np.nan).clip(-1, 1)

@@ -18,10 +18,13 @@ z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import log
 
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores, row_norms
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
@@ -101,6 +104,29 @@ class NormHistory:
         return replace(self, drifted=self.drifted & ~clients)
 
 
+@dataclass(frozen=True)
+class _ClientNorms:
+    """What is known of some clients, as in `NormHistory`, (m,) each."""
+
+    logs: Floats
+    weights: Floats
+    last: Floats
+    left_out: Bools
+    drifted: Bools
+
+    @classmethod
+    def of(cls, known: NormHistory, ids: Ints) -> _ClientNorms:
+        """What is known of some clients, ids (m,)."""
+        return cls(**{field.name: getattr(known, field.name).numpy()[ids] for field in fields(cls)})
+
+    def put(self, known: NormHistory, ids: Ints) -> NormHistory:
+        """What is known with this of these clients."""
+        tensors = {field.name: getattr(known, field.name).clone() for field in fields(self)}
+        for name, values in tensors.items():
+            values.numpy()[ids] = getattr(self, name)
+        return replace(known, **tensors)
+
+
 def no_norms(clients: int) -> NormHistory:
     """What is known before the first round, of n clients."""
     return NormHistory(
@@ -112,15 +138,9 @@ def no_norms(clients: int) -> NormHistory:
     )
 
 
-def update_norms(layout: Layout, report: Report) -> torch.Tensor:
-    """The norms of the updates by the normal training of a round, of convolutions and linear layers, (m,)."""
-    return _norms_of(layout, report.results[TRAIN].updates)
-
-
 def _norms_of(layout: Layout, updates: Rows) -> torch.Tensor:
-    """The norms of updates of convolutions and linear layers, (m,); running statistics say nothing about a client."""
-    norms: torch.Tensor = torch.linalg.vector_norm(compared_columns(layout, updates).values, dim=1)
-    return norms
+    """The norms of updates of convolutions and linear layers, (m,)."""
+    return row_norms(compared_columns(layout, updates))
 
 
 def with_norms(
@@ -139,62 +159,68 @@ def with_norms(
         newcomers: Who is a newcomer, bool (n,).
     """
     result = report.results[TRAIN]
-    ids = result.updates.clients
-    here = labels[ids]
-    own = (here >= 0) & (result.chosen == here) & ~newcomers[ids]
+    clients = result.updates.clients.numpy()
+    lengths = norms.numpy()
+    here = labels.numpy()[clients]
+    settled = (here >= 0) & ~newcomers.numpy()[clients]
+    own = settled & (result.chosen.numpy() == here)
     # Whoever goes over to another cluster is not compared there yet, but known.
-    leaving = (here >= 0) & (result.chosen != here) & ~newcomers[ids]
+    leaving = torch.from_numpy(clients[settled & ~own])
     left_out = torch.zeros_like(known.left_out)
-    left_out[ids[leaving]] = known.means[ids[leaving]] > log(_LARGEST_RATIO)
-    of_clusters = [own & (here == cluster) & (norms > ZERO_NORM) for cluster in here[own].unique().tolist()]
-    compared = [rows for rows in of_clusters if int(rows.sum()) >= _MIN_CLIENTS]
+    left_out[leaving] = known.means[leaving] > log(_LARGEST_RATIO)
+    rows, groups = groups_of(np.where(own & (lengths > ZERO_NORM), here, -1), _MIN_CLIENTS)
+    if not groups.count:
+        return replace(known, left_out=left_out)
+    lengths = lengths[rows]
     # All clusters of the round are compared with the same largest median.
-    largest = max([known.largest_median, *(float(norms[rows].median()) for rows in compared)])
-    after = replace(known, left_out=left_out, largest_median=largest)
-    for rows in compared:
-        after = _of_cluster(after, ids[rows], norms[rows], result.sizes[rows])
-    return after
+    largest = max(known.largest_median, float(groups.medians(lengths).max()))
+    known = replace(known, left_out=left_out, largest_median=largest)
+    logs = np.log(lengths / _compared_with(known, groups, lengths, result.sizes.numpy()[rows]))
+    return _with_logs(known, groups, clients[rows], logs)
 
 
-def _of_cluster(known: NormHistory, ids: torch.Tensor, norms: torch.Tensor, sizes: torch.Tensor) -> NormHistory:
-    """What is known after the updates of the members of one cluster, by their norms and numbers of samples, (m,)."""
-    logs = (norms / _compared_with(known, norms, sizes)).log()
-    jumped = _jumped(known, ids, logs)
-    after = replace(
-        known,
-        logs=known.logs.index_put((ids,), _DECAY * known.logs[ids] + logs),
-        weights=known.weights.index_put((ids,), _DECAY * known.weights[ids] + 1.0),
-        last=known.last.index_put((ids,), logs),
-        left_out=known.left_out.index_put((ids,), _too_long(known, ids, logs)),
-    )
+def _with_logs(known: NormHistory, groups: Groups, ids: Ints, logs: Floats) -> NormHistory:
+    """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
+    before = _ClientNorms.of(known, ids)
+    jumped = _jumped(before, logs)
     # What a client has sent before says nothing about its new data.
-    forgotten = torch.zeros_like(known.drifted).index_put((ids,), jumped)
-    return replace(after.forgetting(forgotten), left_out=after.left_out, drifted=after.drifted | forgotten)
+    after = _ClientNorms(
+        logs=np.where(jumped, 0, _DECAY * before.logs + logs),
+        weights=np.where(jumped, 0, _DECAY * before.weights + 1),
+        last=np.where(jumped, 0, logs),
+        left_out=_too_long(before, groups, logs),
+        drifted=before.drifted | jumped,
+    )
+    return after.put(known, ids)
 
 
-def _compared_with(known: NormHistory, norms: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """What the norm of each client of one cluster is compared with, (m,): the median, times what its size excuses."""
-    median = float(norms.median())
-    excused = (sizes / sizes.median().clamp(min=1)).clamp(min=1.0, max=_LARGEST_SIZE_RATIO)
-    return max(median, _LEAST_SHARE * known.largest_median) * excused
+def _compared_with(known: NormHistory, groups: Groups, norms: Floats, sizes: Ints) -> Floats:
+    """What the norm of each client is compared with, (m,): the median of its cluster, times what its size excuses."""
+    medians = np.maximum(groups.medians(norms), _LEAST_SHARE * known.largest_median)
+    samples = sizes.astype(np.float32)
+    excused = samples / np.maximum(groups.medians(samples), 1)[groups.of]
+    found: Floats = medians[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
+    return found
 
 
-def _too_long(known: NormHistory, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
-    """Whose mean is too large with the logarithms of one more round, bool (m,); nobody where it is half of them."""
-    means = (_DECAY * known.logs[ids] + logs) / (_DECAY * known.weights[ids] + 1.0 + _PRIOR_ROUNDS)
-    found = (means > log(_LARGEST_RATIO)) & (modified_z_scores(means) > _LARGEST_Z_SCORE)
-    return found if 2 * int(found.sum()) < len(ids) else torch.zeros_like(found)
+def _too_long(before: _ClientNorms, groups: Groups, logs: Floats) -> Bools:
+    """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
+    means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
+    found: Bools = means > log(_LARGEST_RATIO)
+    if not found.any():
+        return found
+    return groups.without_halves(found & (modified_z_scores(means, groups) > _LARGEST_Z_SCORE))
 
 
-def _jumped(known: NormHistory, ids: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
-    """Whose logarithms of this round and the last are both far above the mean of all earlier ones, bool (m,)."""
-    last = known.last[ids]
-    weights = (known.weights[ids] - 1.0) / _DECAY
-    before = (known.logs[ids] - last) / _DECAY / weights.clamp(min=1.0)
+def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
+    """Whose logarithms of this round and the last are both far above the mean of all earlier ones, (m,)."""
+    weights = (before.weights - 1) / _DECAY
+    earlier = (before.logs - before.last) / _DECAY / np.maximum(weights, 1)
     least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
     enough = weights > least - 1e-4  # float32 loses some digits
-    high = logs.minimum(last)
-    return enough & (high - before > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
+    high = np.minimum(logs, before.last)
+    found: Bools = enough & (high - earlier > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
+    return found
 
 
 def clip_long_updates(
@@ -216,13 +242,13 @@ def clip_long_updates(
     """
     result = report.results[TRAIN]
     clients = result.updates.clients
+    lengths = norms.numpy()
+    here = labels.numpy()[clients.numpy()]
+    rows, groups = groups_of(np.where(lengths > ZERO_NORM, here, -1), _MIN_CLIENTS)
+    lengths = lengths[rows]
+    limits = _CLIPPING_RATIO * _compared_with(known, groups, lengths, result.sizes.numpy()[rows])
     factors = torch.ones_like(norms)
-    here = labels[clients]
-    for cluster in here[here >= 0].unique().tolist():
-        rows = (here == cluster) & (norms > ZERO_NORM)
-        if int(rows.sum()) >= _MIN_CLIENTS:
-            limits = _CLIPPING_RATIO * _compared_with(known, norms[rows], result.sizes[rows])
-            factors[rows] = (limits / norms[rows]).clamp(max=1.0)
+    factors.numpy()[rows] = np.minimum(limits / lengths, 1)
     long = factors < 1.0
     if not bool(long.any()):
         return report, clients[long]

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedstrata.algorithms.shared.own_updates import own_clusters
-from fedstrata.core import TRAIN, Layout, Report, evenly_spread
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Floats, Ints, groups_of
+from fedstrata.algorithms.shared.own_updates import ComparedUpdates
+from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 
 _COLUMNS = 512
@@ -36,46 +39,36 @@ _MIN_CLIENTS = 3
 """Updates are compared if at least so many clients of a cluster answer."""
 
 
-def one_sided(layout: Layout, report: Report, labels: torch.Tensor) -> torch.Tensor:
-    """Whose update of the normal training is above the median of its cluster in nearly all columns, or below it.
+def one_sided(updates: ComparedUpdates) -> torch.Tensor:
+    """Whose update is above the median of its cluster in nearly all columns, or below it.
 
-    Convolutions and linear layers are compared, of the clients that have trained the model of their cluster. Where half
-    of these or more are one-sided, nobody is: a network with a single output may move all its weights alike.
+    Where half of a cluster or more are one-sided, nobody is: a network with a single output may move all its weights
+    alike.
 
     Args:
-        layout: The layout of the network.
-        report: The report of the round.
-        labels: The cluster of each client in this round, (n,); -1 for a pending client.
+        updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
 
     Returns:
-        A bool (n,).
+        Their ids, int64 (f,).
     """
-    found = torch.zeros(len(labels), dtype=torch.bool)
-    for clients, values in balances_by_cluster(layout, report, labels):
-        extreme = values.abs() > _LARGEST_BALANCE
-        if 2 * int(extreme.sum()) < len(clients):
-            found[clients[extreme]] = True
-    return found
+    found = [torch.empty(0, dtype=torch.int64)]
+    for clients, values in balances_by_cluster(updates):
+        extreme = np.abs(values) > _LARGEST_BALANCE
+        if 0 < 2 * np.count_nonzero(extreme) < len(clients):
+            found.append(torch.from_numpy(clients[extreme]))
+    return torch.cat(found)
 
 
-def balances_by_cluster(
-    layout: Layout, report: Report, labels: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The compared clients of each cluster, ids (m,), and the balances of their updates, (m,).
-
-    The arguments are as in `one_sided`.
-    """
-    updates = report.results[TRAIN].updates
-    own = own_clusters(report, labels)
-    columns = layout.conv_and_linear
-    values = updates.values[:, columns[evenly_spread(len(columns), _COLUMNS)]]
-    for cluster in own[own >= 0].unique().tolist():
-        rows = (own == cluster).nonzero().flatten()
-        if len(rows) >= _MIN_CLIENTS:
-            yield updates.clients[rows], balances(values[rows])
+def balances_by_cluster(updates: ComparedUpdates) -> Iterator[tuple[Ints, Floats]]:
+    """The compared clients of each cluster, ids (m,), and the balances of their updates, (m,)."""
+    rows, clusters = groups_of(updates.own.numpy(), _MIN_CLIENTS)
+    values = updates.values.index_select(1, evenly_spread(updates.values.shape[1], _COLUMNS)).numpy()
+    for cluster in range(clusters.count):
+        members = rows[clusters.of == cluster]
+        yield updates.clients.numpy()[members], balances(values[members])
 
 
-def balances(values: torch.Tensor) -> torch.Tensor:
+def balances(values: Floats) -> Floats:
     """The share of columns in which each row is above the median of its column, minus that in which it is below.
 
     Columns in which all rows are equal do not count. With fewer than a hundred others, all balances are zero.
@@ -86,9 +79,8 @@ def balances(values: torch.Tensor) -> torch.Tensor:
     Returns:
         From -1 to 1, (m,).
     """
-    signs = (values - values.median(dim=0).values).sign()
-    differing = int(signs.any(dim=0).sum())
-    if differing < _MIN_COLUMNS:
-        return torch.zeros(len(values))
-    found: torch.Tensor = signs.sum(dim=1) / differing
-    return found
+    middle = (len(values) - 1) // 2
+    signs = np.sign(values - np.partition(values, middle, axis=0)[middle])
+    differing = np.count_nonzero(signs.any(axis=0))
+    balance: Floats = signs.sum(axis=1) / max(differing, 1)
+    return balance if differing >= _MIN_COLUMNS else np.zeros_like(balance)

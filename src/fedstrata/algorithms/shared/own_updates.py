@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Floats, Groups
 from fedstrata.core import TRAIN, Layout, Report, Rows
 from fedstrata.lazy_torch import torch
 
@@ -12,14 +17,56 @@ _NORMAL_MAD = 0.6745
 """The median absolute deviation of a normal distribution whose standard deviation is 1."""
 
 
-def modified_z_scores(values: torch.Tensor) -> torch.Tensor:
-    """How far each value is above the median, in standard deviations estimated by the median absolute deviation, (m,).
+def modified_z_scores(values: Floats, groups: Groups) -> Floats:
+    """How far each value is above the median of its group, in standard deviations, (m,).
 
-    A few outliers do not change it: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
+    The standard deviation is estimated by the median absolute deviation, which a few outliers do not change: Iglewicz
+    and Hoaglin, "How to detect and handle outliers", ASQC 1993.
     """
-    deviation = values - values.median()
-    spread = deviation.abs().median().clamp(min=torch.finfo(values.dtype).tiny)
-    return _NORMAL_MAD * deviation / spread
+    deviation = values - groups.medians(values)[groups.of]
+    spread = np.maximum(groups.medians(np.abs(deviation)), np.finfo(values.dtype).tiny)
+    # Where more than half of the values are equal, others may be infinitely far away.
+    with np.errstate(over="ignore"):
+        return _NORMAL_MAD * deviation / spread[groups.of]
+
+
+@dataclass(frozen=True)
+class ComparedUpdates:
+    """The updates by the normal training of a round, as far as they are compared.
+
+    Attributes:
+        clients: Who has sent them, ids int64 (m,).
+        values: The columns of convolutions and linear layers, (m, q); running statistics say nothing about a client.
+        norms: The norm of each row, (m,).
+        own: The cluster of each client that has trained the model of its cluster, int64 (m,); -1 for all others.
+    """
+
+    clients: torch.Tensor
+    values: torch.Tensor
+    norms: torch.Tensor
+    own: torch.Tensor
+
+    def of_clusters(self, report: Report, labels: torch.Tensor) -> ComparedUpdates:
+        """The same with other clusters, (n,)."""
+        return replace(self, own=own_clusters(report, labels))
+
+
+def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> ComparedUpdates:
+    """The updates by the normal training of a round, as they are compared.
+
+    Args:
+        layout: The layout of the network.
+        report: The report of the round.
+        labels: The cluster of each client, (n,); -1 for a pending client.
+    """
+    updates = compared_columns(layout, report.results[TRAIN].updates)
+    return ComparedUpdates(updates.clients, updates.values, row_norms(updates), own_clusters(report, labels))
+
+
+def row_norms(updates: Rows) -> torch.Tensor:
+    """The norm of each update, (m,)."""
+    norms: torch.Tensor = torch.linalg.vector_norm(updates.values, dim=1)
+    return norms
 
 
 def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.fold_similarity import compared_views
+from fedstrata.algorithms.shared.groups import Groups
 from fedstrata.algorithms.shared.own_updates import modified_z_scores
 from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
@@ -128,12 +130,13 @@ def outlier_scores(values: torch.Tensor, layers: Mapping[str, torch.Tensor]) -> 
         values: The updates, (m, p).
         layers: The columns of each view.
     """
+    everyone = Groups(np.zeros(len(values), np.int64), 1)
     scores = list[torch.Tensor]()
     for columns in layers.values():
         rows = values[:, columns].double()
         others = (rows.sum(dim=0) - rows) / (len(rows) - 1)
         distance = 1 - torch.nn.functional.cosine_similarity(rows, others, dim=1)
-        scores.append(modified_z_scores(distance))
+        scores.append(torch.from_numpy(modified_z_scores(distance.numpy(), everyone)))
     return torch.stack(scores)
 
 

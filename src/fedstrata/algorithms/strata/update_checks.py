@@ -7,13 +7,15 @@ they may be an honest group that wants another model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.directions import with_directions
-from fedstrata.algorithms.shared.norms import clip_long_updates, clip_to_median_of_others, update_norms, with_norms
+from fedstrata.algorithms.shared.norms import NormHistory, clip_long_updates, clip_to_median_of_others, with_norms
 from fedstrata.algorithms.shared.one_sided_updates import one_sided
+from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.algorithms.strata.reassignment import reassigned_clients, unsettled
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
@@ -51,36 +53,38 @@ def check_updates(
         sign_check: Whether to find those that lie on one side of the others.
         copy_check: Whether to find those that are the same.
     """
-    clients = report.results[TRAIN].updates.clients
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
-    norms = update_norms(layout, report)
+    updates = compared_updates(layout, report, state.labels)
     directions = state.directions
     if directions is not None:
-        directions = with_directions(directions, layout, report, state.labels, norms)
+        directions = with_directions(directions, updates, state.labels)
         # A doubted client that was absent when its cluster was split chooses its cluster later.
         chooses = (state.labels < 0) & (labels >= 0)
-        directions = directions.reassigned(reassigned_clients(state, labels) | (chooses & directions.doubted))
-    found = _check_norms(layout, replace(state, directions=directions), report, labels, norms)
-    state = found.state
-    on_one_side = one_sided(layout, report, labels) if sign_check else nobody
-    if state.directions is not None and bool(on_one_side.any()):
+        moved = reassigned_clients(state, labels) | (chooses & directions.doubted)
+        directions = directions.reassigned(moved) if bool(moved.any()) else directions
+    long = _check_norms(layout, state, report, labels, updates.norms)
+    reversed_ = nobody if directions is None else directions.left_out
+    left_out = reversed_ | long.who["oversized"]
+    updates = updates.of_clusters(report, labels)
+    on_one_side = nobody
+    if sign_check and len(found := one_sided(updates)):
+        on_one_side = nobody.index_fill(0, found, True)
         # Nobody else is to choose a cluster that they come to have for themselves.
-        state = replace(state, directions=state.directions.doubting(on_one_side.nonzero().flatten()))
-    copies = copied(report, labels, state.left_out | on_one_side) if copy_check else nobody
+        directions = None if directions is None else directions.doubting(found)
+    copies = copied(updates, left_out | on_one_side) if copy_check else nobody
     # Of what does not count, nothing is told but the reason.
-    events = {
-        "reversed": nobody if directions is None else directions.left_out,
-        **found.who,
-        "clipped": found.who.get("clipped", nobody) & ~copies & ~on_one_side,
-        "one_sided": on_one_side & ~state.left_out,
-        "copied": copies & ~on_one_side & ~state.left_out,
+    who = {
+        "reversed": reversed_,
+        **long.who,
+        "clipped": long.who["clipped"] & ~left_out & ~copies & ~on_one_side,
+        "one_sided": on_one_side & ~left_out,
+        "copied": copies & ~on_one_side & ~left_out,
     }
-    told = ({"kind": kind, "clients": clients[who[clients]].tolist()} for kind, who in events.items())
     return CheckedUpdates(
-        state=state,
-        report=found.report,
-        counted=_without(found.counted, state.left_out | on_one_side | copies),
-        events=tuple(event for event in told if event["clients"]),
+        state=replace(state, directions=directions, norms=long.history),
+        report=long.report,
+        counted=_without(long.counted, left_out | on_one_side | copies),
+        events=_events(who, updates.clients),
     )
 
 
@@ -89,13 +93,13 @@ class _CheckedNorms:
     """What the check of norms has found.
 
     Attributes:
-        state: The state with what is now known of norms.
+        history: What is now known of norms; None if they are not checked.
         report: As in `CheckedUpdates`.
         counted: The report in which no update is longer than it may be.
         who: Who was found, bool (n,) each, by the kind of event.
     """
 
-    state: StrataState
+    history: NormHistory | None
     report: Report
     counted: Report
     who: dict[str, torch.Tensor]
@@ -108,27 +112,34 @@ def _check_norms(
 
     Args:
         layout: The layout of the network.
-        state: The state before the round, with what is now known of directions.
+        state: The state before the round.
         report: The report of the round.
         labels: The cluster of each client in this round, (n,).
         norms: The norms of the updates of the round, (m,).
     """
-    if state.norms is None:
-        return _CheckedNorms(state, report, report, {})
     nobody = torch.zeros(len(state.labels), dtype=torch.bool)
-    # Whoever was offered other models has now chosen.
-    chosen = nobody.index_fill(0, report.results[TRAIN].updates.clients, True) & unsettled(state)
-    before = state.norms.without_drift(chosen)
+    before = state.norms
+    if before is None:
+        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), nobody))
+    if bool(before.drifted.any()):
+        # Whoever was offered other models has now chosen.
+        answered = nobody.index_fill(0, report.results[TRAIN].updates.clients, True)
+        before = before.without_drift(answered & unsettled(state))
     history = with_norms(before, norms, report, state.labels, state.newcomers)
     counted, ids = clip_long_updates(history, norms, report, labels)
-    state = replace(state, norms=history)
-    long = nobody.index_fill(0, ids, True)
     who = {
         "oversized": history.left_out,
-        "clipped": long & ~state.left_out,
+        "clipped": nobody.index_fill(0, ids, True),
         "drifted": history.drifted & ~before.drifted,
     }
-    return _CheckedNorms(state, clip_to_median_of_others(layout, report, history.left_out), counted, who)
+    return _CheckedNorms(history, clip_to_median_of_others(layout, report, history.left_out), counted, who)
+
+
+def _events(who: Mapping[str, torch.Tensor], clients: torch.Tensor) -> tuple[dict[str, Any], ...]:
+    """An event of each kind, with those who have answered of the clients, bool (n,), that it is about."""
+    found = torch.stack(tuple(who.values()))[:, clients]
+    there = zip(who, found, found.any(dim=1).tolist(), strict=True)
+    return tuple({"kind": kind, "clients": clients[rows].tolist()} for kind, rows, some in there if some)
 
 
 def _without(report: Report, who: torch.Tensor) -> Report:
