@@ -18,12 +18,11 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,40 +52,25 @@ POLL = 5.0
 MEMORY_INTERVAL = 30.0
 """Seconds between two looks at the processes."""
 
-LOST = re.compile(r"ERROR \S*:\s+Server error '5")
-"""What a SuperNode of Flower 1.41 says when a request for messages has failed: it asks no more, but does not end."""
-
 
 @dataclass
 class Watch:
     """What was seen of the processes while a federation ran.
 
     Attributes:
-        machines: The processes of the federation.
-        clients: The keys of the clients.
         most: The largest memory so far, in bytes, with what processes share counted once (PSS).
         processes: How many processes there were then.
-        restarts: How many SuperNodes were started again.
     """
 
-    machines: Machines
-    clients: Sequence[str]
     most: int = 0
     processes: int = 0
-    restarts: int = 0
 
     def look(self) -> None:
-        """Look at the memory of all processes, and start SuperNodes again that ask for messages no more."""
+        """Look at the memory of all processes."""
         sizes = memory()
         if sum(sizes) > self.most:
             self.most = sum(sizes)
             self.processes = len(sizes)
-        for client in self.clients:
-            # What it said before its last start does not matter.
-            if LOST.search(self.machines.log(client).read_text().rpartition("Starting Flower SuperNode")[2]):
-                self.machines.kill(client)
-                self.machines.node(client)
-                self.restarts += 1
 
 
 @contextlib.contextmanager
@@ -182,7 +166,7 @@ def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dic
         # The programs that a SuperNode starts need some time.
         time.sleep(MEMORY_INTERVAL)
         idle = memory()
-        watch = Watch(machines, clients)
+        watch = Watch()
         with repeated(watch.look):
             deploy.run_on_federation(keys, federation, folder / "flower")
     return {
@@ -191,7 +175,6 @@ def federated(keys: dict[str, Any], folder: Path, nodes: int, start: str) -> dic
         "memory": watch.most,
         "processes_idle": len(idle),
         "processes": watch.processes,
-        "restarts": watch.restarts,
     }
 
 
