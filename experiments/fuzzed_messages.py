@@ -282,7 +282,8 @@ def change_records(content: Any, draw: random.Random) -> None:
     elif action == "empty":
         content[name] = draw.choice((ConfigRecord(), ArrayRecord(), MetricRecord()))
     elif action == "add":
-        content[draw.choice(("more.settings", "more.arrays", "update-train", "reply", "\n", "x" * 999))] = content[name]
+        names = ("more.settings", "more.arrays", "updates.arrays", "reply", "\n", "x" * 999)
+        content[draw.choice(names)] = content[name]
     elif action == "metrics":
         content["reply.metrics"] = MetricRecord({"a": draw.choice((0, 1.0, 2**40))})
     else:

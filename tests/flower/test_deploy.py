@@ -85,9 +85,10 @@ def test_other_machines_reach_the_proxy_alone_which_forwards_the_nodes_interface
     assert "listen server.example:9000 ssl;" in proxy and "ssl_verify_client on;" in proxy
     assert proxy.count("location") == 3 and "location / { return 404; }" in proxy
     assert "unregister-node" not in proxy and "register-node" not in proxy.replace("deactivate-node", "")
-    assert "proxy_pass https://127.0.0.1:9001/v1/fleet/$1;" in (made / "proxy/fleet.conf").read_text()
+    assert "server 127.0.0.1:9001;" in proxy
+    assert "proxy_pass https://superlink/v1/fleet/$1;" in (made / "proxy/fleet.conf").read_text()
     node = (made / "nodes/site-1/nginx.conf").read_text()
-    assert "listen 127.0.0.1:9004 ssl;" in node and "proxy_pass https://server.example:9000;" in node
+    assert "listen 127.0.0.1:9004 ssl;" in node and "server server.example:9000;" in node
     assert "proxy_ssl_certificate tls.crt;" in node and "proxy_ssl_name server.example;" in node
 
 

@@ -62,7 +62,7 @@ def flower() -> Any:
 
 @dataclass(frozen=True)
 class Payload:
-    """Records of plain values by name, and groups of tensors by name."""
+    """Records of plain values by name, and tensors by the names of their groups and their own."""
 
     records: Mapping[str, ValueRecord] = field(default_factory=dict)
     arrays: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
@@ -205,7 +205,6 @@ _INT = _scalar(int)
 _FLOAT = _scalar(float)
 _INTS = _list(int)
 _FLOATS = _list(float)
-MASK = _list(bool)
 TEXTS = _list(str)
 
 ONE_INT = Codec(int, lambda *value: torch.tensor([_INT.read(*value)]))
@@ -234,13 +233,13 @@ OPTIONAL_FLOAT_ROW = Codec(
 
 
 def values_of_row(row: Tensor, mask: Mask, layout: Layout) -> Tensor:
-    """Cut the tensors of a mask out of a row (p,), one after the other, (d,).
+    """Cut the tensors of a mask out of a row (p,), one after the other, (d,); the row itself where these are all.
 
     They travel as one array: Flower stores and fetches every array by requests of its own.
     """
     if mask == layout.everything:
         return row
-    return torch.cat([row.new_empty(0), *(row[span] for span in _spans(mask, layout))])
+    return torch.cat([row[span] for span in _spans(mask, layout)])
 
 
 def row_of_values(group: str, name: str, payload: Payload, mask: Mask, layout: Layout) -> Tensor:

@@ -143,7 +143,7 @@ def write_reply(
 
 
 def _sent_as_they_are(task: LocalTask, compression: Compression | None) -> Mask:
-    """The tensors whose updates travel in their own shapes, (l,)."""
+    """The tensors whose updates are not compressed, (l,)."""
     return task.upload if compression is None else compression.plain(task)
 
 

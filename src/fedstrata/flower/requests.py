@@ -123,7 +123,10 @@ _EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
 
 @dataclass(frozen=True)
 class _RequestHead:
-    """The plain values of a request and its plan, with the names of its parts. `sent` has those of all models."""
+    """The plain values of a request and its plan, with the names of its parts.
+
+    `sent` holds the masks of all models, one after the other, (k' l,).
+    """
 
     client: int
     round: int
@@ -133,7 +136,7 @@ class _RequestHead:
     evaluations: tuple[str, ...]
     client_stats: tuple[str, ...]
     models: tuple[int, ...]
-    sent: Mask
+    sent: tuple[bool, ...]
     counted: tuple[int, ...]
 
 
@@ -178,7 +181,10 @@ def read_request(payload: Payload, layout: Layout) -> Request:
         raise InputError(
             f"expected sent to have {count} values for each of {len(head.models)} models, found {len(head.sent)}"
         )
-    sent = tuple(head.sent[count * place :][:count] for place in range(len(head.models)))
+    sent = tuple(head.sent[count * place : count * (place + 1)] for place in range(len(head.models)))
+    wanted = {str(place) for place, mask in enumerate(sent) if any(mask)}
+    if strange := sorted(payload.arrays.get(_MODELS, {}).keys() - wanted):
+        raise InputError(f"expected no array {_MODELS}.{strange[0]}: the request does not name it")
     rows = torch.zeros(len(head.models), layout.p)
     for place, mask in enumerate(sent):
         rows[place] = row_of_values(_MODELS, str(place), payload, mask, layout)

@@ -310,6 +310,7 @@ def _limits(
         if others.sum() < _MIN_NORMS:
             continue
         logs = np.log(values[others])
+        # Of a few numbers, and those of numpy take ten times as long.
         center = median(logs.tolist())
         deviation = _MAD_TO_DEVIATION * median(np.abs(logs - center).tolist())
         more_samples = np.maximum(sizes[members] / median(sizes[others].tolist()), 1.0)
@@ -328,7 +329,7 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
         start = plan.models[int(norms.given[row])][None]
         limit = max(norms.limits[row], min(_MODEL_NORM_SHARE * _norms(start, norms.spans)[0], LARGEST_NORM))
         if norms.values[row] > limit:
-            median = norms.medians[row]
+            center = norms.medians[row]
             event = {
                 "kind": "rejected",
                 "reason": "norm",
@@ -336,7 +337,7 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
                 "task": norms.task,
                 "part": norms.part,
                 "norm": _rounded(norms.values[row]),
-                "median": None if np.isnan(median) else _rounded(median),
+                "median": None if np.isnan(center) else _rounded(center),
                 "limit": _rounded(limit),
             }
             events.append(event)
@@ -394,7 +395,7 @@ def _unusable(state: State, layout: Layout) -> list[int]:
         unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1)
     if unusable.any():
         return state.nodes[unusable].tolist()
-    # The tree has none, and the models are known.
+    # The tree has no tensors, and the models have been looked at.
     others = [getattr(state, field.name) for field in fields(state) if field.name not in ("models", "tree")]
     for tensor in _tensors(tuple(others)):
         rows = tensor.ndim in (1, 2) and tensor.shape[-1] == p and tensor.is_floating_point()
@@ -404,7 +405,7 @@ def _unusable(state: State, layout: Layout) -> list[int]:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in a part of a state that is none itself."""
+    """All tensors inside a value that is not a tensor itself."""
     parts: Iterable[Any] = ()
     if is_dataclass(value):
         parts = [getattr(value, field.name) for field in fields(value)]

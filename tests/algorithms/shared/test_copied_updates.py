@@ -1,6 +1,8 @@
 """Clients that send the same update: which of them count."""
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedstrata.algorithms.shared.copied_updates import copied
 from fedstrata.algorithms.shared.own_updates import compared_updates
@@ -98,3 +100,29 @@ def test_nobody_answers() -> None:
     compared = compared_updates(layout, Report({TRAIN: result}), torch.zeros(3, dtype=torch.int64))
     found = copied(compared, torch.zeros(3, dtype=torch.bool))
     assert found.tolist() == [False] * 3
+
+
+def test_copies_with_running_statistics_of_their_own_are_found() -> None:
+    linear = TensorSpec("head.weight", "head", "linear", (2,))
+    layout = Layout((linear, TensorSpec("norm.running_mean", "norm", "buffer", (1,))))
+    sent = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [1.1, 0.2, 0.0], [0.5, 0.5, 3.0], [0.5, 0.5, -3.0]])
+    nobody = torch.zeros(5, dtype=torch.int64)
+    result = Result(Rows(torch.arange(5), sent), nobody, torch.ones(5), torch.zeros(5, 1))
+    found = copied(compared_updates(layout, Report({TRAIN: result}), nobody), nobody > 0)
+    assert found.tolist() == [False] * 4 + [True]
+
+
+@given(st.lists(st.integers(0, 5), min_size=3, max_size=12), st.lists(st.integers(0, 1), min_size=12, max_size=12))
+def test_whoever_sends_what_others_of_its_cluster_send_is_found(kinds: list[int], clusters: list[int]) -> None:
+    """Updates of a few kinds and of nearly the same norm, and the definition by pairs."""
+    sent = [[1.0, kind / 1e3] for kind in kinds]
+    labels = clusters[: len(kinds)]
+    expected = list[int]()
+    for cluster in {0, 1}:
+        members = [client for client, label in enumerate(labels) if label == cluster]
+        alike = [client for client in members if [kinds[other] for other in members].count(kinds[client]) > 1]
+        if 2 * len(alike) < len(members):
+            expected += [
+                client for client in alike if any(kinds[other] == kinds[client] for other in alike if other < client)
+            ]
+    assert copies(sent, labels) == sorted(expected)

@@ -1,11 +1,14 @@
 """Clients whose updates point backwards: the cosines by hand, who is left out, and who comes back."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from math import sqrt
 
+import numpy as np
 import pytest
 import torch
 
+from fedstrata.algorithms.shared import directions
 from fedstrata.algorithms.shared.directions import DirectionHistory, no_directions, with_directions
 from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
@@ -292,3 +295,78 @@ def test_who_was_not_left_out_begins_anew_in_its_new_cluster() -> None:
     known = left_out(of=2).reassigned(torch.tensor([True, False]))
     assert known.means.tolist() == [0.0, -0.5]
     assert not known.left_out.any()
+
+
+def clusters_that_turn(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """The labels, clients and updates of twelve rounds of clusters 0, 2 and 7, of 3, 9 and 18 clients or fewer.
+
+    Some are away in each round, and every fifth client turns after the fifth round. In the last rounds, clients of
+    cluster 7 want different models.
+    """
+    draw = np.random.default_rng(seed)
+    labels = torch.from_numpy(np.repeat([0, 2, 7], [3, 9, 18]))
+    wishes = {cluster: draw.normal(size=8) for cluster in (0, 2, 7)}
+    for round in range(12):
+        clients = torch.from_numpy(np.sort(draw.permutation(30)[:27]))
+        updates = np.stack([wishes[cluster] for cluster in labels[clients].tolist()])
+        if round > 5:
+            updates[clients.numpy() % 5 == 0] *= -1.0
+        if round > 9:
+            updates[clients.numpy() >= 12] = draw.normal(size=(int((clients >= 12).sum()), 8))
+        yield labels, clients, torch.from_numpy(updates + draw.normal(0, 0.3, updates.shape)).float()
+
+
+def of_round(
+    known: DirectionHistory, labels: torch.Tensor, clients: torch.Tensor, updates: torch.Tensor
+) -> DirectionHistory:
+    return after_round(known, labels, *updates.tolist(), ids=clients.tolist())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_clusters_at_once_are_as_each_by_itself(seed: int) -> None:
+    """A cluster in which nobody answers stays as it is, also where it is small or half of it are left out."""
+    together = no_directions(30)
+    alone = {cluster: no_directions(30) for cluster in (0, 2, 7)}
+    turned = torch.zeros(30, dtype=torch.bool)
+    for labels, clients, updates in clusters_that_turn(seed):
+        together = of_round(together, labels, clients, updates)
+        turned |= together.left_out
+        for cluster in alone:
+            here = labels[clients] == cluster
+            if here.any():
+                own = torch.where(labels == cluster, labels, -1)
+                alone[cluster] = of_round(alone[cluster], own, clients[here], updates[here])
+    assert turned.any()
+    for cluster, known in alone.items():
+        members = labels == cluster
+        for field in fields(known):
+            assert getattr(together, field.name)[members].equal(getattr(known, field.name)[members]), field.name
+
+
+def test_the_order_of_the_report_changes_no_bit() -> None:
+    there, back = no_directions(30), no_directions(30)
+    for labels, clients, updates in clusters_that_turn(0):
+        there = of_round(there, labels, clients, updates)
+        back = of_round(back, labels, clients.flip(0), updates.flip(0))
+    for field in fields(there):
+        assert getattr(there, field.name).equal(getattr(back, field.name)), field.name
+
+
+@pytest.mark.parametrize("name", ["_GRAM_CLIENTS", "_COPIED"])
+def test_many_clients_and_large_updates_are_compared_likewise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By steps in place of products of matrices, and row by row in place of copies."""
+    usual = slow = no_directions(30)
+    for labels, clients, updates in clusters_that_turn(0):
+        usual = of_round(usual, labels, clients, updates)
+        with monkeypatch.context() as patched:
+            patched.setattr(directions, name, 0)
+            slow = of_round(slow, labels, clients, updates)
+        assert slow.cosines.allclose(usual.cosines, atol=1e-5)
+        assert slow.left_out.equal(usual.left_out) and slow.backward_rounds.equal(usual.backward_rounds)
+
+
+def test_clusters_in_which_nobody_answers_stay_as_they_are() -> None:
+    """Half of the second cluster are left out, and remain so."""
+    known = left_out(4, 5, of=8)
+    after = after_round(known, torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), *[[1.0]] * 4, ids=[0, 1, 2, 3])
+    assert after.left_out.tolist() == [False] * 4 + [True] * 2 + [False] * 2

@@ -2,6 +2,7 @@
 
 from math import exp, log, sqrt
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,9 +108,11 @@ def test_norms_that_lie_far_apart_are_no_reason_to_leave_anybody_out() -> None:
 
 
 def test_half_of_a_cluster_is_never_left_out_and_two_clients_are_not_compared() -> None:
-    four = after_report(no_norms(4), report_of([1.0, 1.0, 9.0, 9.0]), FIVE[:4], NOBODY[:4])
+    four = after_report(no_norms(4), report_of([1.0, 1.0, 20.0, 20.0]), FIVE[:4], NOBODY[:4])
     assert not four.left_out.any() and four.weights.tolist() == [1.0] * 4
-    two = after_report(no_norms(2), report_of([1.0, 9.0]), FIVE[:2], NOBODY[:2])
+    five = after_report(no_norms(5), report_of([1.0, 1.0, 1.0, 20.0, 20.0]), FIVE, NOBODY)
+    assert five.left_out.tolist() == [False] * 3 + [True] * 2
+    two = after_report(no_norms(2), report_of([1.0, 20.0]), FIVE[:2], NOBODY[:2])
     assert two.weights.tolist() == [0.0, 0.0]
 
 
@@ -223,3 +226,41 @@ def test_who_has_more_samples_is_shortened_less() -> None:
     assert norms_of(shorter)[4] == pytest.approx(2 * 3)
     claimed = report_of([1.0, 1.0, 1.0, 1.0, 50.0], sizes=[10, 10, 10, 10, 10_000])
     assert norms_of(clipped_report(no_norms(5), claimed)[0])[4] == pytest.approx(2 * 10)
+
+
+def test_all_clusters_at_once_are_as_each_by_itself() -> None:
+    """Clusters 0, 2 and 7 of clients with other norms and sizes, of whom some are away and some send long updates.
+
+    No cluster has a median below a quarter of another's, with which it would be compared.
+    """
+    draw = np.random.default_rng(0)
+    labels = torch.from_numpy(draw.choice([0, 2, 7], 30))
+    nobody = torch.zeros(30, dtype=torch.bool)
+    sizes = torch.from_numpy(draw.integers(10, 500, 30))
+    together = no_norms(30)
+    alone = {cluster: no_norms(30) for cluster in (0, 2, 7)}
+    for round in range(8):
+        clients = torch.from_numpy(np.sort(draw.permutation(30)[:25]))
+        norms = (1.0 + labels[clients] / 7) * torch.from_numpy(draw.lognormal(0, 0.2, 25)).float()
+        norms[(clients % 6 == 0) & (round > 2)] *= 12.0
+
+        def report(rows: torch.Tensor, clients: torch.Tensor = clients, norms: torch.Tensor = norms) -> Report:
+            ids = clients[rows]
+            updates = torch.stack([norms[rows], torch.zeros(len(ids))], dim=1)
+            return Report({TRAIN: Result(Rows(ids, updates), labels[ids], sizes[ids], torch.zeros(len(ids), 1))})
+
+        everyone = report(torch.ones(25, dtype=torch.bool))
+        together = after_report(together, everyone, labels, nobody)
+        clipped = set(clipped_report(together, everyone, labels)[1].tolist())
+        for cluster in alone:
+            own = torch.where(labels == cluster, labels, -1)
+            some = report(labels[clients] == cluster)
+            alone[cluster] = after_report(alone[cluster], some, own, nobody)
+            assert clipped & set(clients[labels[clients] == cluster].tolist()) == set(
+                clipped_report(alone[cluster], some, own)[1].tolist()
+            )
+    assert together.left_out.any() and together.drifted.any()
+    for cluster, known in alone.items():
+        here = labels == cluster
+        for field in ("logs", "weights", "last", "left_out", "drifted"):
+            assert getattr(together, field)[here].equal(getattr(known, field)[here])

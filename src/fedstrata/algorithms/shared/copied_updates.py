@@ -42,9 +42,10 @@ def copied(updates: ComparedUpdates, left_out: torch.Tensor) -> torch.Tensor:
         A bool (n,).
     """
     found = torch.zeros_like(left_out)
+    norms = updates.norms.tolist()
     for cluster in np.unique(updates.own.numpy()[_alike_in_norm(updates)]).tolist():
         answered = (updates.own == cluster).nonzero().flatten().tolist()
-        groups = _same_updates(updates, answered)
+        groups = _same_updates(updates, norms, answered)
         if 2 * sum(map(len, groups)) < len(answered):
             for group in groups:
                 _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))
@@ -64,14 +65,14 @@ def _alike_in_norm(updates: ComparedUpdates) -> Ints:
     return order[1:][alike]
 
 
-def _same_updates(updates: ComparedUpdates, rows: Sequence[int]) -> list[list[int]]:
+def _same_updates(updates: ComparedUpdates, norms: Sequence[float], rows: Sequence[int]) -> list[list[int]]:
     """The groups of clients that have sent the same update, by their ids.
 
     Args:
-        updates: The updates, (m, p).
+        updates: The updates, (m, q).
+        norms: The norm of each, m.
         rows: The places of those that are compared.
     """
-    norms = updates.norms.tolist()
     # An update of zeros says nothing about who sent it.
     moved = [row for row in rows if norms[row] > ZERO_NORM]
     groups = list[list[int]]()
@@ -91,13 +92,12 @@ def _group_of(row: int, groups: Sequence[list[int]], norms: Sequence[float], val
         row: The place of its update.
         groups: The groups so far, in ascending order of their norms, none above that of the update.
         norms: The norms of all updates, m.
-        values: All updates, (m, p).
+        values: All updates, (m, q).
     """
     largest = _TOLERANCE * norms[row]
     some = evenly_spread(values.shape[1], _COLUMNS)
     for group in reversed(groups):
         first = group[0]
-        # Equal updates have equal norms.
         if norms[row] - norms[first] > largest:
             return None
         # The distance in some columns is no larger than in all.

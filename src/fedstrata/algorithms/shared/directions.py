@@ -18,11 +18,11 @@ from the other clients, so more than half of them must be honest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
+from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of, of_clients, with_rows
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
@@ -68,6 +68,9 @@ _AXIS_STEPS = 20
 
 _GRAM_CLIENTS = 512
 """Up to so many clients the iterations are powers of their inner products, which are then the smaller matrix."""
+
+_COPIED = 2**20
+"""Clusters whose updates have up to so many numbers are copied, as a call for each row would take longer."""
 
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
@@ -150,18 +153,6 @@ class _ClientDirections:
     left_out: Bools
     doubted: Bools
 
-    @classmethod
-    def of(cls, known: DirectionHistory, ids: Ints) -> _ClientDirections:
-        """What is known of some clients, ids (m,)."""
-        return cls(**{field.name: getattr(known, field.name).numpy()[ids] for field in fields(cls)})
-
-    def put(self, known: DirectionHistory, ids: Ints) -> DirectionHistory:
-        """What is known with this of these clients."""
-        tensors = {field.name: getattr(known, field.name).clone() for field in fields(self)}
-        for name, values in tensors.items():
-            values.numpy()[ids] = getattr(self, name)
-        return DirectionHistory(**tensors)
-
     @property
     def means(self) -> Floats:
         """The mean cosine of each client, (m,); 0 before its first upload."""
@@ -169,12 +160,12 @@ class _ClientDirections:
 
 
 @dataclass(frozen=True)
-class _Updates:
-    """The updates that are compared. They are not copied, as they may be large.
+class _UpdatesOfClusters:
+    """The updates that are compared. Those of large clusters are not copied, as they may take much memory.
 
     Attributes:
         clusters: The cluster of each of the m clients that have sent them.
-        values: The compared columns of all updates of the round, (a, p).
+        values: The compared columns of all updates of the round, (a, q).
         rows: The place of each client among them, (m,).
         norms: The norm of each client's update, (m,).
     """
@@ -184,23 +175,43 @@ class _Updates:
     rows: Ints
     norms: Floats
 
-    def weighted_sums(self, weights: Floats) -> torch.Tensor:
-        """The sum of the updates times their weights (m,), for each cluster, (c, p)."""
-        factors = torch.zeros(self.clusters.count, len(self.values))
-        factors.numpy()[self.clusters.of, self.rows] = weights
-        return factors @ self.values
+    def along_sums(self, weights: Floats) -> tuple[Floats, Floats]:
+        """How far each update points along the weighted sum of those of its cluster.
 
-    def products(self, vectors: torch.Tensor) -> Floats:
-        """The inner product of each update with the vector of its cluster, of vectors (c, p), (m,)."""
-        updates = self.values.unbind()
-        of_clusters = vectors.unbind()
-        places = zip(self.rows.tolist(), self.clusters.of.tolist(), strict=True)
-        found = [torch.dot(updates[row], of_clusters[cluster]) for row, cluster in places]
-        return torch.stack(found).numpy()
+        Args:
+            weights: The weight of each update in the sum, (m,).
 
-    def units(self, columns: torch.Tensor) -> Floats:
+        Returns:
+            The inner product of each update with the sum of its cluster, (m,); and the squared norm of the sum, (m,).
+        """
+        along = np.empty_like(weights)
+        squares = np.empty_like(weights)
+        for cluster in range(self.clusters.count):
+            members = np.flatnonzero(self.clusters.of == cluster)
+            products = _few if len(members) * self.values.shape[1] <= _COPIED else _many
+            total, along[members] = products(self.values, self.rows[members], weights[members])
+            squares[members] = float(torch.dot(total, total))
+        return along, squares
+
+    def units(self, columns: torch.Tensor) -> torch.Tensor:
         """Some columns (k,) of the updates, which are scaled to norm 1, (m, k)."""
-        return self.values.index_select(1, columns).numpy()[self.rows] / self.norms[:, None]
+        some = self.values.index_select(1, columns).index_select(0, torch.from_numpy(self.rows))
+        return some / torch.from_numpy(self.norms)[:, None]
+
+
+def _few(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
+    """The weighted sum of some rows of values (a, q), (q,), and its inner product with each, (m,): by a copy."""
+    some = values.index_select(0, torch.from_numpy(rows))
+    total = torch.from_numpy(weights) @ some
+    return total, (some @ total).numpy()
+
+
+def _many(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
+    """The same row by row, without a copy."""
+    total = torch.zeros(values.shape[1])
+    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+        total.add_(values[row], alpha=weight)
+    return total, np.array([float(torch.dot(values[row], total)) for row in rows.tolist()], np.float32)
 
 
 def no_directions(clients: int) -> DirectionHistory:
@@ -228,7 +239,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     """
     own = updates.own.numpy()
     answered = updates.clients.numpy()
-    known = _with_small_clusters_anew(known, labels.numpy(), answered[own >= 0])
+    known = _forget_small_clusters(known, labels.numpy(), answered[own >= 0])
     # In the order of their ids, so that sums do not depend on the order of the report.
     order = answered.argsort()
     places, clusters = groups_of(own[order], _MIN_CLIENTS)
@@ -236,14 +247,15 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
         return known
     rows = order[places]
     ids = answered[rows]
-    compared = _Updates(clusters, updates.values, rows, np.maximum(updates.norms.numpy()[rows], ZERO_NORM))
-    return _after_round(_ClientDirections.of(known, ids), compared).put(known, ids)
+    compared = _UpdatesOfClusters(clusters, updates.values, rows, np.maximum(updates.norms.numpy()[rows], ZERO_NORM))
+    after = _after_round(_ClientDirections(**of_clients(known, ids)), compared)
+    return with_rows(known, ids, after)
 
 
-def _with_small_clusters_anew(known: DirectionHistory, labels: Ints, answered: Ints) -> DirectionHistory:
+def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints) -> DirectionHistory:
     """What is known without the members of clusters that have fewer than three, or of which half are left out.
 
-    They are a group by themselves now, and what its parent wanted says nothing about them.
+    Such members are a group by themselves, and what the cluster wanted that they come from says nothing about them.
 
     Args:
         known: What was known before.
@@ -262,7 +274,7 @@ def _with_small_clusters_anew(known: DirectionHistory, labels: Ints, answered: I
     return known.forgetting(forgotten)
 
 
-def _after_round(known: _ClientDirections, updates: _Updates) -> _ClientDirections:
+def _after_round(known: _ClientDirections, updates: _UpdatesOfClusters) -> _ClientDirections:
     """What is known of the clients that are compared after their updates of a round."""
     backward_rounds = _backward_rounds(known, updates)
     left_out = known.left_out | (backward_rounds >= _TURNED_ROUNDS)
@@ -270,7 +282,9 @@ def _after_round(known: _ClientDirections, updates: _Updates) -> _ClientDirectio
     return _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, updates.clusters)
 
 
-def _by_average(known: _ClientDirections, updates: _Updates, left_out: Bools) -> tuple[_ClientDirections, Floats]:
+def _by_average(
+    known: _ClientDirections, updates: _UpdatesOfClusters, left_out: Bools
+) -> tuple[_ClientDirections, Floats]:
     """Find the clients whose mean cosine says that they keep pointing backwards.
 
     Args:
@@ -320,7 +334,7 @@ def _readmitting(known: _ClientDirections, forwards: Bools, clusters: Groups) ->
     )
 
 
-def _backward_rounds(known: _ClientDirections, updates: _Updates) -> Ints:
+def _backward_rounds(known: _ClientDirections, updates: _UpdatesOfClusters) -> Ints:
     """In how many rounds each client has pointed backwards since it turned, with one more, (m,).
 
     Args:
@@ -346,7 +360,7 @@ def _backward_rounds(known: _ClientDirections, updates: _Updates) -> Ints:
     return np.where(compared[clusters.of], after, before)
 
 
-def _larger_sides(updates: _Updates, trusted: Bools) -> Bools:
+def _larger_sides(updates: _UpdatesOfClusters, trusted: Bools) -> Bools:
     """Who is on the larger side of the first principal axis of the trusted updates of its cluster, (m,).
 
     The updates are scaled to norm 1. The axis goes through zero: they are not centred. Nobody is there where both sides
@@ -354,43 +368,33 @@ def _larger_sides(updates: _Updates, trusted: Bools) -> Bools:
     """
     clusters = updates.clusters
     units = updates.units(evenly_spread(updates.values.shape[1], _AXIS_COLUMNS))
-    units[~trusted | (updates.norms <= ZERO_NORM)] = 0
-    along = _along_axes(units, clusters)
+    compared = trusted & (updates.norms > ZERO_NORM)
+    along = np.zeros(len(trusted))
+    for cluster in range(clusters.count):
+        members = np.flatnonzero(compared & (clusters.of == cluster))
+        along[members] = _along_axis(units.index_select(0, torch.from_numpy(members))).numpy()
     positive = along > 0
     negative = along < 0
     difference = (clusters.counts(positive) - clusters.counts(negative))[clusters.of]
     return (positive & (difference > 0)) | (negative & (difference < 0))
 
 
-def _along_axes(units: Floats, clusters: Groups) -> Floats:
-    """The inner product of each row (m, k) with the first principal axis of its cluster, up to one factor, (m,).
+def _along_axis(units: torch.Tensor) -> torch.Tensor:
+    """The inner product of each row (m, k) with the first principal axis, up to one factor, (m,).
 
-    The axis begins as the sum of the rows of the cluster.
+    The axis begins as the sum of the rows.
     """
     if len(units) > _GRAM_CLIENTS:
-        along = np.empty_like(units[:, 0])
-        for cluster in range(clusters.count):
-            rows = clusters.of == cluster
-            along[rows] = _along_axis(torch.from_numpy(units[rows]))
-        return along
-    # Clusters are blocks: rows of two of them have no inner product here.
-    products = torch.from_numpy(units) @ torch.from_numpy(units).T
-    gram = np.where(clusters.of[:, None] == clusters.of, products.numpy(), 0).astype(np.float64)
-    # No eigenvalue is above 1 then, and the largest of a cluster is at least 1 / m: its power is a number.
-    trace = np.bincount(clusters.of, gram.diagonal(), clusters.count)
-    scaled = gram / np.maximum(trace, ZERO_NORM)[clusters.of, None]
-    power = torch.linalg.matrix_power(torch.from_numpy(scaled), _AXIS_STEPS)
-    found: Floats = (power @ torch.from_numpy(gram.sum(axis=1))).numpy()
-    return found
-
-
-def _along_axis(units: torch.Tensor) -> torch.Tensor:
-    """The inner product of each row (m, k) with the first principal axis of all rows, up to one factor, (m,)."""
-    axis = units.sum(dim=0)
-    for _ in range(_AXIS_STEPS):
-        axis = units.T @ (units @ axis)
-        axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
-    return units @ axis
+        axis = units.sum(dim=0)
+        for _ in range(_AXIS_STEPS):
+            axis = units.T @ (units @ axis)
+            axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
+        return units @ axis
+    gram = (units @ units.T).double()
+    # No eigenvalue is above 1 then, and the largest is at least 1 / m: its power is a number.
+    scaled = gram / gram.trace().clamp_min(ZERO_NORM)
+    along: torch.Tensor = torch.linalg.matrix_power(scaled, _AXIS_STEPS) @ gram.sum(dim=1)
+    return along
 
 
 def _with_cosines(known: _ClientDirections, cosines: Floats) -> _ClientDirections:
@@ -403,7 +407,7 @@ def _with_cosines(known: _ClientDirections, cosines: Floats) -> _ClientDirection
     )
 
 
-def _cosines_with_others(updates: _Updates, trusted: Bools) -> Floats:
+def _cosines_with_others(updates: _UpdatesOfClusters, trusted: Bools) -> Floats:
     """The cosine of each update with the sum of the trusted others of its cluster, all scaled to norm 1.
 
     Args:
@@ -415,9 +419,8 @@ def _cosines_with_others(updates: _Updates, trusted: Bools) -> Floats:
     """
     moved = updates.norms > ZERO_NORM
     in_sum = (trusted & moved).astype(np.float32)
-    totals = updates.weighted_sums(in_sum / updates.norms)
-    squares = np.square(torch.linalg.vector_norm(totals, dim=1).numpy())[updates.clusters.of]
-    along = updates.products(totals) / updates.norms
+    along, squares = updates.along_sums(in_sum / updates.norms)
+    along = along / updates.norms
     # The inner product with the sum of the others, and the norm of this sum.
     others = along - in_sum
     length = np.sqrt(np.maximum(squares - in_sum * (2 * along - 1), 0))

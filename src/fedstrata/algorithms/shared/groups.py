@@ -6,12 +6,19 @@ numpy, whose calls on a few numbers take a fraction of the time of torch's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedstrata.lazy_torch import torch
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+HistoryT = TypeVar("HistoryT", bound="DataclassInstance")
 
 Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -20,11 +27,11 @@ Ints: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Groups:
-    """Which group each of m clients is in.
+    """Which of g groups each of m clients is in.
 
     Attributes:
-        of: The group of each client, 0 to c - 1, (m,).
-        count: The number of groups, c. Each has a client.
+        of: The group of each client, 0 to g - 1, (m,).
+        count: The number of groups, g. Each has a client.
     """
 
     of: Ints
@@ -32,35 +39,35 @@ class Groups:
 
     @cached_property
     def sizes(self) -> Ints:
-        """The number of clients of each group, (c,)."""
+        """The number of clients of each group, (g,)."""
         return np.bincount(self.of, minlength=self.count)
 
     @cached_property
     def _starts(self) -> Ints:
-        """How many clients are in the groups before each group, (c,)."""
+        """How many clients are in the groups before each group, (g,)."""
         return self.sizes.cumsum() - self.sizes
 
     def counts(self, who: Bools) -> Ints:
-        """How many clients of each group are among some, (m,), (c,)."""
+        """How many clients of each group are among some, bool (m,): (g,)."""
         return np.bincount(self.of[who], minlength=self.count)
 
     def medians(self, values: Floats, counted: Bools | None = None) -> Floats:
-        """The median of each group, (c,); the lower one of two, and nan where no value counts.
+        """The median of each group, (g,); the lower one of two, and nan where no value counts.
 
         Args:
-            values: A value of each client, (m,). Those that are not a number do not count.
-            counted: Whose values count, (m,); None for everyone's.
+            values: A value of each client, (m,). A value of nan does not count.
+            counted: Whose values count, bool (m,); None for everyone's.
         """
         if counted is not None:
             values = np.where(counted, values, values.dtype.type(np.nan))
-        # Ascending within each group, with those that are not a number at its end.
+        # Ascending within each group, with nan at its end.
         order = np.lexsort((values, self.of))
         known = self.counts(~np.isnan(values))
         found: Floats = values[order[self._starts + np.maximum(known - 1, 0) // 2]]
         return found
 
     def without_halves(self, who: Bools) -> Bools:
-        """Who is among some clients, (m,), that are less than half of their group, (m,)."""
+        """The same clients, bool (m,), without those of groups of which they are half or more, bool (m,)."""
         few: Bools = 2 * self.counts(who) < self.sizes
         return who & few[self.of]
 
@@ -79,3 +86,24 @@ def groups_of(labels: Ints, least: int) -> tuple[Ints, Groups]:
     enough = counts >= max(least, 1)
     places = np.flatnonzero((labels >= 0) & np.append(enough, False)[labels])
     return places, Groups((enough.cumsum() - 1)[labels[places]], int(np.count_nonzero(enough)))
+
+
+def of_clients(history: Any, ids: Ints) -> dict[str, NDArray[Any]]:
+    """What a dataclass has of some clients, ids (m,): the rows of each field that is a tensor (n, ...), by its name."""
+    tensors = ((field.name, getattr(history, field.name)) for field in fields(history))
+    return {name: values.numpy()[ids] for name, values in tensors if isinstance(values, torch.Tensor)}
+
+
+def with_rows(history: HistoryT, ids: Ints, rows: Any) -> HistoryT:
+    """A dataclass whose tensors (n, ...) have other rows for some clients.
+
+    Args:
+        history: The dataclass, which stays as it is.
+        ids: The clients, (m,).
+        rows: A dataclass whose fields are these rows, (m, ...), each with the name of the tensor.
+    """
+    changed = dict[str, Any]()
+    for field in fields(rows):
+        changed[field.name] = getattr(history, field.name).clone()
+        changed[field.name].numpy()[ids] = getattr(rows, field.name)
+    return replace(history, **changed)

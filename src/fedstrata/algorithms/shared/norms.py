@@ -18,12 +18,12 @@ z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
+from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of, of_clients, with_rows
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores, row_norms
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
@@ -114,18 +114,6 @@ class _ClientNorms:
     left_out: Bools
     drifted: Bools
 
-    @classmethod
-    def of(cls, known: NormHistory, ids: Ints) -> _ClientNorms:
-        """What is known of some clients, ids (m,)."""
-        return cls(**{field.name: getattr(known, field.name).numpy()[ids] for field in fields(cls)})
-
-    def put(self, known: NormHistory, ids: Ints) -> NormHistory:
-        """What is known with this of these clients."""
-        tensors = {field.name: getattr(known, field.name).clone() for field in fields(self)}
-        for name, values in tensors.items():
-            values.numpy()[ids] = getattr(self, name)
-        return replace(known, **tensors)
-
 
 def no_norms(clients: int) -> NormHistory:
     """What is known before the first round, of n clients."""
@@ -175,13 +163,13 @@ def with_norms(
     # All clusters of the round are compared with the same largest median.
     largest = max(known.largest_median, float(groups.medians(lengths).max()))
     known = replace(known, left_out=left_out, largest_median=largest)
-    logs = np.log(lengths / _compared_with(known, groups, lengths, result.sizes.numpy()[rows]))
+    logs = np.log(_ratios(lengths, _compared_with(known, groups, lengths, result.sizes.numpy()[rows])))
     return _with_logs(known, groups, clients[rows], logs)
 
 
 def _with_logs(known: NormHistory, groups: Groups, ids: Ints, logs: Floats) -> NormHistory:
     """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
-    before = _ClientNorms.of(known, ids)
+    before = _ClientNorms(**of_clients(known, ids))
     jumped = _jumped(before, logs)
     # What a client has sent before says nothing about its new data.
     after = _ClientNorms(
@@ -191,7 +179,7 @@ def _with_logs(known: NormHistory, groups: Groups, ids: Ints, logs: Floats) -> N
         left_out=_too_long(before, groups, logs),
         drifted=before.drifted | jumped,
     )
-    return after.put(known, ids)
+    return with_rows(known, ids, after)
 
 
 def _compared_with(known: NormHistory, groups: Groups, norms: Floats, sizes: Ints) -> Floats:
@@ -201,6 +189,12 @@ def _compared_with(known: NormHistory, groups: Groups, norms: Floats, sizes: Int
     excused = samples / np.maximum(groups.medians(samples), 1)[groups.of]
     found: Floats = medians[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
     return found
+
+
+def _ratios(norms: Floats, others: Floats) -> Floats:
+    """How many times each norm is as large as another one, (m,); infinity where that is no float32 number."""
+    with np.errstate(over="ignore"):
+        return norms / others
 
 
 def _too_long(before: _ClientNorms, groups: Groups, logs: Floats) -> Bools:
@@ -248,7 +242,7 @@ def clip_long_updates(
     lengths = lengths[rows]
     limits = _CLIPPING_RATIO * _compared_with(known, groups, lengths, result.sizes.numpy()[rows])
     factors = torch.ones_like(norms)
-    factors.numpy()[rows] = np.minimum(limits / lengths, 1)
+    factors.numpy()[rows] = np.minimum(_ratios(limits, lengths), 1)
     long = factors < 1.0
     if not bool(long.any()):
         return report, clients[long]

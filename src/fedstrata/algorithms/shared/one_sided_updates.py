@@ -74,7 +74,7 @@ def balances(values: Floats) -> Floats:
     Columns in which all rows are equal do not count. With fewer than a hundred others, all balances are zero.
 
     Args:
-        values: The rows, (m, c).
+        values: The rows, (m, q).
 
     Returns:
         From -1 to 1, (m,).

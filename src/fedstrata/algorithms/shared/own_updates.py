@@ -54,6 +54,8 @@ class ComparedUpdates:
 def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> ComparedUpdates:
     """The updates by the normal training of a round, as they are compared.
 
+    Where a network has other columns than these, they are a copy.
+
     Args:
         layout: The layout of the network.
         report: The report of the round.

@@ -62,9 +62,9 @@ def check_updates(
         chooses = (state.labels < 0) & (labels >= 0)
         moved = reassigned_clients(state, labels) | (chooses & directions.doubted)
         directions = directions.reassigned(moved) if bool(moved.any()) else directions
-    long = _check_norms(layout, state, report, labels, updates.norms)
+    norms = _check_norms(layout, state, report, labels, updates.norms)
     reversed_ = nobody if directions is None else directions.left_out
-    left_out = reversed_ | long.who["oversized"]
+    left_out = reversed_ | norms.who["oversized"]
     updates = updates.of_clusters(report, labels)
     on_one_side = nobody
     if sign_check and len(found := one_sided(updates)):
@@ -75,15 +75,15 @@ def check_updates(
     # Of what does not count, nothing is told but the reason.
     who = {
         "reversed": reversed_,
-        **long.who,
-        "clipped": long.who["clipped"] & ~left_out & ~copies & ~on_one_side,
+        **norms.who,
+        "clipped": norms.who["clipped"] & ~left_out & ~copies & ~on_one_side,
         "one_sided": on_one_side & ~left_out,
         "copied": copies & ~on_one_side & ~left_out,
     }
     return CheckedUpdates(
-        state=replace(state, directions=directions, norms=long.history),
-        report=long.report,
-        counted=_without(long.counted, left_out | on_one_side | copies),
+        state=replace(state, directions=directions, norms=norms.history),
+        report=norms.report,
+        counted=_without(norms.counted, left_out | on_one_side | copies),
         events=_events(who, updates.clients),
     )
 
