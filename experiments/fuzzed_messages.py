@@ -177,12 +177,15 @@ class Server:
         clients = FlowerClients(grid, here.config, here.registry, RoundRules(deadline=1.0), lines.append, Ticks().clock)
         return clients.run(self.plans[round - 1]), lines
 
+    def counted(self, report: Report, round: int = ROUND) -> Report:
+        """The report without the answers that the server rejects once it has read them, as a simulation does."""
+        return validate(self._here.setup.server.problem.layout, self.plans[round - 1], report).report
+
     def decided(self, report: Report, round: int = ROUND) -> State:
         """The state that follows from a report."""
-        setup, plan = self._here.setup, self.plans[round - 1]
-        checked = validate(setup.server.problem.layout, plan, report)
-        sound = replace(checked.report, cohort=plan.cohort)
-        state, _, _ = decide(setup.server.algorithm, setup.server.problem, self.states[round - 1], sound)
+        setup = self._here.setup
+        counted = replace(self.counted(report, round), cohort=self.plans[round - 1].cohort)
+        state, _, _ = decide(setup.server.algorithm, setup.server.problem, self.states[round - 1], counted)
         assert isinstance(state, State)
         return state
 
@@ -234,9 +237,10 @@ def judged(server: Server, reply: Recorded) -> str:
         return "wrong: another client's answer changed"
     if same(report, honest):
         return "without effect"
-    own = report.results["train"]
+    counted = server.counted(report)
+    own = counted.results["train"]
     here = own.updates.clients == BAD
-    if not bool(here.any()) and BAD not in report.scores["client"].clients.tolist():
+    if not bool(here.any()) and BAD not in counted.scores["client"].clients.tolist():
         return "refused" if same(state, expected_state) else "wrong: not as if absent"
     sound = bool(own.updates.values[here].isfinite().all())
     sound &= all(1 <= size <= server.samples(BAD) for size in own.sizes[here].tolist())
