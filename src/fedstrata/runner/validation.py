@@ -266,13 +266,13 @@ def _parts(layout: Layout, task: LocalTask) -> dict[str, list[slice]]:
 
 def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
     """The float64 norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
-    squares = torch.zeros(len(values), dtype=torch.float64)
+    squares = np.zeros(len(values))
     for span in spans:
-        squares += _squared_norms(values[:, span])
-    norms: NDArray[np.float64] = squares.sqrt().numpy()
+        squares += _squared_norms(values[:, span]).numpy()
+    norms: NDArray[np.float64] = np.sqrt(squares)
     # The squares of some of these numbers may be no float32 numbers.
     exact = ~((squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE))
-    for row in exact.nonzero().flatten().tolist():
+    for row in np.flatnonzero(exact):
         norms[row] = _exact_norm(values[row].numpy(), spans)
     return norms
 
@@ -280,7 +280,7 @@ def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
 def _squared_norms(values: torch.Tensor) -> torch.Tensor:
     """The squared norm of each row (m, c), (m,) float64, from float32 sums over blocks of columns."""
     blocks, rest = divmod(values.shape[1], _BLOCK_COLUMNS)
-    whole = values[:, : blocks * _BLOCK_COLUMNS].unflatten(1, (blocks, _BLOCK_COLUMNS))
+    whole = values[:, : blocks * _BLOCK_COLUMNS].view(len(values), blocks, _BLOCK_COLUMNS)
     found: torch.Tensor = torch.linalg.vector_norm(whole, dim=2).double().square().sum(dim=1)
     if rest:
         found += torch.linalg.vector_norm(values[:, -rest:], dim=1).double().square()
@@ -350,10 +350,11 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
     Where a client did not start from the running variance of that model, its update does not say what it ended with.
     """
     as_values = task.upload_values or layout.nothing
+    sent = [place for place in _running_variances(layout) if task.upload[place]]
+    if not sent:
+        return set()
     found = torch.zeros(len(result.updates.clients), dtype=torch.bool)
-    for place in _running_variances(layout):
-        if not task.upload[place]:
-            continue
+    for place in sent:
         ends = result.updates.values[:, layout.spans[place]]
         if not as_values[place]:
             if task.continues or task.load_local[place]:

@@ -1,6 +1,8 @@
 """Updates that lie on one side of those of their cluster in nearly all columns."""
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedstrata.algorithms.shared.one_sided_updates import balances, one_sided
 from fedstrata.algorithms.shared.own_updates import compared_updates
@@ -80,3 +82,14 @@ def test_who_has_trained_another_model_is_not_compared() -> None:
 def test_two_clients_are_not_compared() -> None:
     others = honest(2)
     assert found(torch.stack([others[0], others[0] - 10.0])) == []
+
+
+@given(st.integers(0, 10_000), st.integers(3, 8), st.floats(0.8, 1.0), st.floats(0.0, 0.5))
+def test_a_first_look_at_some_columns_changes_nothing(seed: int, clients: int, share: float, equal: float) -> None:
+    """One update is below all others in a share of the columns, and above them in the others or equal to all."""
+    draw = torch.Generator().manual_seed(seed)
+    updates = torch.randn(clients, COLUMNS, generator=draw)
+    updates[0] = torch.where(torch.rand(COLUMNS, generator=draw) < share, -9.0, 9.0)
+    updates[:, torch.rand(COLUMNS, generator=draw) < equal] = 1.0
+    extreme = (abs(balances(updates.numpy())) > 0.9).nonzero()[0].tolist()
+    assert found(updates) == (extreme if 2 * len(extreme) < clients else [])

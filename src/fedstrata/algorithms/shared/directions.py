@@ -263,12 +263,13 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
         answered: Who has trained the model of its cluster, ids. Clusters of which nobody has stay as they are.
     """
     members, clusters = groups_of(labels, 1)
+    torn = 2 * clusters.counts(known.left_out.numpy()[members]) >= clusters.sizes
+    small = clusters.sizes < _MIN_CLIENTS
+    if not (torn | small).any():
+        return known
     answers = np.zeros(len(labels), np.bool_)
     answers[answered] = True
-    torn = 2 * clusters.counts(known.left_out.numpy()[members]) >= clusters.sizes
-    anew = (torn | (clusters.sizes < _MIN_CLIENTS)) & (clusters.counts(answers[members]) > 0)
-    if not anew.any():
-        return known
+    anew = (torn | small) & (clusters.counts(answers[members]) > 0)
     forgotten = torch.zeros_like(known.left_out)
     forgotten.numpy()[members[anew[clusters.of]]] = True
     return known.forgetting(forgotten)
