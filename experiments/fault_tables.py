@@ -14,7 +14,7 @@ CASES = {
     "no_fault": "none",
     "latency": "200 ms more in each direction",
     "bandwidth": "20 KB/s and 50 ms in each direction of a connection",
-    "loss": "5 % of the connections are reset within 4 KiB",
+    "resets": "every connection is reset within 256 KiB",
     "half_open": "one client: connections open and silent, in round 2",
     "stopped": "one client: its processes stopped (SIGSTOP), in round 2",
     "node_killed": "one client: SuperNode killed in round 2, started again",
