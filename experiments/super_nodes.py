@@ -1,7 +1,6 @@
 """Federations of many real SuperNodes on one machine beside fedstrata's simulator: labels, models, seconds and memory.
 
-    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6,100
-    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 30 --rounds 5
+    FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6,30,100
     FEDSTRATA_DATA=DATA PYTHONPATH=examples/flower python experiments/super_nodes.py --nodes 6 --start new
 
 Adds to ``experiments/results/super_nodes.json`` the numbers of nodes that it does not hold yet with so many rounds. The

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of, of_clients, with_rows
+from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
+from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
@@ -188,7 +189,7 @@ class _UpdatesOfClusters:
         squares = np.empty_like(weights)
         for cluster in range(self.clusters.count):
             members = np.flatnonzero(self.clusters.of == cluster)
-            products = _few if len(members) * self.values.shape[1] <= _COPIED else _many
+            products = _products_by_copy if len(members) * self.values.shape[1] <= _COPIED else _products_by_row
             total, along[members] = products(self.values, self.rows[members], weights[members])
             squares[members] = float(torch.dot(total, total))
         return along, squares
@@ -199,14 +200,14 @@ class _UpdatesOfClusters:
         return some / torch.from_numpy(self.norms)[:, None]
 
 
-def _few(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
+def _products_by_copy(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
     """The weighted sum of some rows of values (a, q), (q,), and its inner product with each, (m,): by a copy."""
     some = values.index_select(0, torch.from_numpy(rows))
     total = torch.from_numpy(weights) @ some
     return total, (some @ total).numpy()
 
 
-def _many(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
+def _products_by_row(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
     """The same row by row, without a copy."""
     total = torch.zeros(values.shape[1])
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):

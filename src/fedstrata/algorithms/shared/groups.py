@@ -6,19 +6,12 @@ numpy, whose calls on a few numbers take a fraction of the time of torch's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from fedstrata.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-HistoryT = TypeVar("HistoryT", bound="DataclassInstance")
 
 Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -86,24 +79,3 @@ def groups_of(labels: Ints, least: int) -> tuple[Ints, Groups]:
     enough = counts >= max(least, 1)
     places = np.flatnonzero((labels >= 0) & np.append(enough, False)[labels])
     return places, Groups((enough.cumsum() - 1)[labels[places]], int(np.count_nonzero(enough)))
-
-
-def of_clients(history: Any, ids: Ints) -> dict[str, NDArray[Any]]:
-    """What a dataclass has of some clients, ids (m,): the rows of each field that is a tensor (n, ...), by its name."""
-    tensors = ((field.name, getattr(history, field.name)) for field in fields(history))
-    return {name: values.numpy()[ids] for name, values in tensors if isinstance(values, torch.Tensor)}
-
-
-def with_rows(history: HistoryT, ids: Ints, rows: Any) -> HistoryT:
-    """A dataclass whose tensors (n, ...) have other rows for some clients.
-
-    Args:
-        history: The dataclass, which stays as it is.
-        ids: The clients, (m,).
-        rows: A dataclass whose fields are these rows, (m, ...), each with the name of the tensor.
-    """
-    changed = dict[str, Any]()
-    for field in fields(rows):
-        changed[field.name] = getattr(history, field.name).clone()
-        changed[field.name].numpy()[ids] = getattr(rows, field.name)
-    return replace(history, **changed)

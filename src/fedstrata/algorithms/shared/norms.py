@@ -23,7 +23,8 @@ from math import log
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of, of_clients, with_rows
+from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
+from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores, row_norms
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
