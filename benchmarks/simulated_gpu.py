@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from fedstrata.core import Report, Rows
 from fedstrata.engine.vectorized import cuda_graphs
 
 aten: Any = torch.ops.aten
@@ -116,6 +117,15 @@ class DeviceTensor(Tensor):
     ) -> Any:
         """Refuse work without a device."""
         raise RuntimeError(f"{func}: expected a simulated device around the use of its tensors")
+
+
+def fetched(report: Report) -> Report:
+    """A report with its updates in the computer's memory; without a device around it they could not be read."""
+    results = {
+        name: replace(result, updates=Rows(result.updates.clients, result.updates.values))
+        for name, result in report.results.items()
+    }
+    return replace(report, results=results)
 
 
 class _Indexed(TorchFunctionMode):

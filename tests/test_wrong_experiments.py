@@ -105,7 +105,11 @@ WRONG = {
     "nobody answers": ("cohort.dropout = 1", "cohort.dropout = 1: expected a number less than 1"),
     "unknown engine": ("engine.name = 'loops'", "engine.name = 'loops': expected 'auto', 'loop', 'batched'"),
     "unknown device": ("engine.device = 'gpu'", "engine.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'mps'"),
-    "unknown precision": ("engine.precision = 'half'", "engine.precision = 'half': expected 'float32' or 'bfloat16'"),
+    "unknown precision": ("engine.precision = 'half'", "engine.precision = 'half': expected 'float32', 'tf32' or"),
+    "TF32 on a processor": (
+        "engine = {precision = 'tf32', device = 'cpu'}",
+        "engine.precision = 'tf32': expected engine.device = 'cuda', found 'cpu'; set it, or use 'float32'",
+    ),
     "fewer than no workers": ("engine.workers = -1", "engine.workers = -1: expected a number of at least 0"),
     "unknown measure": (
         "probe.gap = ['l3']",

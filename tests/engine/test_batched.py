@@ -26,6 +26,9 @@ LEAST = 1
 
 few = settings(deadline=None, max_examples=15)
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+
 
 def twins(sizes: list[int], norm: bool = False, **options: Any) -> tuple[Loop, Vectorized, Layout, Tensor]:
     """Both engines over the same small data, their layout, and an initial row (p,)."""
@@ -425,10 +428,12 @@ def batched_twin(setup: RunSetup, **options: Any) -> RunSetup:
     return replace(setup, clients=engine, server=replace(setup.server, problem=problem))
 
 
+@on_devices
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_algorithms_decide_the_same(name: str) -> None:
+def test_algorithms_decide_the_same(name: str, device: str) -> None:
     setup = setting_of(name)
-    slow, fast = (play(each, 3, fraction=0.8) for each in (setup, batched_twin(setup, memory=200_000)))
+    twin = batched_twin(setup, memory=200_000, device=device)
+    slow, fast = (play(each, 3, fraction=0.8) for each in (setup, twin))
     for one, other in zip(fast, slow, strict=True):
         assert torch.equal(one.after.labels, other.after.labels)
         apart = (one.after.models - other.after.models).norm(dim=1)
@@ -436,7 +441,20 @@ def test_algorithms_decide_the_same(name: str) -> None:
         assert close(one.devices, other.devices, tolerance=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_on_cuda_equal_the_loop_and_repeat_bit_for_bit(recipe: str) -> None:
+    loop, batched, layout, start = twins(SIZES, device="cuda")
+    _, again, _, _ = twins(SIZES, device="cuda")
+    task = fit_of(layout, [[0]] * 5, training=RECIPES[recipe])
+    for round in range(1, 4):
+        plan = plan_of(start[None], task, round=round)
+        found, same = batched.run(plan), again.run(plan)
+        assert_close(found, loop.run(plan))
+        assert torch.equal(found.results["train"].updates.values, same.results["train"].updates.values)
+
+
+@needs_cuda
 @pytest.mark.parametrize("norm", [False, True])
 def test_cuda_equals_the_loop(norm: bool) -> None:
     loop, batched, layout, start = twins(SIZES, norm, device="cuda")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from simulated_gpu import CUDA, DeviceTensor, Note, SimulatedGPU
+from simulated_gpu import CUDA, DeviceTensor, Note, SimulatedGPU, fetched
 from small import dataset, fit_of, loop_of, network, partition_of, plan_of
 from test_batched import ALGORITHMS, RECIPES, SIZES, Odd, assert_close, close, setting_of
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: st
         _, engine, layout = twins(module, noise(SHAPES[name], 45), [12, 7, 10])
         plan = scored(plan_of(start[None], fit_of(layout, [[0]] * 3, training=PLAIN)), 3, layout)
         for _ in range(3):
-            found = engine.run(plan)
+            found = fetched(engine.run(plan))
     # Not the loop: max pooling of noise may choose another pixel after rounding.
     assert_close(found, Vectorized(module, layout, engine.client_data, im2col=True).run(plan))
     assert any(note.kind == "replay" for note in gpu.notes)
@@ -82,7 +82,7 @@ def test_every_recipe_equals_the_loop_when_its_steps_are_replayed(training: Loca
         for round in (1, 2, 3, 4):
             task = fit_of(layout, [[0]] * 5, training=replace(training, lr=training.lr / round), prox_weight=0.1)
             plan = plan_of(start[None], task, round=round)
-            found = engine.run(plan)
+            found = fetched(engine.run(plan))
     assert_close(found, loop.run(plan))
     assert any(note.kind == "replay" for note in gpu.notes)
 
@@ -105,7 +105,7 @@ def test_masks_of_dropout_are_as_without_a_device() -> None:
     with SimulatedGPU():
         _, engine, layout = twins(module, dataset(80), SIZES)
         plans = [plan_of(start[None], fit_of(layout, [[0]] * 5), round=round) for round in (1, 2, 3)]
-        found = [engine.run(plan) for plan in plans]
+        found = [fetched(engine.run(plan)) for plan in plans]
     plain = Vectorized(module, layout, engine.client_data, im2col=True)
     for plan, report in zip(plans, found, strict=True):
         assert_close(report, plain.run(plan))
@@ -139,11 +139,12 @@ def test_a_round_of_training_never_waits_for_the_device(values: bool) -> None:
         for _ in range(4):
             before = len(gpu.notes)
             report = engine.run(plan)
-    found = counted(gpu.notes[before:])
+        found = counted(gpu.notes[before:])
+        assert type(report.results["train"].updates.values) is Tensor
     assert found["blocking"] == 0 and found["wait"] == 0
     # The model, the samples' order, three sets of rows that step aside, and the salts of no dropout.
-    assert found["to device"] <= 7 and found["to host"] == 5
-    assert type(report.results["train"].updates.values) is Tensor
+    assert found["to device"] <= 7
+    assert found["to host"] == 0  # the updates stay where they are until somebody reads them
 
 
 @pytest.mark.parametrize("federations", [1, 2])
@@ -206,7 +207,7 @@ def test_half_precision_multiplies_16_bits_and_keeps_weights_in_float32() -> Non
         start = row_of(network(), layout)
         for round in (1, 2, 3):
             plan = plan_of(start[None], fit_of(layout, [[0]] * 5), round=round)
-            found = engine.run(plan)
+            found = fetched(engine.run(plan))
     plain = Vectorized(network(), layout, engine.client_data, precision="bfloat16", im2col=True)
     assert_close(found, plain.run(plan))
     products = [note for note in gpu.notes if note.flops]
@@ -251,7 +252,8 @@ def test_several_federations_on_a_device_are_as_each_alone() -> None:
         engine = Vectorized(network(), layout, loop._client_data, device="cuda")
         other = Vectorized(network(seed=4), layout, far, store, device="cuda")
         for round in (1, 2, 3):
-            found = run_together([(engine, replace(one, round=round)), (other, replace(two, round=round))])
+            reports = run_together([(engine, replace(one, round=round)), (other, replace(two, round=round))])
+        found = [fetched(report) for report in reports]
     assert_close(found[0], loop.run(replace(one, round=3)))
     assert_close(found[1], slow.run(replace(two, round=3)))
 
@@ -302,7 +304,7 @@ def test_a_network_that_looks_at_its_values_is_trained_without_recordings() -> N
         for round in (1, 2, 3):
             plan = plan_of(start[None], fit_of(layout, [[0]], training=LocalTraining(batch=5, lr=0.1)), round=round)
             engine.trainers.network._step_bytes[1, 6, 6] = 1, 0  # one client: torch would refuse two
-            found = engine.run(plan)
+            found = fetched(engine.run(plan))
     assert_close(found, loop.run(plan))
     assert {note.kind for note in gpu.notes} >= {"wait"} and "replay" not in {note.kind for note in gpu.notes}
 

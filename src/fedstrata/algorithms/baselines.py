@@ -17,6 +17,7 @@ from fedstrata.core import (
     Plan,
     Problem,
     Report,
+    Rows,
     State,
     aggregate,
     assign_pending,
@@ -101,7 +102,7 @@ class Centralized:
         """Take over what the holder of the union trained."""
         result = report.results[TRAIN]
         # Labels have no place for the reserved id; in one cluster any client can stand for it.
-        updates = replace(result.updates, clients=torch.zeros_like(result.updates.clients))
+        updates = Rows(torch.zeros_like(result.updates.clients), result.updates.values)
         union = replace(report, results={TRAIN: replace(result, updates=updates)})
         return aggregate(problem, state, union, self.assign(problem, state, report))
 

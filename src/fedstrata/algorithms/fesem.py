@@ -27,6 +27,7 @@ from fedstrata.core import (
     Problem,
     Report,
     Result,
+    Rows,
     State,
     aggregate,
     assign_pending,
@@ -132,4 +133,4 @@ def _distances_to_models(problem: Problem, state: State, result: Result) -> torc
 def _rebased(state: State, result: Result, labels: torch.Tensor) -> Result:
     """The same local models, as updates of the models of the clusters (m,) that their clients now belong to."""
     shift = state.models[result.chosen] - state.models[labels]
-    return replace(result, updates=replace(result.updates, values=result.updates.values + shift), chosen=labels)
+    return replace(result, updates=Rows(result.updates.clients, result.updates.values + shift), chosen=labels)

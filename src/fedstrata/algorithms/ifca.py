@@ -28,6 +28,7 @@ from fedstrata.core import (
     Problem,
     Report,
     Result,
+    Rows,
     State,
     aggregate,
     cluster_evaluation,
@@ -191,7 +192,7 @@ class IFCA:
         scaled = updates.values * (choices[result.chosen] / len(result.chosen))[:, None]
         buffers = problem.layout.columns(tuple(tensor.kind == "buffer" for tensor in problem.layout.tensors))
         scaled[:, buffers] = updates.values[:, buffers]  # statistics are no gradients
-        return replace(result, updates=replace(updates, values=scaled))
+        return replace(result, updates=Rows(updates.clients, scaled))
 
     def _with_common_body(self, problem: Problem, before: State, after: State, result: Result) -> torch.Tensor:
         """The models (k, p) whose body has moved by the mean of all clients."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedstrata.attacks.knowledge import Knowledge
 from fedstrata.attacks.registry import InformedAttack
-from fedstrata.core import Layout, Plan, Report, Result
+from fedstrata.core import Layout, Plan, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 
@@ -102,7 +102,7 @@ class ByzantineClients:
             )
             # Indexing by two tensors would pair them.
             values[(byzantine & here).nonzero(), columns] = self.attack(knowledge)
-        return replace(result, updates=replace(result.updates, values=values))
+        return replace(result, updates=Rows(result.updates.clients, values))
 
     def _layers(self, columns: torch.Tensor) -> dict[str, torch.Tensor]:
         """The places of each layer's weights among some columns, of those layers that are there."""

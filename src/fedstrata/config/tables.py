@@ -15,6 +15,7 @@ from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.aggregation_rules import MEANS, options_of
 from fedstrata.data.options import Memory, ReadOptions
+from fedstrata.errors import ExperimentError
 from fedstrata.limits import (
     CLASSES,
     MAX_CLIENTS,
@@ -426,6 +427,9 @@ class NetworkTable(Table):
         return self
 
 
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
 class EngineTable(Table):
     """What computes.
 
@@ -433,8 +437,8 @@ class EngineTable(Table):
         name: The engine. "processes" and "ray" equal "loop" bit for bit, on many cores or machines. "batched" equals it
             but for rounding, with all clients as one program.
         device: The device that computes. "loop" can use CUDA and MPS with any network, "batched" CUDA.
-        precision: The precision of products in training; "bfloat16" pays where the processor has it. All else is
-            float32.
+        precision: The precision of products in training; "bfloat16" pays where the processor has it, and "tf32" on
+            CUDA, for which the device must be "cuda". All else is float32.
         workers: The number of processes, or of Ray's tasks in a round; 0 is as many as cores. No result depends on it.
         timeout: The seconds without progress after which a worker is replaced and its work done again; 0 waits without
             end. No result depends on it.
@@ -442,9 +446,21 @@ class EngineTable(Table):
 
     name: Literal["auto", "loop", "batched", "processes", "ray"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)] = 0
     timeout: Annotated[int, Interval(ge=0, le=MAX_TIMEOUT_SECONDS)] = 600
+
+    def refuse_tf32_off_cuda(self) -> None:
+        """Refuse TF32 where no device has it for certain: a processor would compute float32 without a word.
+
+        Raises:
+            ExperimentError: When the precision is "tf32", and the device is not "cuda".
+        """
+        if self.precision == "tf32" and self.device != "cuda":
+            raise ExperimentError(
+                f"engine.precision = 'tf32': expected engine.device = 'cuda', found {self.device!r}; set it, or use "
+                "'float32'"
+            )
 
 
 class ProbeTable(Table):

@@ -21,6 +21,9 @@ _BLOCK_CLIENTS = 16
 _CHUNK_COLUMNS = 2**17
 """The number of columns whose sums are held at a time: 1 MB for each cluster, which stays in a processor's cache."""
 
+_CHUNK_COLUMNS_ON_DEVICE = 2**22
+"""The same on an accelerator, which needs long rows and has 32 MB for each cluster."""
+
 _MAX_THREADS = min(os.cpu_count() or 1, 16)
 """The number of chunks of columns that are summed at a time, at most."""
 
@@ -48,10 +51,12 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
     mass = torch.zeros(k, dtype=torch.float64)
     for row in order:
         mass[label[row]] += weight[row]
-    means = torch.empty(k, updates.values.shape[1])
+    held = updates.held
+    means = torch.empty(k, held.shape[1], device=held.device)
+    mass = mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None].to(held.device)
 
     def fill(values: torch.Tensor, mean: torch.Tensor) -> None:
-        total = torch.zeros(mean.shape, dtype=torch.float64)
+        total = torch.zeros(mean.shape, dtype=torch.float64, device=held.device)
         for block in blocks:
             partial: dict[int, torch.Tensor] = {}
             for row in block:
@@ -59,19 +64,21 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
                 sums.add_(values[row], alpha=weight[row])
             for cluster, sums in partial.items():
                 total[cluster] += sums
-        mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
+        mean.copy_(total / mass)
 
-    value_chunks = updates.values.split(_CHUNK_COLUMNS, dim=1)
-    mean_chunks = means.split(_CHUNK_COLUMNS, dim=1)
+    on_device = held.device.type != "cpu"
+    width = _CHUNK_COLUMNS_ON_DEVICE if on_device else _CHUNK_COLUMNS
+    value_chunks = held.split(width, dim=1)
+    mean_chunks = means.split(width, dim=1)
     # With several threads of its own, torch would use every core in each thread.
-    if len(mean_chunks) <= _MIN_CHUNKS or torch.get_num_threads() > 1:
+    if on_device or len(mean_chunks) <= _MIN_CHUNKS or torch.get_num_threads() > 1:
         for values, mean in zip(value_chunks, mean_chunks, strict=True):
             fill(values, mean)
     else:
         # A column's mean depends on no other column: the same bits, whoever is first.
         with ThreadPoolExecutor(min(_MAX_THREADS, len(mean_chunks))) as threads:
             list(threads.map(fill, value_chunks, mean_chunks))
-    return means
+    return means.cpu()
 
 
 Aggregation: TypeAlias = "Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]"

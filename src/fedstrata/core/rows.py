@@ -105,6 +105,14 @@ class Rows:
         if len(self.clients) != len(self.values) or len(set(self.clients.tolist())) != len(self.clients):
             raise ContractError(f"expected one row for each of {self.clients.tolist()}, found {len(self.values)} rows")
 
+    @property
+    def held(self) -> torch.Tensor:
+        """The rows where they were computed, (m, p): the values, or the same numbers on an accelerator.
+
+        Means and norms read them there. Whatever needs numbers on the CPU reads `values`.
+        """
+        return self.values
+
     def of(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of some clients, (len(ids), p), in the order of `ids`.
 

@@ -49,14 +49,44 @@ def exact() -> Iterator[None]:
     Otherwise convolutions round their inputs to 10 bits, and so do matrix products where the user allowed it.
     `torch.backends.cudnn.flags` would not do: it fails where precisions were set one by one, and leaves products alone.
     """
-    cudnn: Any = torch.backends.cudnn  # its annotations are incomplete
-    wanted: list[tuple[Any, str, object]] = [
-        (torch.backends.cuda.matmul, "fp32_precision", "ieee"),
-        (cudnn.conv, "fp32_precision", "ieee"),
-        (cudnn.rnn, "fp32_precision", "ieee"),
-        (cudnn, "deterministic", True),
-        (cudnn, "benchmark", False),  # the program that is fastest today may be another one tomorrow
+    wanted: list[_Setting] = [
+        *_products("ieee"),
+        (_CUDNN, "deterministic", True),
+        (_CUDNN, "benchmark", False),  # the program that is fastest today may be another one tomorrow
     ]
+    with _set(wanted):
+        yield
+
+
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Let CUDA round the factors of products to 10 bits if the precision is "tf32"; inside of `exact`."""
+    with _set(_products("tf32") if precision == "tf32" else []):
+        yield
+
+
+@contextmanager
+def without_cudnn(unwanted: bool) -> Iterator[None]:
+    """Leave out cuDNN where it is not wanted."""
+    with _set([(_CUDNN, "enabled", False)] if unwanted else []):
+        yield
+
+
+_Setting = tuple[Any, str, object]
+"""An object, the name of one of its attributes, and the value that it should have."""
+
+_CUDNN: Any = torch.backends.cudnn
+"""Its annotations are incomplete."""
+
+
+def _products(precision: str) -> list[_Setting]:
+    """What makes CUDA compute products of float32 in a precision, "ieee" or "tf32"."""
+    return [(owner, "fp32_precision", precision) for owner in (torch.backends.cuda.matmul, _CUDNN.conv, _CUDNN.rnn)]
+
+
+@contextmanager
+def _set(wanted: Sequence[_Setting]) -> Iterator[None]:
+    """Set attributes, and give them back as they were."""
     before = [getattr(owner, name) for owner, name, _ in wanted]
     try:
         for owner, name, value in wanted:

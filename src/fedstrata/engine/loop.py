@@ -26,7 +26,7 @@ from fedstrata.engine.batch_norms import normalises_over_batch
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.device import repeatable, seed_device
+from fedstrata.engine.device import products_in, repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
 from fedstrata.engine.plain_networks import plain_network
 from fedstrata.errors import ExperimentError
@@ -56,8 +56,8 @@ class Loop:
         layout: The tensors of the module.
         client_data: The clients' data.
         store: The tensors that clients keep to themselves.
-        precision: The precision in which training multiplies, "float32" or "bfloat16". Weights, updates and scores are
-            float32.
+        precision: The precision in which training multiplies, "float32", "tf32" or "bfloat16". Weights, updates and
+            scores are float32.
         objective: What the networks learn.
         device: The device that computes, "cpu", "cuda" or "mps". Rows and data stay in the computer's memory.
     """
@@ -255,15 +255,16 @@ class Loop:
         """The function from inputs (b, ...) and targets of a batch to the gradient of each tensor that moves."""
 
         def by_autograd(inputs: Tensor, targets: Tensor) -> Gradients:
-            # Left after every step: autocast keeps what it made of weights, which then move.
-            with self._autocast():
-                loss = self._objective.loss_of(self._applied(inputs), targets)
-            if not loss.requires_grad:
-                raise ExperimentError(
-                    f"local.loss = {self._objective.loss!r}: expected a loss with a gradient for the weights of "
-                    f"{type(self._module).__name__}, found none; do not detach what it is computed from"
-                )
-            return torch.autograd.grad(loss, moving, materialize_grads=True)
+            with products_in(self._precision):
+                # Left after every step: autocast keeps what it made of weights, which then move.
+                with self._autocast():
+                    loss = self._objective.loss_of(self._applied(inputs), targets)
+                if not loss.requires_grad:
+                    raise ExperimentError(
+                        f"local.loss = {self._objective.loss!r}: expected a loss with a gradient for the weights of "
+                        f"{type(self._module).__name__}, found none; do not detach what it is computed from"
+                    )
+                return torch.autograd.grad(loss, moving, materialize_grads=True)
 
         ordinary = self._precision == "float32" and self._objective.classifies and self._client_data.has_classes
         plain = plain_network(self._module, moving) if ordinary else None

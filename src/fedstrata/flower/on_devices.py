@@ -24,6 +24,7 @@ def refuse_on_devices(experiment: Experiment) -> None:
         ExperimentError: When the experiment has such a thing.
     """
     _refuse_local_names(experiment)
+    experiment.engine.refuse_tf32_off_cuda()
     disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
     if disclosure is not None and not disclosure.clients_keep_data:
         name = experiment.algorithm.name

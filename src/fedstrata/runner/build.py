@@ -12,7 +12,14 @@ from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
-from fedstrata.engine import ENGINES, ClientData, SimulationSpec, choose_engine, engine_candidates, resolve_engine
+from fedstrata.engine import (
+    ENGINES,
+    ClientData,
+    SimulationSpec,
+    choose_engine,
+    engine_candidates,
+    resolve_engine,
+)
 from fedstrata.errors import ExperimentError
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.forward_order import order_warning
@@ -93,6 +100,7 @@ def _check_before_data(experiment: Experiment, members: Membership) -> None:
     experiment.algorithm_of()
     experiment.personal_of()
     resolve_engine(experiment.engine.name, experiment.engine.device)
+    experiment.engine.refuse_tf32_off_cuda()
     _refuse_public(experiment)
     check_attack(experiment)
     require(experiment.records.track)

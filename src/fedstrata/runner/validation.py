@@ -166,7 +166,7 @@ def measure_norms(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]
         given = result.chosen.numpy()
         sizes = result.sizes.double().numpy()
         for part, spans in _parts(layout, plan.tasks[name]).items():
-            values = _norms(result.updates.values, spans)
+            values = _norms(result.updates.held, spans)
             # A norm of zero is no outlier, and says nothing about how large the others may be.
             comparable = np.isfinite(values) & (values > 0) & (sizes > 0)
             medians, limits = _limits(values, comparable, given, sizes)
@@ -268,12 +268,12 @@ def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
     """The float64 norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
     squares = np.zeros(len(values))
     for span in spans:
-        squares += _squared_norms(values[:, span]).numpy()
+        squares += _squared_norms(values[:, span]).cpu().numpy()
     norms: NDArray[np.float64] = np.sqrt(squares)
     # The squares of some of these numbers may be no float32 numbers.
     exact = ~((squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE))
     for row in np.flatnonzero(exact):
-        norms[row] = _exact_norm(values[row].numpy(), spans)
+        norms[row] = _exact_norm(values[row].cpu().numpy(), spans)
     return norms
 
 
@@ -355,7 +355,7 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
         return set()
     found = torch.zeros(len(result.updates.clients), dtype=torch.bool)
     for place in sent:
-        ends = result.updates.values[:, layout.spans[place]]
+        ends = result.updates.held[:, layout.spans[place]].cpu()
         if not as_values[place]:
             if task.continues or task.load_local[place]:
                 continue

@@ -265,7 +265,7 @@ def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
 
 def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
     """Updates times a factor each, (m,)."""
-    return replace(updates, values=updates.values * factors[:, None])
+    return Rows(updates.clients, updates.values * factors[:, None])
 
 
 def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tensor) -> Report:

@@ -18,6 +18,7 @@ from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import pinned_rows, to_device, to_host
+from fedstrata.engine.device_rows import DeviceRows
 from fedstrata.engine.loop import best_candidate, has_own_end, samples_of_task, selection_value, start_row
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import session
@@ -26,6 +27,9 @@ from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of
+
+_UPDATES_SHARE = 0.25
+"""Updates stay on an accelerator if they take up to this share of the bytes that are worked on at a time."""
 
 
 class Vectorized:
@@ -39,7 +43,7 @@ class Vectorized:
         layout: The tensors of the module.
         client_data: The clients' data. An accelerator gets a normalised copy, of 4 bytes a value.
         store: The tensors that clients keep to themselves.
-        precision: The precision of training, "float32" or "bfloat16". Weights are float32 in both.
+        precision: The precision of training, "float32", "tf32" or "bfloat16". Weights are float32 in all.
         device: The device that computes, "cpu" or "cuda".
         memory: Bytes that are worked on at a time, about, data and results aside. None is what `budget` says.
         im2col: Whether convolutions become matrix products (im2col). None is only on an accelerator.
@@ -308,7 +312,7 @@ class _Round:
         jobs = list[TrainingJob]()
         for name, task in list(self._plan.tasks.items())[position : position + 1]:
             shape = (len(choices), self.network.layout.p)
-            updates = pinned_rows(self.network.device, *shape) if any(task.upload) else unsent_rows(*shape)
+            updates = self._room(*shape) if any(task.upload) else unsent_rows(*shape)
             losses = torch.empty(len(choices), task.candidates.shape[1])
             models = list[int]()
             for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
@@ -328,8 +332,16 @@ class _Round:
                 jobs.append(job)
             clients = _int_tensor(choice.client for choice in choices)
             sizes = _int_tensor(len(choice.index) for choice in choices)
-            self._results[name] = Result(Rows(clients, updates), _int_tensor(models), sizes, losses)
+            rows = Rows(clients, updates) if updates.device.type == "cpu" else DeviceRows(clients, updates)
+            self._results[name] = Result(rows, _int_tensor(models), sizes, losses)
         return jobs
+
+    def _room(self, m: int, p: int) -> Tensor:
+        """Room for updates (m, p): on the device that computes, if they do not take too much of its memory."""
+        device = self.network.device
+        if device.type != "cpu" and 4 * m * p <= self.network.memory * _UPDATES_SHARE:
+            return torch.empty(m, p, device=device)
+        return pinned_rows(device, m, p)
 
     def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
         """Save the local tensors of a client, and write its update (p,), from where it started and ended."""

@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.batch_norms import BATCH_NORMS, normalises_over_batch
+from fedstrata.engine.device import without_cudnn
 from fedstrata.errors import ModelError, UserCodeError, first_line, users_trace
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
@@ -44,12 +45,14 @@ class Network:
         module: The network. Its values do not matter.
         layout: The tensors of the module.
         device: The device that computes.
-        precision: The precision of training: "float32", or "bfloat16" for what is safe in it. Weights are float32.
+        precision: The precision of training: "float32", "tf32" for products on CUDA, or "bfloat16" for what is safe in
+            it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
         im2col: Whether convolutions become matrix products (im2col).
 
     Attributes:
         identity: A text that is equal for networks that compute the same function in the same way.
+        precision: The precision of training.
         salts: The names of the salts of dropout.
         names: The names of the tensors of the layout, then those of the salts.
         batch_norm: Whether the network takes statistics over a batch, for which it needs two samples.
@@ -68,7 +71,7 @@ class Network:
         settings = (sorted(self.frozen), device, precision, memory, im2col)
         self.identity = f"{_described(module)} {_fixed_buffers(module, layout)} {layout} {settings}"
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
-        self._bfloat16 = precision == "bfloat16"
+        self.precision = precision
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
         self.names = [*(slot.name for slot in layout.tensors), *self.salts]
         self._step_bytes = dict[tuple[int, ...], tuple[int, int]]()
@@ -97,8 +100,10 @@ class Network:
             return found
 
         self._module.train(train)
-        bfloat16 = self._bfloat16 and train
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
+        bfloat16 = train and self.precision == "bfloat16"
+        # A batch norm of several clients asks cuDNN's program for a layout of memory that torch cannot tell of them.
+        no_cudnn = without_cudnn(self.batch_norm and self.device.type == "cuda")
+        with no_cudnn, torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
             if len(inputs) == 1:
                 return compute([tensor[0] for tensor in tensors], inputs[0]).float()[None]
             stacked: Tensor = vmap(compute)(list(tensors), inputs)
@@ -270,6 +275,7 @@ class Dropout(nn.Module):
         super().__init__()
         self.p = p
         self._channelwise = channelwise
+        self._hashes = dict[tuple[int, torch.device], Tensor]()
         self.register_buffer("salt", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -277,10 +283,17 @@ class Dropout(nn.Module):
         if not self.training or not self.p:
             return inputs
         shape = inputs.shape[:2] + (1,) * (inputs.ndim - 2) if self._channelwise else inputs.shape
-        places = _hash(torch.arange(prod(shape), device=inputs.device)).view(shape)
+        places = self._hashed_places(prod(shape), inputs.device).view(shape)
         kept = _hash((places + self.salt) & _WORD) >= int(self.p * (_WORD + 1))
         self.salt.add_(_STRIDE)
         return inputs * kept / max(1 - self.p, torch.finfo(torch.float32).tiny)
+
+    def _hashed_places(self, count: int, device: torch.device) -> Tensor:
+        """A hash of each of so many places, (count,) int64, which is the same in every step."""
+        key = count, device
+        if key not in self._hashes:
+            self._hashes[key] = _hash(torch.arange(count, device=device))
+        return self._hashes[key]
 
 
 _CHANNELWISE: dict[type[nn.Module], bool] = {

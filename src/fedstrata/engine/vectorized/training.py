@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 
 from fedstrata.core import LocalTask, Plan
-from fedstrata.engine.device import to_device
+from fedstrata.engine.device import products_in, to_device
 from fedstrata.engine.loop import training_orders
 from fedstrata.engine.optimizer import CLIP_EPSILON
 from fedstrata.engine.vectorized.batches import (
@@ -310,10 +310,11 @@ class Trainer:
         leaf = stack.moving.detach().requires_grad_()
         parts = zip(leaf.split(self._widths, dim=1), self._shapes, strict=True)
         tensors = [*(part.view(len(leaf), *shape) for part, shape in parts), *stack.fixed]
-        logits = self._network.logits(self._names, tensors, inputs, train=True)
-        # Each client's mean, summed: no client's gradient depends on another.
-        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
-        (gradient,) = torch.autograd.grad(loss, [leaf], materialize_grads=True)
+        with products_in(self._network.precision):
+            logits = self._network.logits(self._names, tensors, inputs, train=True)
+            # Each client's mean, summed: no client's gradient depends on another.
+            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
+            (gradient,) = torch.autograd.grad(loss, [leaf], materialize_grads=True)
         with torch.no_grad():
             self._move(stack, gradient)
 
