@@ -36,8 +36,11 @@ from fedstrata.engine.vectorized import run_together
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "gpu.json"
 
-MEASURED = {"hundred": 5, "groups": 5, "users": 1500, "seeds": 5, "vgg16": 5}
+MEASURED = {"hundred": 5, "groups": 3, "users": 1500, "seeds": 5, "vgg16": 5}
 """Rounds that are measured."""
+
+OTHER_PRECISIONS = {"hundred": 5, "users": 100, "vgg16": 3}
+"""Rounds that are measured in TF32 and in bfloat16."""
 
 
 def main() -> None:
@@ -60,6 +63,11 @@ def main() -> None:
         rounds = min(MEASURED[name], given.rounds or MEASURED[name])
         try:
             own[name] = {"title": JOBS[name].title, **measured(name, rounds, given.profiles)}
+            own[name]["precisions"] = {
+                precision: in_precision(name, min(OTHER_PRECISIONS[name], rounds), precision)
+                for precision in ("tf32", "bfloat16")
+                if name in OTHER_PRECISIONS
+            }
         except RuntimeError:
             # The time of a card is short: the other jobs go on.
             traceback.print_exc()
@@ -146,7 +154,7 @@ class Play:
 def measured(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
     """What one job takes, and what its rival takes in turn with it."""
     job = JOBS[name]
-    federations = job.federations()
+    federations = job.federations("float32")
     play = Play(job, federations)
     warm = [sum(play.one()) for _ in range(WARM_UP)]
     rival = rival_of(name, job, federations)
@@ -179,12 +187,21 @@ def measured(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
     return found
 
 
+def in_precision(name: str, rounds: int, precision: str) -> dict[str, float]:
+    """The seconds of a round in another precision."""
+    play = Play(JOBS[name], JOBS[name].federations(precision))
+    for _ in range(WARM_UP):
+        play.one()
+    found = [play.one() for _ in range(rounds)]
+    return {"device": median(device for device, _ in found), "server": median(server for _, server in found)}
+
+
 def rival_of(name: str, job: Job, federations: Sequence[Federation]) -> Callable[[], float] | None:
     """What a job is compared with: a function that does one round and tells its seconds."""
     if name in ("hundred", "groups"):
         return textbook(federations[0])
     if name == "seeds":
-        alone = Play(job, JOBS["seeds"].federations()[:1])
+        alone = Play(job, job.federations("float32")[:1])
         for _ in range(WARM_UP):
             alone.one()
         return lambda: sum(alone.one())

@@ -6,16 +6,17 @@ Nothing runs on a GPU. The engine's program for CUDA runs on a simulated device 
 every operation of torch counts as one kernel. So the times are bounds that follow from data sheets, no measurements.
 One round of each job is counted, after the rounds in which its steps are recorded.
 
-Four times bound a round, all in seconds:
+Three times bound a round, all in seconds:
 
 - host: the time that Python needs to start kernels. With recordings, a step is two starts.
 - kernels: the sum over all kernels of the longest of: its bytes over the bandwidth, its operations over the peak, and
   the least time of a kernel. Once as if no byte were found in the cache, once as if the whole cache always helped.
 - bus: the bytes that are copied from and to the computer, over the bandwidth of the bus.
-- server: what the algorithms do between rounds, measured on the CPU of this machine, as seconds of one core.
+
+What the algorithms do between rounds comes on top; `gpu.py` measures it on a card.
 
 The engine puts kernels and copies into one stream, so their times add up. The host works ahead of them. The least time
-of a round is the longer one of host and kernels plus bus; the server comes on top.
+of a round is the longer one of host and kernels plus bus.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ from torch import nn
 
 from fedstrata import data
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import Algorithm, LocalTraining, Problem, Report
+from fedstrata.core import Algorithm, LocalTraining, Problem
 from fedstrata.engine import ClientData
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import make
@@ -56,7 +56,8 @@ BUS = 64e9
 CACHE = 50 << 20
 """Bytes of the second-level cache of both cards: NVIDIA, "H100 Tensor Core GPU architecture"."""
 WARM_UP = 4
-"""Rounds before the one that is counted; a step is recorded when it is met for the fourth time."""
+"""Rounds before the one that is counted; a step is recorded when it is met for the fourth time. Models stay as they
+are: without values there is nothing to learn."""
 PEAKS = {"float32": 66.9e12, "TF32": 494.7e12, "bfloat16": 989.4e12}
 """Dense operations a second of matrix products, from NVIDIA's data sheets of the H100 SXM and the H200 SXM.
 
@@ -89,13 +90,13 @@ class Job:
         title: What it does.
         rounds: The number of its rounds.
         cohort: The number of clients in each round and federation.
-        federations: The federations, on whatever device is there when they are made.
+        federations: The function that makes the federations in a precision, on whatever device is there by then.
     """
 
     title: str
     rounds: int
     cohort: int
-    federations: Callable[[], Sequence[Federation]]
+    federations: Callable[[str], Sequence[Federation]]
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def main() -> None:
 
 def budget(job: Job) -> dict[str, Any]:
     """The counts of a job and the bounds in seconds, for one round."""
-    notes, server = one_round(job)
+    notes = one_round(job)
     counts = counted(notes)
     kernels = [note for note in notes if note.kind == "kernel"]
     return {
@@ -153,7 +154,6 @@ def budget(job: Job) -> dict[str, Any]:
         "host without recordings": (counts.kernels + copies(notes)) * START,
         "host": counts.starts * START,
         "bus": (counts.to_device + counts.to_host) / BUS,
-        "server": server,
         "products": {precision: counts.flops / peak for precision, peak in PEAKS.items()},
         "bytes": {card: counts.bytes / bandwidth for card, bandwidth in BANDWIDTHS.items()},
         "kernels": {
@@ -166,25 +166,17 @@ def budget(job: Job) -> dict[str, Any]:
     }
 
 
-def one_round(job: Job) -> tuple[list[Note], float]:
-    """What the device does in one round, and the seconds of a core for planning and updating, the least of three."""
+def one_round(job: Job) -> list[Note]:
+    """What the device does in one round, the mean of its updates included."""
     with SimulatedGPU(values=False) as gpu:
-        federations = job.federations()
+        federations = job.federations("float32")
         states = [each.algorithm.init(each.problem) for each in federations]
         for round in range(1, WARM_UP + 2):
-            plans = planned(job, federations, states, round)
             before = len(gpu.notes)
-            reports = run_together(plans)
-    # The models stay as they are: without values there is nothing to learn.
-    pairs = list(zip(federations, states, map(filled, reports), strict=True))
-    taken = list[float]()
-    for _ in range(3):
-        began = process_time()
-        planned(job, federations, states, WARM_UP + 1)
-        for each, state, report in pairs:
+            reports = run_together(planned(job, federations, states, round))
+        for each, state, report in zip(federations, states, reports, strict=True):
             each.algorithm.update(each.problem, state, report)
-        taken.append(process_time() - began)
-    return gpu.notes[before:], min(taken)
+    return gpu.notes[before:]
 
 
 def planned(job: Job, federations: Sequence[Federation], states: Sequence[Any], round: int) -> list[tuple[Any, Any]]:
@@ -195,13 +187,6 @@ def planned(job: Job, federations: Sequence[Federation], states: Sequence[Any], 
         cohort = order[: job.cohort].sort().values
         plans.append((each.engine, replace(each.algorithm.plan(each.problem, state, cohort), round=round)))
     return plans
-
-
-def filled(report: Report) -> Report:
-    """A report with some numbers as updates, as clients that do not move are a case of their own."""
-    for result in report.results.values():
-        result.updates.values.normal_(generator=torch.Generator().manual_seed(0))
-    return report
 
 
 def counted(notes: Sequence[Note]) -> Counts:
@@ -251,28 +236,30 @@ def federation(
     clients: int,
     samples: int,
     training: LocalTraining,
+    precision: str,
     im2col: bool | None = None,
 ) -> Federation:
     """A federation of clients of equal size that does FedAvg, on the simulated device."""
     problem = problem_of(module, clients, training)
     client_data = ClientData(dataset, random_partition(dataset, clients, samples), seed=0)
-    engine = Vectorized(module, problem.layout, client_data, device="cuda", im2col=im2col)
+    engine = Vectorized(module, problem.layout, client_data, precision=precision, device="cuda", im2col=im2col)
     return Federation(engine, ALGORITHMS["fedavg"](), problem)
 
 
-def hundred(im2col: bool | None = None) -> list[Federation]:
+def hundred(precision: str, im2col: bool | None = None) -> list[Federation]:
     """One hundred clients of the papers' CNN, whose convolutions are products or not."""
     dataset = noise(100 * 501)
     module = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
-    return [federation(module, dataset, 100, 500, LocalTraining(epochs=1, batch=50, lr=0.05), im2col)]
+    return [federation(module, dataset, 100, 500, LocalTraining(epochs=1, batch=50, lr=0.05), precision, im2col)]
 
 
-def users() -> list[Federation]:
+def users(precision: str) -> list[Federation]:
     """Many users with little data."""
-    return [federation(large(), noise(1000 * (IMAGES + 1)), 1000, IMAGES, LocalTraining(epochs=1, batch=10, lr=0.1))]
+    training = LocalTraining(epochs=1, batch=10, lr=0.1)
+    return [federation(large(), noise(1000 * (IMAGES + 1)), 1000, IMAGES, training, precision)]
 
 
-def seeds() -> list[Federation]:
+def seeds(precision: str) -> list[Federation]:
     """Five algorithms with five seeds; the algorithms of a seed share its data."""
     dataset = noise(20 * 501)
     module = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
@@ -281,17 +268,17 @@ def seeds() -> list[Federation]:
     for seed in range(5):
         client_data = ClientData(dataset, partition, seed)
         for name in ("fedavg", "cfl", "layercfl", "hicfl", "ifca"):
-            engine = Vectorized(module, problem.layout, client_data, device="cuda")
+            engine = Vectorized(module, problem.layout, client_data, precision=precision, device="cuda")
             found.append(Federation(engine, ALGORITHMS[name](), replace(problem, seed=seed)))
     return found
 
 
-def vgg16() -> list[Federation]:
+def vgg16(precision: str) -> list[Federation]:
     """The exhibit of LayerCFL with the paper's width: experiments/exhibits/layercfl_rotation.toml with width 1."""
     dataset = noise(20 * 271)
     module = make("vgg16", dataset.shape, dataset.classes, seed=0)
     training = LocalTraining(epochs=2, batch=50, lr=0.001, optimizer="adam")
-    return [federation(module, dataset, 20, 270, training)]
+    return [federation(module, dataset, 20, 270, training, precision)]
 
 
 JOBS = {

@@ -144,7 +144,8 @@ class SimulatedGPU(TorchDispatchMode):
     """A device for as long as its block lasts.
 
     Args:
-        values: Whether values are computed. Without them the computer reads zeros.
+        values: Whether values are computed. Without them the computer reads zeros, and noise where it copies whole
+            tensors of floating point into its memory: clients that do not move would be a case of their own.
         own: The kind of device that torch's own code takes tensors for. "meta" is stricter; "cpu" is what autocast
             needs, and then a copy to the computer cannot be told from none.
     """
@@ -280,6 +281,8 @@ class SimulatedGPU(TorchDispatchMode):
         if self._values:
             target.fill_(torch.nan)  # what is read before the device is waited for
             self._landing.append((target, source.held.clone()))
+        elif target.is_floating_point():
+            target.normal_(generator=torch.Generator().manual_seed(0))
         if blocking:
             self.synchronize()
         return target

@@ -11,8 +11,15 @@ from fedstrata.lazy_torch import torch
 
 def seed_of(seed: int, stream: str, round: int = 0, client: int = 0) -> int:
     """A 63-bit seed from all four values. So a client draws the same numbers whichever clients take part."""
-    words = np.random.SeedSequence([seed, crc32(stream.encode()), round, client]).generate_state(2, np.uint32)
-    return int(words[0]) << 31 ^ int(words[1])
+    first, second = random_words(2, seed, stream, round, client)
+    return first << 31 ^ second
+
+
+def random_words(count: int, seed: int, stream: str, round: int = 0, client: int = 0) -> list[int]:
+    """So many numbers of 32 bits from the four values of `seed_of`."""
+    found = np.random.SeedSequence([seed, crc32(stream.encode()), round, client]).generate_state(count, np.uint32)
+    words: list[int] = found.tolist()
+    return words
 
 
 def model_seed(seed: int, start: int = 0) -> int:

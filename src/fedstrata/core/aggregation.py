@@ -60,8 +60,9 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
         for block in blocks:
             partial: dict[int, torch.Tensor] = {}
             for row in block:
-                sums = partial.setdefault(label[row], torch.zeros_like(total[0]))
-                sums.add_(values[row], alpha=weight[row])
+                if label[row] not in partial:
+                    partial[label[row]] = torch.zeros_like(total[0])
+                partial[label[row]].add_(values[row], alpha=weight[row])
             for cluster, sums in partial.items():
                 total[cluster] += sums
         mean.copy_(total / mass)

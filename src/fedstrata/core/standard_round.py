@@ -216,7 +216,8 @@ def aggregate(
     moves, moments = server_step(
         problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
     )
-    moved = replace(grown, models=grown.models + moves, server=moments)
+    grown.models.add_(moves)  # in place: they are a copy that nobody else has seen
+    moved = replace(grown, server=moments)
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
     events = (*_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
     return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))

@@ -427,7 +427,7 @@ def samples_of_task(data: ClientData, plan: Plan, task: LocalTask, row: int) -> 
     Tasks of one client with the same candidates compare them on the same samples, whatever they train on.
     """
     nothing = torch.arange(0)
-    if bool((task.candidates[row] < 0).all()):
+    if int(task.candidates[row].max()) < 0:
         return nothing, nothing
     client = int(plan.cohort[row])
     limit = None if task.max_samples is None else int(task.max_samples[row])

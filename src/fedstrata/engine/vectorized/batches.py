@@ -68,6 +68,8 @@ def arrange(orders: Sequence[Tensor], batch: int) -> Tensor:
     Returns:
         The table (clients, ..., columns), which is 0 beyond a client's samples.
     """
+    if len({order.shape[-1] for order in orders}) == 1:
+        return torch.stack(list(orders))  # all have their last batch in the same columns
     parts = [full_batches_and_rest(order.shape[-1], batch) for order in orders]
     edge = parts[0][0] * batch
     table = orders[0].new_zeros(len(orders), *orders[0].shape[:-1], edge + max(tail for _, tail in parts))

@@ -186,7 +186,7 @@ class _Choice:
     Attributes:
         round: The plan of the models.
         client: The id of the client.
-        candidates: The indices of the models, (c,); -1 for none.
+        candidates: The indices of the models, c of them; -1 for none.
         local: The tensors of its own that replace those of the model.
         selection_samples: The training samples on which several candidates are compared.
         index: The samples that the client then trains on or is scored on.
@@ -197,7 +197,7 @@ class _Choice:
 
     round: _Round
     client: int
-    candidates: Tensor
+    candidates: tuple[int, ...]
     local: Mapping[int, Tensor]
     selection_samples: Tensor
     index: Tensor
@@ -211,19 +211,19 @@ class _Choice:
 
         One of two halves of a single sample has nothing to compare them on.
         """
-        places = [place for place, model in enumerate(self.candidates.tolist()) if model >= 0]
+        places = [place for place, model in enumerate(self.candidates) if model >= 0]
         return places if len(places) > 1 and len(self.selection_samples) else []
 
     def row(self, place: int) -> Tensor:
         """The model that a candidate stands for, (p,)."""
-        model = self.round.models[int(self.candidates[place])]
+        model = self.round.models[self.candidates[place]]
         share = 1.0 if self.shares is None else float(self.shares[place])
         return start_row(model, self.local, self.round.network.layout.spans, self.end, share)
 
     def request(self, place: int, index: Tensor) -> EvalRequest:
         """The request to score a candidate. Clients that take models as they are ask about the same model."""
         own = bool(self.local) or self.end is not None
-        key = (id(self.round), int(self.candidates[place]), (id(self), place) if own else None)
+        key = (id(self.round), self.candidates[place], (id(self), place) if own else None)
         return EvalRequest(self.round.network, key, self.row(place), self.round.source, index)
 
 
@@ -232,13 +232,18 @@ def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
     requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
     found = iter(EvalResults(requests).read())
     chosen = []
+    nothing_known = torch.full((1,), torch.nan)
     for each in choices:
+        if len(each.candidates) == 1:
+            chosen.append((0, nothing_known))
+            continue
         losses = torch.full((len(each.candidates),), torch.nan)
         scores = islice(found, len(each.scored_places))
         values = [selection_value(each.metric, *score, len(each.selection_samples)) for score in scores]
+        candidates = torch.tensor(each.candidates)
         if values:
-            losses[each.candidates >= 0] = torch.tensor(values)
-        chosen.append((best_candidate(each.candidates, losses), losses))
+            losses[candidates >= 0] = torch.tensor(values)
+        chosen.append((best_candidate(candidates, losses), losses))
     return chosen
 
 
@@ -273,11 +278,11 @@ class _Round:
         before = self._plan.round - 1
         choices = list[_Choice]()
         for evaluation in self._plan.evaluations.values():
-            for client, candidates in zip(evaluation.clients.tolist(), evaluation.candidates, strict=True):
+            for client, candidates in zip(evaluation.clients.tolist(), evaluation.candidates.tolist(), strict=True):
                 selection_samples = self._client_data.train(client, round=before)
                 index = self._client_data.held_out(client, evaluation.split, before)
                 local = self._local_tensors(client, evaluation.load_local)
-                choices.append(_Choice(self, client, candidates, local, selection_samples, index))
+                choices.append(_Choice(self, client, tuple(candidates), local, selection_samples, index))
         return choices
 
     def choices(self, position: int) -> list[_Choice]:
@@ -287,14 +292,16 @@ class _Round:
         for task in tasks[position : position + 1]:
             is_last_use = all(later.continues != task.continues for later in tasks[position + 1 :])
             end_of = self._ends.pop if is_last_use else self._ends.get
-            for row, client in enumerate(self._plan.cohort.tolist()):
+            for row, (client, candidates) in enumerate(
+                zip(self._plan.cohort.tolist(), task.candidates.tolist(), strict=True)
+            ):
                 index, selection_samples = samples_of_task(self._client_data, self._plan, task, row)
                 if not len(index):
                     continue
                 choice = _Choice(
                     round=self,
                     client=client,
-                    candidates=task.candidates[row],
+                    candidates=tuple(candidates),
                     local=self._local_tensors(client, task.load_local),
                     selection_samples=selection_samples,
                     index=index,
@@ -317,7 +324,7 @@ class _Round:
             models = list[int]()
             for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
                 row.copy_(found)
-                models.append(int(choice.candidates[place]))
+                models.append(choice.candidates[place])
                 job = TrainingJob(
                     trainers=self._trainers,
                     source=self.source,

@@ -250,6 +250,8 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
             made.setdefault(layer, Dropout(layer.p, _CHANNELWISE[type(layer)]))
         elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
             made.setdefault(layer, Im2colConv2d(layer))
+        elif im2col and type(layer) is nn.Linear:
+            made.setdefault(layer, LeftLinear(layer))
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
     for layer in module.modules():
@@ -343,6 +345,32 @@ class Im2colConv2d(nn.Module):
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
+
+
+class LeftLinear(nn.Module):
+    """A linear layer whose weight is the left factor of its product.
+
+    Its gradient then lies in memory as the weight does. That of torch's layer is transposed, and for many clients with
+    few samples it takes longer to copy than to compute.
+
+    Args:
+        linear: The layer.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        """Take over the weight and the bias."""
+        super().__init__()
+        self.weight = linear.weight
+        self.bias = linear.bias
+        self.in_features = linear.in_features
+        self.out_features = linear.out_features
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map (b, features) to (b, units), or more axes before the last one."""
+        if inputs.ndim != 2:
+            return nn.functional.linear(inputs, self.weight, self.bias)
+        found = (self.weight @ inputs.mT).mT
+        return found if self.bias is None else found + self.bias
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:

@@ -27,7 +27,7 @@ from fedstrata.engine.vectorized.batches import (
 )
 from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder
 from fedstrata.engine.vectorized.network import Network
-from fedstrata.randomness import generator, seed_of
+from fedstrata.randomness import generator, random_words
 
 _MAX_TRAINERS = 16
 """Kinds of tasks whose memory and recordings are kept."""
@@ -91,8 +91,9 @@ class TrainingJob:
 
     def salts(self, count: int) -> list[int]:
         """The first salt of each of so many dropout layers."""
-        streams = [f"dropout {self.task.stream} {place}" for place in range(count)]
-        return [seed_of(self.plan.seed, stream, self.plan.round, self.client) >> 31 for stream in streams]
+        if not count:
+            return []
+        return random_words(count, self.plan.seed, f"dropout {self.task.stream}", self.plan.round, self.client)
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,9 @@ class Trainer:
             self._empty(g)
         starts = torch.stack([job.start for job in jobs])
         stack = self._stack.first(g)
+        # First of all, so that an accelerator has work while the orders are drawn.
         self._fill(stack, starts, jobs)
+        self._salt(stack, jobs)
         table = to_device(arrange([job.orders() for job in jobs], batch), self._device)
         least = 2 if self._network.batch_norm else 1  # the variance of one sample is undefined
         epoch = list(epoch_steps([job.samples for job in jobs], batch, least))
@@ -269,6 +272,11 @@ class Trainer:
                 part.copy_(received[:, spans[place]])
         for moment in stack.moments:
             moment.zero_()
+
+    def _salt(self, stack: Stack, jobs: Sequence[TrainingJob]) -> None:
+        """Give every client the first salts of its dropout layers."""
+        if not self._network.salts:
+            return
         salts = to_device(torch.tensor([job.salts(len(self._network.salts)) for job in jobs]), self._device)
         for tensor, column in zip(stack.fixed[len(self._fixed) :], salts.unbind(dim=1), strict=True):
             tensor.copy_(column)
@@ -307,16 +315,29 @@ class Trainer:
     def _step(self, stack: Stack, sources: Sequence[SampleSource], index: Tensor) -> None:
         """One step of every client of a stack, in place. All tensors that it touches stay where they are."""
         inputs, labels = read_samples(sources, index)
-        leaf = stack.moving.detach().requires_grad_()
-        parts = zip(leaf.split(self._widths, dim=1), self._shapes, strict=True)
-        tensors = [*(part.view(len(leaf), *shape) for part, shape in parts), *stack.fixed]
+        leaves = [part.detach().requires_grad_() for part in self._parts(stack)]
         with products_in(self._network.precision):
-            logits = self._network.logits(self._names, tensors, inputs, train=True)
+            logits = self._network.logits(self._names, [*leaves, *stack.fixed], inputs, train=True)
             # Each client's mean, summed: no client's gradient depends on another.
             loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
-            (gradient,) = torch.autograd.grad(loss, [leaf], materialize_grads=True)
+            gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():
-            self._move(stack, gradient)
+            if self._accelerated and self._plain:
+                for part, gradient in zip(self._parts(stack), gradients, strict=True):
+                    part.addcmul_(gradient, self._lr, value=-1)
+            else:
+                self._move(stack, torch.cat([gradient.reshape(len(gradient), -1) for gradient in gradients], dim=1))
+
+    def _parts(self, stack: Stack) -> list[Tensor]:
+        """The parameters that move, (g, *shape) each, in the memory of the stack."""
+        parts = stack.moving.split(self._widths, dim=1)
+        return [part.view(len(part), *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    @property
+    def _plain(self) -> bool:
+        """Whether weights move along the gradient alone."""
+        changed = self._adam or self._momentum or self._weight_decay or self._clip_norm or self._proximal
+        return not changed
 
     def _move(self, stack: Stack, gradient: Tensor) -> None:
         """Move along gradients (g, q), by the rules of torch's SGD, Adam and AdamW."""

@@ -1,0 +1,89 @@
+"""LayerCFL's Figures 4 and 5 at the full width of VGG16, which wants a GPU; the exhibits have an eighth of it.
+
+    python experiments/full_width.py --seeds 0,1,2     # writes experiments/results/full_width.json
+
+The Gap of a layer is only needed in two rounds, and takes longer than to train: it is computed from the matrices of
+these rounds, which are recorded anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from exhibits.catalogue import EXHIBITS
+from exhibits.exhibit import Exhibit, Measured, Setting
+from exhibits.run_folder import RunFolder
+from exhibits.running import engine, short
+
+import fedstrata as fs
+from fedstrata.clustering import CLIENT_MEASURES, gap
+from fedstrata.runner.machine import origin
+
+RESULTS = Path(__file__).parent / "results" / "full_width.json"
+
+IDS = ("L-F4", "L-F5")
+"""The exhibits, which share their run."""
+
+SETS = ("model.width=1.0", "probe.gap=[]", 'probe.matrices=["cos","l2","dcos"]', "probe.rounds=[5,30]")
+"""What differs from the exhibits' setting."""
+
+
+class GapsOfMatrices(RunFolder):
+    """A run whose Gaps were not recorded."""
+
+    def gap(self, round: int, layer: str, measure: str = "dcos") -> float:
+        """The Gap of a layer in a round, by its definition, from the recorded matrix."""
+        values = torch.from_numpy(self.matrix(round, measure, layer))
+        kind: Literal["similarity", "distance"] = (
+            "similarity" if CLIENT_MEASURES[measure].larger_is_closer else "distance"
+        )
+        return float(gap(values, torch.tensor(self.truth), kind))
+
+
+def main() -> None:
+    """Run every seed, and write and print what the exhibits measure in it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--set", nargs="*", default=[], help="further differences, for a trial; nothing is written")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
+    given = parser.parse_args()
+    exhibits = [EXHIBITS[name] for name in IDS]
+    (setting,) = {setting for exhibit in exhibits for setting in exhibit.settings.values()}
+    known: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    for seed in given.seeds.split(","):
+        known[seed] = measured(setting.but(*SETS, *given.set), exhibits, int(seed))
+        print(seed, json.dumps(known[seed]), flush=True)
+        if not given.set:
+            given.out.write_text(json.dumps(known, indent=1) + "\n")
+    for exhibit in exhibits:
+        by_seed = {int(seed): found[exhibit.id] for seed, found in known.items()}
+        print(exhibit.id, exhibit.verdict(Measured.of(by_seed)))
+
+
+def measured(setting: Setting, exhibits: list[Exhibit], seed: int) -> Mapping[str, Any]:
+    """What the exhibits measure in a run, and how long it took."""
+    with TemporaryDirectory() as folder:
+        began = perf_counter()
+        fs.run(setting.path, Path(folder) / "run", sets=[f"seed={seed}", *setting.sets, *engine()], quiet=True)
+        run = GapsOfMatrices(Path(folder) / "run")
+        seconds = perf_counter() - began
+        found: dict[str, Any] = {
+            "seconds": round(seconds, 1),
+            "made with": origin(engine()[1].removeprefix("engine.device=")),
+        }
+        for exhibit in exhibits:
+            assert exhibit.measure is not None
+            quantities = exhibit.measure(dict.fromkeys(exhibit.settings, run))
+            found[exhibit.id] = {name: short(value) for name, value in quantities.items()}
+    return found
+
+
+if __name__ == "__main__":
+    main()
