@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ def main() -> None:
     for name in given.jobs:
         rounds = min(MEASURED[name], given.rounds or MEASURED[name])
         try:
-            own[name] = {"title": JOBS[name].title, **measured(name, rounds, given.profiles)}
+            found = measured(name, rounds, given.profiles)
+            own[name] = {"title": JOBS[name].title, "revision": revision(), **found}
             own[name]["precisions"] = {
                 precision: in_precision(name, min(OTHER_PRECISIONS[name], rounds), precision)
                 for precision in ("tf32", "bfloat16")
@@ -75,6 +77,12 @@ def main() -> None:
         print(name, json.dumps(own[name]), flush=True)
         if given.rounds is None:
             given.out.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def revision() -> str:
+    """The commit of the program; empty where it is not in its repository."""
+    asked = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
 
 
 def limits() -> dict[str, float]:

@@ -276,3 +276,22 @@ def precision() -> str:
             accuracies = [spread(runs, "acc_client") for runs in (full, short)]
             rows.append((title, method, f"{len(short)}", *accuracies, difference(short, full), *agreement))
     return table("data | method | seeds | float32 | bfloat16 | difference | ARI, float32 | ARI, bfloat16", rows)
+
+
+def precision_on_gpu() -> str:
+    """Accuracy and agreement of training on a GPU in TF32 and bfloat16, beside float32 with the same seeds."""
+    rows = list[tuple[str, ...]]()
+    on = 'partition={scheme="rotation",groups=4}'
+    for name, method in (("fedavg", "FedAvg"), ("strata", "Strata")):
+        runs = {
+            each: results("gpu_precisions", f'{name}+engine={{name="batched",device="cuda",precision="{each}"}}+{on}')
+            for each in ("float32", "tf32", "bfloat16")
+        }
+        exact, *others = runs.values()
+        if not all(runs.values()):
+            rows.append((method, "", MISSING, *[""] * 3))
+            continue
+        agreement = ", ".join(dict.fromkeys(listed(each, itemgetter("ari")) for each in runs.values()))
+        apart = [difference(each, exact) for each in others]
+        rows.append((method, f"{len(exact)}", spread(exact, "acc_client"), *apart, agreement))
+    return table("method | seeds | float32 | TF32, difference | bfloat16, difference | ARI", rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import outcomes
@@ -60,8 +61,38 @@ def times() -> str:
     return table(head, rows or [(MISSING,)])
 
 
+def measured() -> str:
+    """What each job took on a card, and beside its rival."""
+    rows = list[tuple[str, ...]]()
+    path = outcomes.RESULTS / "gpu.json"
+    for card, known in (json.loads(path.read_text()) if path.exists() else {}).items():
+        for name in ("hundred", "groups", "users", "seeds", "vgg16"):
+            if name not in known:
+                continue
+            job = known[name]
+            precisions = job.get("precisions", {})
+            others = [_milliseconds(precisions.get(precision, {}).get("device")) for precision in ("tf32", "bfloat16")]
+            seconds = (_milliseconds(job["device"]), *others, _milliseconds(job["server"]))
+            rows.append((card, job["title"], f"{job['rounds']:,}", *seconds, _number(job["all rounds"]), _beside(job)))
+    head = (
+        "card | job | rounds | GPU, float32 | GPU, TF32 | GPU, bfloat16 | server | seconds of all rounds | "
+        "rival's time / this"
+    )
+    return table(head, rows or [(MISSING,)])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else _number(1000 * seconds)
+
+
+def _beside(job: Job) -> str:
+    """How many times as long the rival of a job took, with the smallest and the largest pair; nothing without one."""
+    pairs = job.get("rival / this", [])
+    return f"{_number(median(pairs))} ({_number(min(pairs))} to {_number(max(pairs))})" if pairs else ""
+
+
 def whole() -> str:
-    """The least seconds of all rounds of each job."""
+    """The least seconds of all rounds of each job, and those that were measured."""
     rows = list[tuple[str, ...]]()
     for job in _jobs():
         found = [
@@ -69,8 +100,8 @@ def whole() -> str:
             for name in ("float32", "TF32")
             for precisions in job["kernels"].values()
         ]
-        rows.append((job["title"], f"{job['rounds']:,}", *found, _number(job["rounds"] * job["server"])))
-    head = "job | rounds | H100 | H200 | H100 with TF32 | H200 with TF32 | server, on one core of a CPU"
+        rows.append((job["title"], f"{job['rounds']:,}", *found))
+    head = "job | rounds | H100 | H200 | H100 with TF32 | H200 with TF32"
     return table(head, rows or [(MISSING,)])
 
 
@@ -94,7 +125,7 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
-_PARTS: Mapping[str, Callable[[], str]] = {"counts": counts, "times": times, "whole": whole}
+_PARTS: Mapping[str, Callable[[], str]] = {"counts": counts, "times": times, "whole": whole, "measured": measured}
 
 
 def gpu(part: str) -> str:

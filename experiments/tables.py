@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from cluster_tables import cluster
-from comparisons import against, compared, identical, precision, preclustered, scouted, tuned
+from comparisons import against, compared, identical, precision, precision_on_gpu, preclustered, scouted, tuned
 from compression_tables import compressed
 from fault_tables import FAULTS
 from gpu_tables import gpu
@@ -140,6 +140,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "scouted": scouted,
     "preclustered": preclustered,
     "precision": precision,
+    "precision_on_gpu": precision_on_gpu,
     "instructions": instructions,
     "cluster": cluster,
     "compressed": compressed,

@@ -251,6 +251,7 @@ def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
         "gpu counts",
         "gpu times",
         "gpu whole",
+        "gpu measured",
         "iid hicfl",
     ],
 )
