@@ -7,7 +7,7 @@ import torch
 from simulated_gpu import CUDA, SimulatedGPU
 from torch import Tensor
 
-from fedstrata.core import Rows, weighted_mean
+from fedstrata.core import Rows, aggregation, weighted_mean
 from fedstrata.core import rows as rows_in_memory
 from fedstrata.engine.device_rows import DeviceRows
 
@@ -24,14 +24,27 @@ def copied(gpu: SimulatedGPU) -> Counter[str]:
     return Counter(note.kind for note in gpu.notes if note.kind in ("to host", "to device"))
 
 
-def test_the_mean_of_each_cluster_is_computed_on_the_device_with_the_bits_of_the_processor() -> None:
-    expected = weighted_mean(Rows(CLIENTS, values()), WEIGHTS, LABELS, 4)
+@pytest.mark.parametrize("together", [5, 2**24])
+def test_the_mean_of_each_cluster_is_computed_on_the_device(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregation, "_CHUNK_NUMBERS_ON_DEVICE", together)
+    sent = values()
+    sent[3, 2] = torch.nan  # of a cluster of its own
+    expected = weighted_mean(Rows(CLIENTS, sent), WEIGHTS, LABELS, 4)
     with SimulatedGPU() as gpu:
-        rows = DeviceRows(CLIENTS, values().to(CUDA))
+        rows = DeviceRows(CLIENTS, sent.to(CUDA))
         found = weighted_mean(rows, WEIGHTS, LABELS, 4)
-    assert torch.equal(found, expected)
-    assert copied(gpu) == {"to device": 2, "to host": 1}  # the rows and the clusters' weights; the means
-    assert "values" not in vars(rows)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+    assert found[:2].isfinite().all() and not found[3].any()
+    assert copied(gpu)["to host"] == 1 and "values" not in vars(rows)
+
+
+def test_the_mean_on_the_device_hangs_on_no_order_of_rows() -> None:
+    order = torch.tensor([3, 0, 4, 1, 2])
+    with SimulatedGPU():
+        rows = DeviceRows(CLIENTS, values().to(CUDA))
+        mixed = DeviceRows(CLIENTS[order], values()[order].to(CUDA))
+        found = weighted_mean(rows, WEIGHTS, LABELS, 4)
+        assert torch.equal(weighted_mean(mixed, WEIGHTS[order], LABELS[order], 4), found)
 
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "in a file"])

@@ -7,7 +7,7 @@ deep networks from decentralized data", AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TypeAlias
@@ -21,8 +21,8 @@ _BLOCK_CLIENTS = 16
 _CHUNK_COLUMNS = 2**17
 """The number of columns whose sums are held at a time: 1 MB for each cluster, which stays in a processor's cache."""
 
-_CHUNK_COLUMNS_ON_DEVICE = 2**22
-"""The same on an accelerator, which needs long rows and has 32 MB for each cluster."""
+_CHUNK_NUMBERS_ON_DEVICE = 2**24
+"""The numbers that are held in float64 at a time on an accelerator, 128 MB."""
 
 _MAX_THREADS = min(os.cpu_count() or 1, 16)
 """The number of chunks of columns that are summed at a time, at most."""
@@ -42,7 +42,8 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
 
     Returns:
         (k, p) float32. Sums are in float64 over blocks of 16 client ids in ascending order, then rounded: the same
-        bits in any order of rows, whoever sent them.
+        bits in any order of rows, whoever sent them. Rows on an accelerator are summed there in ascending order of the
+        ids, which rounds otherwise.
     """
     order = updates.clients.argsort().tolist()
     blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // _BLOCK_CLIENTS)]
@@ -51,12 +52,12 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
     mass = torch.zeros(k, dtype=torch.float64)
     for row in order:
         mass[label[row]] += weight[row]
-    held = updates.held
-    means = torch.empty(k, held.shape[1], device=held.device)
-    mass = mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None].to(held.device)
+    if updates.held.device.type != "cpu":
+        return _mean_on_device(updates.held, order, weight, label, mass)
+    means = torch.empty(k, updates.values.shape[1])
 
     def fill(values: torch.Tensor, mean: torch.Tensor) -> None:
-        total = torch.zeros(mean.shape, dtype=torch.float64, device=held.device)
+        total = torch.zeros(mean.shape, dtype=torch.float64)
         for block in blocks:
             partial: dict[int, torch.Tensor] = {}
             for row in block:
@@ -65,20 +66,42 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
                 partial[label[row]].add_(values[row], alpha=weight[row])
             for cluster, sums in partial.items():
                 total[cluster] += sums
-        mean.copy_(total / mass)
+        mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
 
-    on_device = held.device.type != "cpu"
-    width = _CHUNK_COLUMNS_ON_DEVICE if on_device else _CHUNK_COLUMNS
-    value_chunks = held.split(width, dim=1)
-    mean_chunks = means.split(width, dim=1)
+    value_chunks = updates.values.split(_CHUNK_COLUMNS, dim=1)
+    mean_chunks = means.split(_CHUNK_COLUMNS, dim=1)
     # With several threads of its own, torch would use every core in each thread.
-    if on_device or len(mean_chunks) <= _MIN_CHUNKS or torch.get_num_threads() > 1:
+    if len(mean_chunks) <= _MIN_CHUNKS or torch.get_num_threads() > 1:
         for values, mean in zip(value_chunks, mean_chunks, strict=True):
             fill(values, mean)
     else:
         # A column's mean depends on no other column: the same bits, whoever is first.
         with ThreadPoolExecutor(min(_MAX_THREADS, len(mean_chunks))) as threads:
             list(threads.map(fill, value_chunks, mean_chunks))
+    return means
+
+
+def _mean_on_device(
+    held: torch.Tensor, order: Sequence[int], weight: Sequence[float], label: Sequence[int], mass: torch.Tensor
+) -> torch.Tensor:
+    """The mean of every cluster by a few products on an accelerator, (k, p) float32 in the computer's own memory.
+
+    Args:
+        held: The rows, (m, p).
+        order: The places of the rows by ascending client id, m of them.
+        weight: The weight of each row, m of them.
+        label: The cluster of each row, m of them.
+        mass: The sum of the weights of each cluster, (k,) float64.
+    """
+    means = torch.zeros(len(mass), held.shape[1], device=held.device)
+    for cluster in set(label):
+        # Without the rows of others: zero times a number that is not finite would be none either.
+        rows = [row for row in order if label[row] == cluster]
+        own = held if rows == list(range(len(held))) else held[torch.tensor(rows).to(held.device)]
+        shares = torch.tensor([weight[row] for row in rows], dtype=torch.float64).to(held.device)
+        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // len(rows))
+        for values, mean in zip(own.split(width, dim=1), means[cluster].split(width), strict=True):
+            mean.copy_(shares @ values.double() / float(mass[cluster]))
     return means.cpu()
 
 

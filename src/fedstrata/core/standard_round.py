@@ -216,8 +216,7 @@ def aggregate(
     moves, moments = server_step(
         problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
     )
-    grown.models.add_(moves)  # in place: they are a copy that nobody else has seen
-    moved = replace(grown, server=moments)
+    moved = replace(grown, models=grown.models + moves, server=moments)
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
     events = (*_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
     return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
@@ -261,8 +260,10 @@ def _with_new_clusters(
         The state, and the node that each cluster comes from; None for one that newcomers found.
     """
     round = state.round + 1
-    starts = state.models[parents]
-    starts[parents < 0] = starts[:0] if founded is None else founded
+    starts = state.models
+    if not torch.equal(parents, torch.arange(len(starts))):
+        starts = starts[parents]
+        starts[parents < 0] = starts[:0] if founded is None else founded
     made = {int(state.nodes[old]): decision for old, decision in decisions.items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, made), origins, round)

@@ -390,7 +390,7 @@ def training_orders(index: Tensor, training: LocalTraining, order: torch.Generat
     """
     if not training.steps:
         for _ in range(training.epochs):
-            yield index[torch.randperm(len(index), generator=order)]
+            yield index.index_select(0, torch.randperm(len(index), generator=order))
         return
     needed = training.samples_seen(len(index))
     passes = -(-needed // len(index))
