@@ -108,7 +108,11 @@ WRONG = {
     "unknown precision": ("engine.precision = 'half'", "engine.precision = 'half': expected 'float32', 'tf32' or"),
     "TF32 on a processor": (
         "engine = {precision = 'tf32', device = 'cpu'}",
-        "engine.precision = 'tf32': expected engine.device = 'cuda', found 'cpu'; set it, or use 'float32'",
+        'engine.precision = "tf32": expected engine.device = "cuda", found "cpu"; set it, or use "float32"',
+    ),
+    "TF32 on any device": (
+        "engine.precision = 'tf32'",
+        'engine.precision = "tf32": expected engine.device = "cuda", found "auto"; set it, or use "float32"',
     ),
     "fewer than no workers": ("engine.workers = -1", "engine.workers = -1: expected a number of at least 0"),
     "unknown measure": (

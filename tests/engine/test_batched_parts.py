@@ -16,7 +16,7 @@ from torch import nn
 
 from fedstrata.core import rows
 from fedstrata.engine import ClientData
-from fedstrata.engine.device import exact, pinned_rows
+from fedstrata.engine.device import exact, pinned_rows, products_in
 from fedstrata.engine.vectorized.batches import (
     Resident,
     arrange,
@@ -28,7 +28,15 @@ from fedstrata.engine.vectorized.batches import (
     undo_arrange,
 )
 from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, session
-from fedstrata.engine.vectorized.network import BATCH_BYTES, Dropout, Im2colConv2d, Network, budget, vmappable_copy
+from fedstrata.engine.vectorized.network import (
+    BATCH_BYTES,
+    Dropout,
+    Im2colConv2d,
+    LeftLinear,
+    Network,
+    budget,
+    vmappable_copy,
+)
 from fedstrata.models import layout_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -119,6 +127,48 @@ def test_only_plain_convolutions_become_products() -> None:
     assert found.state_dict().keys() == network.state_dict().keys() and isinstance(network[0], nn.Conv2d)
     images = torch.randn(3, 2, 7, 9)
     torch.testing.assert_close(found.get_submodule("0")(images), network[0](images))
+
+
+class Marked(nn.Linear):
+    """A linear layer of the user's own."""
+
+
+def test_linear_layers_keep_their_hooks_and_parameters_when_their_weight_comes_first() -> None:
+    torch.manual_seed(1)
+    hooked, normal, bare = nn.Linear(4, 3), nn.utils.spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 2, bias=False)
+    hooked.register_forward_hook(lambda layer, given, found: found * 2)
+    network = nn.Sequential(hooked, normal, bare, Marked(2, 2)).eval()
+    found = vmappable_copy(network, im2col=True)
+    assert [type(layer) for layer in found.children()] == [*[LeftLinear] * 3, Marked]
+    assert all(isinstance(layer, nn.Linear) for layer in found.children())
+    assert found.state_dict().keys() == network.state_dict().keys()
+    for inputs in (torch.randn(5, 4), torch.randn(2, 5, 4)):
+        torch.testing.assert_close(found(inputs), network(inputs))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gradient_of_a_left_weight_lies_in_memory_as_the_weight_does(bias: bool) -> None:
+    layer = vmappable_copy(nn.Linear(4, 3, bias), im2col=True).requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(torch.randn(5, 4)).sum(), [layer.get_parameter("weight")])
+    assert gradient.is_contiguous()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(5, 4)).dtype == torch.bfloat16
+
+
+def test_convolutions_with_hooks_stay_as_they_are() -> None:
+    conv = nn.Conv2d(2, 4, 3)
+    conv.register_forward_hook(lambda layer, given, found: found * 2)
+    found, images = vmappable_copy(nn.Sequential(conv), im2col=True), torch.randn(3, 2, 7, 9)
+    assert torch.equal(found(images), conv(images))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True)])
+def test_norms_of_several_clients_are_computed_without_cudnn(norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = list[bool]()
+    for name in ("batch_norm", "instance_norm"):
+        monkeypatch.setattr(nn.functional, name, lambda *_, **__: used.append(torch.backends.cudnn.enabled))
+    vmappable_copy(norm, im2col=True)(torch.randn(4, 3, 2, 2))
+    assert used == [False] and torch.backends.cudnn.enabled
 
 
 def test_padded_products_are_those_of_images_with_a_margin_bit_for_bit() -> None:
@@ -378,6 +428,18 @@ def test_cuda_computes_exactly_in_a_session_and_as_the_user_wants_afterwards(
     with pytest.raises(KeyError), exact():
         assert [getattr(*flag) for flag in flags] == [True, False, "ieee", "ieee", "ieee"]
         raise KeyError
+    assert {flag: getattr(*flag) for flag in flags} == flags
+
+
+def test_a_step_in_tf32_rounds_products_and_leaves_the_rest_of_a_session_exact(
+    flags: dict[tuple[Any, str], object],
+) -> None:
+    with exact():
+        with products_in("tf32"):
+            assert [getattr(*flag) for flag in flags] == [True, False, "tf32", "tf32", "tf32"]
+        for precision in ("float32", "bfloat16"):
+            with products_in(precision):
+                assert [getattr(*flag) for flag in flags] == [True, False, "ieee", "ieee", "ieee"]
     assert {flag: getattr(*flag) for flag in flags} == flags
 
 

@@ -1,4 +1,6 @@
 import json
+import shutil
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 import torch
 from pyarrow import csv
 
@@ -68,6 +71,16 @@ def test_new_clients_are_placed_by_the_loss_of_the_models_on_their_data(finished
         assert losses.keys() == turns.keys() and min(losses, key=losses.__getitem__) == each["cluster"]
         assert each["accuracy"] > 0.6
     assert before == sorted((path.name, path.stat().st_mtime_ns) for path in finished.rglob("*"))
+
+
+def test_newcomers_of_a_run_on_a_gpu_in_tf32_are_placed_on_any_machine(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    keys = tomllib.loads((run / "experiment.toml").read_text())
+    keys["engine"] |= {"name": "batched", "device": "cuda", "precision": "tf32"}
+    (run / "experiment.toml").write_text(tomli_w.dumps(keys))
+    path = npz(tmp_path / "new.npz", 1)
+    assert assign(run, [path]) == assign(finished, [path])
 
 
 def test_a_client_is_placed_alike_whoever_else_is(finished: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.aggregation_rules import MEANS, options_of
 from fedstrata.data.options import Memory, ReadOptions
-from fedstrata.errors import ExperimentError
 from fedstrata.limits import (
     CLASSES,
     MAX_CLIENTS,
@@ -427,9 +426,6 @@ class NetworkTable(Table):
         return self
 
 
-Precision = Literal["float32", "tf32", "bfloat16"]
-
-
 class EngineTable(Table):
     """What computes.
 
@@ -446,21 +442,9 @@ class EngineTable(Table):
 
     name: Literal["auto", "loop", "batched", "processes", "ray"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    precision: Precision = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)] = 0
     timeout: Annotated[int, Interval(ge=0, le=MAX_TIMEOUT_SECONDS)] = 600
-
-    def refuse_tf32_off_cuda(self) -> None:
-        """Refuse TF32 where no device has it for certain: a processor would compute float32 without a word.
-
-        Raises:
-            ExperimentError: When the precision is "tf32", and the device is not "cuda".
-        """
-        if self.precision == "tf32" and self.device != "cuda":
-            raise ExperimentError(
-                f"engine.precision = 'tf32': expected engine.device = 'cuda', found {self.device!r}; set it, or use "
-                "'float32'"
-            )
 
 
 class ProbeTable(Table):

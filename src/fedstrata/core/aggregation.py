@@ -46,14 +46,15 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
         ids, which rounds otherwise.
     """
     order = updates.clients.argsort().tolist()
-    blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // _BLOCK_CLIENTS)]
     label = labels.tolist()
     weight = weights.double().tolist()
     mass = torch.zeros(k, dtype=torch.float64)
     for row in order:
         mass[label[row]] += weight[row]
-    if updates.held.device.type != "cpu":
-        return _mean_on_device(updates.held, order, weight, label, mass)
+    mass = mass.clamp(min=torch.finfo(torch.float64).tiny)
+    if updates.on_device.device.type != "cpu":
+        return _mean_on_device(updates.on_device, order, weight, label, mass)
+    blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // _BLOCK_CLIENTS)]
     means = torch.empty(k, updates.values.shape[1])
 
     def fill(values: torch.Tensor, mean: torch.Tensor) -> None:
@@ -66,7 +67,7 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
                 partial[label[row]].add_(values[row], alpha=weight[row])
             for cluster, sums in partial.items():
                 total[cluster] += sums
-        mean.copy_(total / mass.clamp(min=torch.finfo(torch.float64).tiny)[:, None])
+        mean.copy_(total / mass[:, None])
 
     value_chunks = updates.values.split(_CHUNK_COLUMNS, dim=1)
     mean_chunks = means.split(_CHUNK_COLUMNS, dim=1)
@@ -82,26 +83,31 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
 
 
 def _mean_on_device(
-    held: torch.Tensor, order: Sequence[int], weight: Sequence[float], label: Sequence[int], mass: torch.Tensor
+    updates: torch.Tensor, order: Sequence[int], weight: Sequence[float], label: Sequence[int], mass: torch.Tensor
 ) -> torch.Tensor:
-    """The mean of every cluster by a few products on an accelerator, (k, p) float32 in the computer's own memory.
+    """The mean of every cluster, (k, p) float32 in the computer's own memory, of rows on an accelerator.
 
     Args:
-        held: The rows, (m, p).
+        updates: The rows, (m, p).
         order: The places of the rows by ascending client id, m of them.
         weight: The weight of each row, m of them.
         label: The cluster of each row, m of them.
-        mass: The sum of the weights of each cluster, (k,) float64.
+        mass: The sum of the weights of each cluster, (k,) float64, > 0.
     """
-    means = torch.zeros(len(mass), held.shape[1], device=held.device)
-    for cluster in set(label):
-        # Without the rows of others: zero times a number that is not finite would be none either.
-        rows = [row for row in order if label[row] == cluster]
-        own = held if rows == list(range(len(held))) else held[torch.tensor(rows).to(held.device)]
-        shares = torch.tensor([weight[row] for row in rows], dtype=torch.float64).to(held.device)
-        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // len(rows))
-        for values, mean in zip(own.split(width, dim=1), means[cluster].split(width), strict=True):
-            mean.copy_(shares @ values.double() / float(mass[cluster]))
+    means = torch.zeros(len(mass), updates.shape[1], device=updates.device)
+    by_cluster = sorted(order, key=label.__getitem__)
+    if by_cluster != list(range(len(updates))):
+        updates = updates[torch.tensor(by_cluster).to(updates.device)]
+    shares = torch.tensor([weight[row] / float(mass[label[row]]) for row in by_cluster], dtype=torch.float64)
+    shares = shares.to(updates.device)
+    first = 0
+    for cluster, members in groupby(by_cluster, key=label.__getitem__):
+        # Each cluster by itself: zero times a number that is not finite is not zero.
+        rows = slice(first, first + len(list(members)))
+        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // (rows.stop - rows.start))
+        for values, mean in zip(updates[rows].split(width, dim=1), means[cluster].split(width), strict=True):
+            mean.copy_(shares[rows] @ values.double())
+        first = rows.stop
     return means.cpu()
 
 

@@ -102,14 +102,13 @@ class Rows:
 
     def __post_init__(self) -> None:
         """Refuse rows without an owner and owners with two rows."""
-        if len(self.clients) != len(self.values) or len(set(self.clients.tolist())) != len(self.clients):
-            raise ContractError(f"expected one row for each of {self.clients.tolist()}, found {len(self.values)} rows")
+        check_owners(self.clients, len(self.values))
 
     @property
-    def held(self) -> torch.Tensor:
-        """The rows where they were computed, (m, p): the values, or the same numbers on an accelerator.
+    def on_device(self) -> torch.Tensor:
+        """The rows on the device that computed them, (m, p): an accelerator, or the processor, where they are `values`.
 
-        Means and norms read them there. Whatever needs numbers on the CPU reads `values`.
+        Means and norms are computed there. Whatever needs the numbers in the computer's own memory reads `values`.
         """
         return self.values
 
@@ -123,14 +122,14 @@ class Rows:
         place = torch.searchsorted(self.clients[order], ids).clamp(max=max(len(order) - 1, 0))
         if len(ids) and (not len(order) or not torch.equal(self.clients[order[place]], ids)):
             raise ContractError(f"expected rows of {ids.tolist()}, found rows of {self.clients.tolist()}")
-        return _picked(self.values, order[place])
+        return picked_rows(self.values, order[place])
 
     def at(self, rows: torch.Tensor) -> Rows:
         """Some of the rows, by a bool (m,) or by positions."""
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
-        return Rows(self.clients[places], _picked(self.values, places))
+        return Rows(self.clients[places], picked_rows(self.values, places))
 
     def without(self, ids: torch.Tensor) -> Rows:
         """The rows of all clients but some."""
@@ -146,6 +145,20 @@ class Rows:
         return Rows(self.clients, picked)
 
 
+def check_owners(clients: torch.Tensor, count: int) -> None:
+    """Refuse rows without an owner and owners with two rows.
+
+    Args:
+        clients: The owner of each row, (m,).
+        count: The number of rows.
+
+    Raises:
+        ContractError: When there is not one row for each client.
+    """
+    if len(clients) != count or len(set(clients.tolist())) != len(clients):
+        raise ContractError(f"expected one row for each of {clients.tolist()}, found {count} rows")
+
+
 @lru_cache(maxsize=16)
 def evenly_spread(p: int, most: int) -> torch.Tensor:
     """Some of p columns, evenly spread, (min(p, most),) int64: enough to tell long rows apart. Not to be written to."""
@@ -157,7 +170,7 @@ def fits(m: int, p: int) -> bool:
     return 4 * m * p <= IN_MEMORY
 
 
-def _picked(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def picked_rows(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Some rows of values (m, p), copied one after the other where they would not fit into memory."""
     if are_unsent(values):
         return unsent_rows(len(places), values.shape[1])

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 """The layers of torch that normalise over a batch."""
 
-_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 """Those that have a running variance too, and normalise over each sample."""
 
 
@@ -15,6 +15,6 @@ def normalises_over_batch(module: nn.Module) -> bool:
     """Whether a network needs batches of two samples: it has a BatchNorm, or one of its own with a running variance."""
     return any(
         isinstance(layer, BATCH_NORMS)
-        or (isinstance(getattr(layer, "running_var", None), Tensor) and not isinstance(layer, _INSTANCE_NORMS))
+        or (isinstance(getattr(layer, "running_var", None), Tensor) and not isinstance(layer, INSTANCE_NORMS))
         for layer in module.modules()
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -42,6 +42,13 @@ def seed_device(device: torch.device, seed: int) -> None:
         torch.mps.manual_seed(seed)
 
 
+_Setting = tuple[Any, str, object]
+"""An object, the name of one of its attributes, and the value that it should have."""
+
+_CUDNN: Any = torch.backends.cudnn
+"""Its annotations are incomplete."""
+
+
 @contextmanager
 def exact() -> Iterator[None]:
     """Have CUDA compute float32 in float32, with the same results for the same inputs.
@@ -54,29 +61,27 @@ def exact() -> Iterator[None]:
         (_CUDNN, "deterministic", True),
         (_CUDNN, "benchmark", False),  # the program that is fastest today may be another one tomorrow
     ]
-    with _set(wanted):
+    with _with_attributes(wanted):
         yield
 
 
 @contextmanager
-def products_in(precision: str) -> Iterator[None]:
-    """Let CUDA round the factors of products to 10 bits if the precision is "tf32"; inside of `exact`."""
-    with _set(_products("tf32") if precision == "tf32" else []):
+def tf32_products() -> Iterator[None]:
+    """Let CUDA round the factors of products and convolutions to 10 bits (TF32); inside of `exact`."""
+    with _with_attributes(_products("tf32")):
         yield
 
 
 @contextmanager
-def without_cudnn(unwanted: bool) -> Iterator[None]:
-    """Leave out cuDNN where it is not wanted."""
-    with _set([(_CUDNN, "enabled", False)] if unwanted else []):
+def without_cudnn() -> Iterator[None]:
+    """Have CUDA compute without cuDNN."""
+    with _with_attributes([(_CUDNN, "enabled", False)]):
         yield
 
 
-_Setting = tuple[Any, str, object]
-"""An object, the name of one of its attributes, and the value that it should have."""
-
-_CUDNN: Any = torch.backends.cudnn
-"""Its annotations are incomplete."""
+def products_in(precision: str) -> AbstractContextManager[None]:
+    """What the products of a training step are computed in: TF32 if the precision is "tf32", else what was set."""
+    return tf32_products() if precision == "tf32" else nullcontext()
 
 
 def _products(precision: str) -> list[_Setting]:
@@ -85,7 +90,7 @@ def _products(precision: str) -> list[_Setting]:
 
 
 @contextmanager
-def _set(wanted: Sequence[_Setting]) -> Iterator[None]:
+def _with_attributes(wanted: Sequence[_Setting]) -> Iterator[None]:
     """Set attributes, and give them back as they were."""
     before = [getattr(owner, name) for owner, name, _ in wanted]
     try:

@@ -6,10 +6,14 @@ updates to the computer's own memory takes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
 from fedstrata.core import Rows
+from fedstrata.core.rows import check_owners, picked_rows
 from fedstrata.engine.device import pinned_rows
 
 
@@ -18,40 +22,84 @@ class DeviceRows(Rows):
 
     Args:
         clients: The client of each row, (m,) int64.
-        held: The rows, (m, p) float32, on the accelerator.
+        values: The rows, (m, p) float32, on the accelerator.
+
+    Raises:
+        ContractError: When there is not one row for each client.
     """
 
-    def __init__(self, clients: Tensor, held: Tensor) -> None:
+    def __init__(self, clients: Tensor, values: Tensor) -> None:
         """Copy nothing."""
-        # The base class is frozen, and has its field `values` only once it was read.
-        object.__setattr__(self, "clients", clients)
-        object.__setattr__(self, "_held", held)
+        check_owners(clients, len(values))
+        _keep(self, clients, _Source(values), None)
 
     def __getattr__(self, name: str) -> Tensor:
-        """Copy the values when they are asked for; Python comes here for what an object has not yet."""
+        """Copy the values when they are asked for; Python comes here for what an object has not yet.
+
+        Raises:
+            AttributeError: For any other name.
+        """
         if name != "values":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        values = pinned_rows(self.held.device, *self.held.shape)
-        if values.is_pinned():
-            values.copy_(self.held, non_blocking=True)
-            torch.cuda.synchronize(self.held.device)
-        else:
-            for row, own in zip(values, self.held, strict=True):
-                row.copy_(own)
+        # All rows are copied: whoever reads others of them, or all, need not wait again.
+        found = self._source.in_memory
+        values = found if self._places is None else picked_rows(found, self._places)
         object.__setattr__(self, "values", values)
         return values
 
     @property
-    def held(self) -> Tensor:
+    def on_device(self) -> Tensor:
         """The rows on the accelerator, (m, p)."""
-        held: Tensor = self._held
-        return held
+        rows = self._source.on_device
+        return rows if self._places is None else rows[self._places.to(rows.device)]
 
     def at(self, rows: Tensor) -> Rows:
-        """Some of the rows, by a bool (m,) or by positions."""
+        """Some of the rows, by a bool (m,) or by positions. They are copied by themselves in no case."""
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
-        if "values" in vars(self):
-            return Rows(self.clients, self.values).at(places)
-        return DeviceRows(self.clients[places], self.held[places.to(self.held.device)])
+        some = DeviceRows.__new__(DeviceRows)
+        check_owners(self.clients[places], len(places))
+        _keep(some, self.clients[places], self._source, places if self._places is None else self._places[places])
+        return some
+
+    def take_columns(self, columns: Tensor) -> Rows:
+        """Some of the columns of every row, (m, q). Unless all have been copied, these alone will be."""
+        if self._source.is_in_memory:
+            return Rows(self.clients, self.values).take_columns(columns)
+        rows = self.on_device
+        return DeviceRows(self.clients, rows.index_select(1, columns.to(rows.device)))
+
+    _source: _Source
+    _places: Tensor | None
+
+
+@dataclass(eq=False)
+class _Source:
+    """Rows on an accelerator, and their copy once there is one.
+
+    Attributes:
+        on_device: The rows, (m, p).
+    """
+
+    on_device: Tensor
+
+    @cached_property
+    def in_memory(self) -> Tensor:
+        """The rows in the computer's own memory, (m, p)."""
+        return pinned_rows(self.on_device.device, *self.on_device.shape).copy_(self.on_device)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the rows have been copied."""
+        return "in_memory" in vars(self)
+
+
+def _keep(rows: DeviceRows, clients: Tensor, source: _Source, places: Tensor | None) -> None:
+    """Give an object its parts: the owners (m,), and the places of their rows in the source, (m,); None is all.
+
+    The base class is frozen, and has its field `values` only once it was read.
+    """
+    object.__setattr__(rows, "clients", clients)
+    object.__setattr__(rows, "_source", source)
+    object.__setattr__(rows, "_places", places)

@@ -27,6 +27,9 @@ DEVICES: Mapping[str, tuple[str, ...]] = {
 }
 """The devices that each engine can use."""
 
+_FIRST_WITH_TF32 = (8, 0)
+"""The compute capability of the first GPUs whose tensor cores have TF32, NVIDIA's Ampere."""
+
 
 class Engine(Clients, Protocol):
     """Simulated clients.
@@ -78,3 +81,27 @@ def resolve_engine(name: str, device: str) -> tuple[str, str]:
     if name == "auto" or device != "auto":
         return name, device
     return name, "cuda" if name == "batched" and torch.cuda.is_available() else "cpu"
+
+
+def refuse_tf32_elsewhere(precision: str, device: str) -> None:
+    """Refuse TF32 where it is not certain to be used: everything else computes in float32 without a word.
+
+    Args:
+        precision: The precision of training.
+        device: The device as it was asked for, "auto" included. If it is "cuda", there is one.
+
+    Raises:
+        ExperimentError: When the precision is "tf32", and the device is not "cuda" or has no TF32.
+    """
+    if precision != "tf32":
+        return
+    if device != "cuda":
+        raise ExperimentError(
+            f'engine.precision = "tf32": expected engine.device = "cuda", found "{device}"; set it, or use "float32"'
+        )
+    capability = torch.cuda.get_device_capability()
+    if capability < _FIRST_WITH_TF32:
+        raise ExperimentError(
+            'engine.precision = "tf32": expected a GPU of compute capability 8.0 or more, found '
+            f'{".".join(map(str, capability))}; use "float32"'
+        )

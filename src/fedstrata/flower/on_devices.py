@@ -24,7 +24,11 @@ def refuse_on_devices(experiment: Experiment) -> None:
         ExperimentError: When the experiment has such a thing.
     """
     _refuse_local_names(experiment)
-    experiment.engine.refuse_tf32_off_cuda()
+    if experiment.engine.precision == "tf32":
+        raise ExperimentError(
+            "engine.precision = 'tf32': expected 'float32' or 'bfloat16' on real devices, which train on their "
+            "processors"
+        )
     disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
     if disclosure is not None and not disclosure.clients_keep_data:
         name = experiment.algorithm.name

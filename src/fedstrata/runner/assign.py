@@ -60,8 +60,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """
     record = Folder(folder.resolve())
     run = load(folder)
-    # A few newcomers need no other device than the processor.
-    sets = ("engine.name=loop", "engine.device=cpu")
+    # A few newcomers need no other device than the processor, nor its precisions.
+    sets = ("engine.name=loop", "engine.device=cpu", "engine.precision=float32")
     experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
     newcomers = _read(experiment, run.sample_format, paths)
     with one_thread():

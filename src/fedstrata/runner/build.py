@@ -18,6 +18,7 @@ from fedstrata.engine import (
     SimulationSpec,
     choose_engine,
     engine_candidates,
+    refuse_tf32_elsewhere,
     resolve_engine,
 )
 from fedstrata.errors import ExperimentError
@@ -100,7 +101,7 @@ def _check_before_data(experiment: Experiment, members: Membership) -> None:
     experiment.algorithm_of()
     experiment.personal_of()
     resolve_engine(experiment.engine.name, experiment.engine.device)
-    experiment.engine.refuse_tf32_off_cuda()
+    refuse_tf32_elsewhere(experiment.engine.precision, experiment.engine.device)
     _refuse_public(experiment)
     check_attack(experiment)
     require(experiment.records.track)

@@ -166,7 +166,7 @@ def measure_norms(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]
         given = result.chosen.numpy()
         sizes = result.sizes.double().numpy()
         for part, spans in _parts(layout, plan.tasks[name]).items():
-            values = _norms(result.updates.held, spans)
+            values = _norms(result.updates.on_device, spans)
             # A norm of zero is no outlier, and says nothing about how large the others may be.
             comparable = np.isfinite(values) & (values > 0) & (sizes > 0)
             medians, limits = _limits(values, comparable, given, sizes)
@@ -266,9 +266,10 @@ def _parts(layout: Layout, task: LocalTask) -> dict[str, list[slice]]:
 
 def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
     """The float64 norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
-    squares = np.zeros(len(values))
+    sums = torch.zeros(len(values), dtype=torch.float64, device=values.device)
     for span in spans:
-        squares += _squared_norms(values[:, span]).cpu().numpy()
+        sums += _squared_norms(values[:, span])
+    squares: NDArray[np.float64] = sums.cpu().numpy()
     norms: NDArray[np.float64] = np.sqrt(squares)
     # The squares of some of these numbers may be no float32 numbers.
     exact = ~((squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE))
@@ -355,10 +356,10 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
         return set()
     found = torch.zeros(len(result.updates.clients), dtype=torch.bool)
     for place in sent:
-        ends = result.updates.held[:, layout.spans[place]].cpu()
+        if not as_values[place] and (task.continues or task.load_local[place]):
+            continue
+        ends = result.updates.on_device[:, layout.spans[place]].cpu()
         if not as_values[place]:
-            if task.continues or task.load_local[place]:
-                continue
             ends = plan.models[:, layout.spans[place]][result.chosen] + ends
         found |= (ends < _LEAST_VARIANCE).any(dim=1)
     return set(result.updates.clients[found].tolist())

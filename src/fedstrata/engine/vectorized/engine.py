@@ -28,8 +28,9 @@ from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jo
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of
 
-_UPDATES_SHARE = 0.25
-"""Updates stay on an accelerator if they take up to this share of the bytes that are worked on at a time."""
+_UPDATES_SHARE = 0.5
+"""Share of the bytes that are worked on at a time which all updates of a round may take on an accelerator. Each task of
+each federation may take an equal part."""
 
 
 class Vectorized:
@@ -46,7 +47,8 @@ class Vectorized:
         precision: The precision of training, "float32", "tf32" or "bfloat16". Weights are float32 in all.
         device: The device that computes, "cpu" or "cuda".
         memory: Bytes that are worked on at a time, about, data and results aside. None is what `budget` says.
-        im2col: Whether convolutions become matrix products (im2col). None is only on an accelerator.
+        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left. None is
+            only on an accelerator.
     """
 
     def __init__(
@@ -151,7 +153,8 @@ def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]
     with ExitStack() as sessions:
         for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
             sessions.enter_context(session(device))
-        rounds = [_Round(engine, plan) for engine, plan in pairs]
+        tasks = sum(len(plan.tasks) for _, plan in pairs)
+        rounds = [_Round(engine, plan, _UPDATES_SHARE / max(1, tasks)) for engine, plan in pairs]
         evaluated = [choice for each in rounds for choice in each.evaluated()]
         chosen = zip(evaluated, _choose(evaluated), strict=True)
         scores = EvalResults([choice.request(place, choice.index) for choice, (place, _) in chosen])
@@ -232,10 +235,11 @@ def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
     requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
     found = iter(EvalResults(requests).read())
     chosen = []
-    nothing_known = torch.full((1,), torch.nan)
+    no_loss = torch.full((1,), torch.nan)
     for each in choices:
         if len(each.candidates) == 1:
-            chosen.append((0, nothing_known))
+            # What most clients have: some operations of torch less for each. Nobody writes to the losses.
+            chosen.append((0, no_loss))
             continue
         losses = torch.full((len(each.candidates),), torch.nan)
         scores = islice(found, len(each.scored_places))
@@ -253,10 +257,12 @@ class _Round:
     Args:
         engine: The engine.
         plan: The plan.
+        updates_share: The share of the bytes that are worked on at a time which the updates of a task may take.
     """
 
-    def __init__(self, engine: Vectorized, plan: Plan) -> None:
+    def __init__(self, engine: Vectorized, plan: Plan, updates_share: float) -> None:
         """Bring the models to the device that computes."""
+        self._updates_share = updates_share
         self.network = engine.trainers.network
         self.source = sample_source(engine.client_data, self.network.device)
         self.models = to_device(plan.models, self.network.device)
@@ -319,7 +325,7 @@ class _Round:
         jobs = list[TrainingJob]()
         for name, task in list(self._plan.tasks.items())[position : position + 1]:
             shape = (len(choices), self.network.layout.p)
-            updates = self._room(*shape) if any(task.upload) else unsent_rows(*shape)
+            updates = self._empty_updates(*shape) if any(task.upload) else unsent_rows(*shape)
             losses = torch.empty(len(choices), task.candidates.shape[1])
             models = list[int]()
             for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
@@ -343,10 +349,10 @@ class _Round:
             self._results[name] = Result(rows, _int_tensor(models), sizes, losses)
         return jobs
 
-    def _room(self, m: int, p: int) -> Tensor:
-        """Room for updates (m, p): on the device that computes, if they do not take too much of its memory."""
+    def _empty_updates(self, m: int, p: int) -> Tensor:
+        """Memory for updates (m, p): on the device that computes, if they do not take too much of it."""
         device = self.network.device
-        if device.type != "cpu" and 4 * m * p <= self.network.memory * _UPDATES_SHARE:
+        if device.type != "cpu" and 4 * m * p <= self.network.memory * self._updates_share:
             return torch.empty(m, p, device=device)
         return pinned_rows(device, m, p)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout, Mask
-from fedstrata.engine.batch_norms import BATCH_NORMS, normalises_over_batch
+from fedstrata.engine.batch_norms import BATCH_NORMS, INSTANCE_NORMS, normalises_over_batch
 from fedstrata.engine.device import without_cudnn
 from fedstrata.errors import ModelError, UserCodeError, first_line, users_trace
 
@@ -23,6 +23,8 @@ BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 
 _WORD = (1 << 32) - 1
 """The largest number of 32 bits."""
+_MAX_HASHES = 4
+"""Sizes of batches whose hashed places a dropout layer keeps."""
 _STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: its multiples are spread evenly over all numbers of 32 bits."""
 
@@ -48,7 +50,7 @@ class Network:
         precision: The precision of training: "float32", "tf32" for products on CUDA, or "bfloat16" for what is safe in
             it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
-        im2col: Whether convolutions become matrix products (im2col).
+        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
 
     Attributes:
         identity: A text that is equal for networks that compute the same function in the same way.
@@ -101,9 +103,7 @@ class Network:
 
         self._module.train(train)
         bfloat16 = train and self.precision == "bfloat16"
-        # A batch norm of several clients asks cuDNN's program for a layout of memory that torch cannot tell of them.
-        no_cudnn = without_cudnn(self.batch_norm and self.device.type == "cuda")
-        with no_cudnn, torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16, cache_enabled=False):
             if len(inputs) == 1:
                 return compute([tensor[0] for tensor in tensors], inputs[0]).float()[None]
             stacked: Tensor = vmap(compute)(list(tensors), inputs)
@@ -183,6 +183,9 @@ class Network:
 _OF_TORCH = frozenset(vars(nn.Module()))
 """What every layer holds, such as its tensors, the layers in it, and hooks."""
 
+_HOOKS = tuple(sorted(key for key in _OF_TORCH if key.endswith("_hooks")))
+"""Where a layer holds its hooks."""
+
 _NUMBERS = count()
 """A number for each thing that cannot be described, so that it is equal to nothing else."""
 
@@ -196,7 +199,7 @@ def _described(module: nn.Module) -> list[object]:
     for path, layer in module.named_modules(remove_duplicate=False):
         kind = type(layer)
         own = {key: _description(value) for key, value in vars(layer).items() if key not in _OF_TORCH}
-        hooks = any(getattr(layer, key) for key in _OF_TORCH if key.endswith("_hooks"))
+        hooks = any(getattr(layer, key) for key in _HOOKS)
         # A class that is made inside a function may compute with what that function knows.
         hidden = next(_NUMBERS) if hooks or "<locals>" in kind.__qualname__ else None
         described.append((path, kind, own, hidden))
@@ -234,14 +237,14 @@ def _place(tensor: Tensor) -> int:
 
 
 def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
-    """A copy of a network whose dropout depends on a salt, and whose convolutions may be matrix products.
+    """A copy of a network whose dropout depends on a salt, and whose layers may compute in a way that suits a device.
 
     Batch norms get float32 inputs in any precision. With tensors of several clients in float32, torch cannot compute or
     differentiate others.
 
     Args:
         module: The network, which stays as it is.
-        im2col: Whether convolutions become matrix products (im2col).
+        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
     """
     module = deepcopy(module)
     made = dict[nn.Module, nn.Module]()
@@ -251,12 +254,15 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
         elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
             made.setdefault(layer, Im2colConv2d(layer))
         elif im2col and type(layer) is nn.Linear:
-            made.setdefault(layer, LeftLinear(layer))
+            layer.__class__ = LeftLinear  # all else that the layer has, such as hooks, stays
         if layer in made:
             module.set_submodule(path, made[layer], strict=True)
     for layer in module.modules():
         if isinstance(layer, BATCH_NORMS):
             layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
+        if isinstance(layer, (*BATCH_NORMS, *INSTANCE_NORMS)):
+            # Under vmap, torch's choice of cuDNN asks for the memory format, which vmap does not have.
+            layer.forward = without_cudnn()(layer.forward)  # type: ignore[method-assign]
     return module
 
 
@@ -291,11 +297,16 @@ class Dropout(nn.Module):
         return inputs * kept / max(1 - self.p, torch.finfo(torch.float32).tiny)
 
     def _hashed_places(self, count: int, device: torch.device) -> Tensor:
-        """A hash of each of so many places, (count,) int64, which is the same in every step."""
-        key = count, device
-        if key not in self._hashes:
-            self._hashes[key] = _hash(torch.arange(count, device=device))
-        return self._hashes[key]
+        """A hash of each of so many places, (count,) int64, which is the same in every step.
+
+        Those of the first sizes of batches are kept for good: recordings read them where they are.
+        """
+        known = self._hashes.get((count, device))
+        if known is None:
+            known = _hash(torch.arange(count, device=device))
+            if device.type != "cpu" and len(self._hashes) < _MAX_HASHES:
+                self._hashes[count, device] = known
+        return known
 
 
 _CHANNELWISE: dict[type[nn.Module], bool] = {
@@ -347,34 +358,25 @@ class Im2colConv2d(nn.Module):
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
 
 
-class LeftLinear(nn.Module):
+class LeftLinear(nn.Linear):
     """A linear layer whose weight is the left factor of its product.
 
-    Its gradient then lies in memory as the weight does. That of torch's layer is transposed, and for many clients with
-    few samples it takes longer to copy than to compute.
-
-    Args:
-        linear: The layer.
+    The gradient of the weight then lies in memory as the weight does. That of torch's layer is transposed, and for many
+    clients with few samples it takes longer to copy than to compute.
     """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        """Take over the weight and the bias."""
-        super().__init__()
-        self.weight = linear.weight
-        self.bias = linear.bias
-        self.in_features = linear.in_features
-        self.out_features = linear.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map (b, features) to (b, units), or more axes before the last one."""
         if inputs.ndim != 2:
-            return nn.functional.linear(inputs, self.weight, self.bias)
-        found = (self.weight @ inputs.mT).mT
-        return found if self.bias is None else found + self.bias
+            return super().forward(inputs)
+        if self.bias is None:
+            return (self.weight @ inputs.mT).mT
+        return torch.addmm(self.bias[:, None], self.weight, inputs.mT).mT
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
     """Whether a convolution has nothing beyond weight, bias, stride and zero padding."""
+    hooks = any(getattr(conv, key) for key in _HOOKS)
     own = isinstance(conv.weight, nn.Parameter) and (conv.bias is None or isinstance(conv.bias, nn.Parameter))
     zeros = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-    return own and zeros and conv.groups == 1 and conv.dilation == (1, 1)
+    return own and zeros and not hooks and conv.groups == 1 and conv.dilation == (1, 1)

@@ -336,8 +336,7 @@ class Trainer:
     @property
     def _plain(self) -> bool:
         """Whether weights move along the gradient alone."""
-        changed = self._adam or self._momentum or self._weight_decay or self._clip_norm or self._proximal
-        return not changed
+        return not (self._adam or self._momentum or self._weight_decay or self._clip_norm or self._proximal)
 
     def _move(self, stack: Stack, gradient: Tensor) -> None:
         """Move along gradients (g, q), by the rules of torch's SGD, Adam and AdamW."""
