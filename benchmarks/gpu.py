@@ -4,7 +4,8 @@
     python benchmarks/gpu.py --profiles FOLDER # and what the kernels of one round of each job were, in text files
 
 Every job has two kinds of seconds. "Device" is from the plans to the reports, with all copies; "server" is what the
-algorithms do between. The first rounds warm up: steps are recorded in them. Then:
+algorithms do between. "Kernels" is the sum over all kernels and copies of one round that is profiled. The first rounds
+warm up: steps are recorded in them. Then:
 
 - hundred and groups: in turn with the textbook loop on the same card, the ratio of each pair.
 - users: all rounds of the job.
@@ -60,23 +61,28 @@ def main() -> None:
     own["cores"] = os.cpu_count()
     own["limits"] = limits()
     print(card, json.dumps(own), flush=True)
+    failed = list[str]()
     for name in given.jobs:
-        rounds = min(MEASURED[name], given.rounds or MEASURED[name])
         try:
-            found = measured(name, rounds, given.profiles)
-            own[name] = {"title": JOBS[name].title, "revision": revision(), **found}
-            own[name]["precisions"] = {
-                precision: in_precision(name, min(OTHER_PRECISIONS[name], rounds), precision)
-                for precision in ("tf32", "bfloat16")
-                if name in OTHER_PRECISIONS
-            }
+            own[name] = result_of(name, min(MEASURED[name], given.rounds or MEASURED[name]), given.profiles)
         except RuntimeError:
             # The time of a card is short: the other jobs go on.
             traceback.print_exc()
+            failed.append(name)
             continue
         print(name, json.dumps(own[name]), flush=True)
         if given.rounds is None:
             given.out.write_text(json.dumps(known, indent=1) + "\n")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def result_of(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
+    """What is written about a job: its seconds, those of its rival, and those in other precisions."""
+    found = {"title": JOBS[name].title, "revision": revision(), **measured(name, rounds, profiles)}
+    precisions = ("tf32", "bfloat16") if name in OTHER_PRECISIONS else ()
+    found["precisions"] = {each: in_precision(name, min(OTHER_PRECISIONS[name], rounds), each) for each in precisions}
+    return found
 
 
 def revision() -> str:
@@ -176,14 +182,16 @@ def measured(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
         server.append(decided)
         if rival is not None:
             other.append(rival())
+    seconds, kernels = kernels_of(play)
     if profiles is not None:
         profiles.mkdir(parents=True, exist_ok=True)
-        (profiles / f"{name}.txt").write_text(kernels_of(play))
+        (profiles / f"{name}.txt").write_text(kernels)
     whole = [trained + decided for trained, decided in zip(device, server, strict=True)]
     found: dict[str, Any] = {
         "rounds": rounds,
         "first rounds": warm,
         "device": median(device),
+        "kernels": seconds,
         "server": median(server),
         "all rounds": sum(whole),
         "peak bytes": torch.cuda.max_memory_allocated(),
@@ -239,14 +247,15 @@ def clients_of(federation: Federation) -> Iterator[TensorDataset]:
         yield TensorDataset(inputs.contiguous().to("cuda"), labels.to("cuda"))
 
 
-def kernels_of(play: Play) -> str:
-    """The kernels of one round, the longest first."""
+def kernels_of(play: Play) -> tuple[float, str]:
+    """The sum of the seconds of all kernels of one round, and the kernels, the longest first."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         play.one()
     averages = found.key_averages()
     device = averages.table(sort_by="self_cuda_time_total", row_limit=40, max_name_column_width=120)
     host = averages.table(sort_by="self_cpu_time_total", row_limit=40, max_name_column_width=80)
-    return f"{device}\n{host}\n"
+    kernels = (each for each in averages if str(each.device_type) == "DeviceType.CUDA")
+    return sum(each.self_device_time_total for each in kernels) / 1e6, f"{device}\n{host}\n"
 
 
 if __name__ == "__main__":

@@ -64,21 +64,41 @@ def times() -> str:
 def measured() -> str:
     """What each job took on a card, and beside its rival."""
     rows = list[tuple[str, ...]]()
-    path = outcomes.RESULTS / "gpu.json"
-    for card, known in (json.loads(path.read_text()) if path.exists() else {}).items():
-        for name in ("hundred", "groups", "users", "seeds", "vgg16"):
-            if name not in known:
+    for card, known in _cards().items():
+        for job in known.values():
+            if not isinstance(job, Mapping) or "device" not in job:
                 continue
-            job = known[name]
             precisions = job.get("precisions", {})
             others = [_milliseconds(precisions.get(precision, {}).get("device")) for precision in ("tf32", "bfloat16")]
-            seconds = (_milliseconds(job["device"]), *others, _milliseconds(job["server"]))
-            rows.append((card, job["title"], f"{job['rounds']:,}", *seconds, _number(job["all rounds"]), _beside(job)))
+            seconds = (
+                _milliseconds(job["device"]),
+                _milliseconds(job["kernels"]),
+                *others,
+                _milliseconds(job["server"]),
+            )
+            counts = (job["revision"], f"{job['rounds']:,}")
+            rows.append((card, job["title"], *counts, *seconds, _number(job["all rounds"]), _beside(job)))
     head = (
-        "card | job | rounds | GPU, float32 | GPU, TF32 | GPU, bfloat16 | server | seconds of all rounds | "
-        "rival's time / this"
+        "card | job | program | rounds | GPU, float32 (ms) | its kernels (ms) | TF32 (ms) | bfloat16 (ms) | "
+        "server (ms) | all rounds (s) | rival's time / this"
     )
     return table(head, rows or [(MISSING,)])
+
+
+def limits() -> str:
+    """What the cards reached in copies and products."""
+    rows = [
+        (card, *(_number(known["limits"][name] / 1e12) for name in ("bytes", "float32", "TF32", "bfloat16")))
+        for card, known in _cards().items()
+    ]
+    head = "card | copy (TB/s, read and written) | float32 (TFLOP/s) | TF32 (TFLOP/s) | bfloat16 (TFLOP/s)"
+    return table(head, rows or [(MISSING,)])
+
+
+def _cards() -> Mapping[str, Mapping[str, Any]]:
+    """What `benchmarks/gpu.py` wrote, by the name of the card; nothing while it has not been run."""
+    path = outcomes.RESULTS / "gpu.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -92,7 +112,7 @@ def _beside(job: Job) -> str:
 
 
 def whole() -> str:
-    """The least seconds of all rounds of each job, and those that were measured."""
+    """The least seconds of all rounds of each job."""
     rows = list[tuple[str, ...]]()
     for job in _jobs():
         found = [
@@ -125,7 +145,13 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
-_PARTS: Mapping[str, Callable[[], str]] = {"counts": counts, "times": times, "whole": whole, "measured": measured}
+_PARTS: Mapping[str, Callable[[], str]] = {
+    "counts": counts,
+    "times": times,
+    "whole": whole,
+    "measured": measured,
+    "limits": limits,
+}
 
 
 def gpu(part: str) -> str:

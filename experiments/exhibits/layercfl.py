@@ -365,8 +365,8 @@ EXHIBITS = [
         conditions=heat_map_conditions("convolutions", "linear layers"),
         reduction=ROTATED_SMALLER,
         remark=(
-            "The groups show in convolutions, but no Gap is above 0, for the reason of L-F5. At the full width "
-            "(`experiments/full_width.py`, one seed on a GPU) both are the same. "
+            "The groups show in convolutions, but no Gap is above 0; at the full width neither "
+            "(`experiments/full_width.py`, one seed on a GPU). "
             "Clients start from one model, so l2 nearly follows from the cosine: both show the groups equally well. "
             "Heat maps with a scale on which the two differ would change our mind."
         ),
@@ -382,11 +382,11 @@ EXHIBITS = [
         obstacle=nowhere_separated,
         reduction=ROTATED_SMALLER,
         remark=(
-            "By updates convolutions have the "
-            "higher median in round 30, linear layers in round 5 (added afterwards). We believe that clients fit their "
-            "own few hundred images by then, for the loss rises again. At the full width (`experiments/full_width.py`, "
-            "one seed on a GPU) the loss still falls, convolutions have the higher median by updates in both, and no "
-            "Gap is above 0. Gaps above 0 with thousands of images a client would change our mind."
+            "By updates convolutions have the higher median in round 30, linear layers in round 5 (added afterwards). "
+            "We believed that clients fit their own few hundred images by then, as the loss rises again. At the full "
+            "width (`experiments/full_width.py`, one seed on a GPU) the loss still falls in round 30, convolutions "
+            "have the higher median in both rounds, and no Gap is above 0 either. So that is not the only reason. "
+            "Gaps above 0 with thousands of images a client would tell."
         ),
         hours=0.2,
     ),

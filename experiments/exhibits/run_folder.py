@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
+
+from fedstrata.clustering import CLIENT_MEASURES, gap
 
 Curve = list[float | None]
 """One value for each round; None where there is none."""
@@ -73,8 +76,17 @@ class RunFolder:
         return list(dict.fromkeys(metric["layer"] for metric in metrics if metric["name"] == name and metric["layer"]))
 
     def gap(self, round: int, layer: str, measure: str = "dcos") -> float:
-        """The Gap of a layer in a round: above 0 the true groups are apart."""
-        rows = pq.read_table(self.path / "gaps" / f"{round:05}.parquet").to_pylist()
+        """The Gap of a layer in a round: above 0 the true groups are apart.
+
+        Where it was not recorded, it is computed from the recorded matrix.
+        """
+        file = self.path / "gaps" / f"{round:05}.parquet"
+        if not file.exists():
+            values = torch.from_numpy(self.matrix(round, measure, layer))
+            kind: Literal["similarity", "distance"]
+            kind = "similarity" if CLIENT_MEASURES[measure].larger_is_closer else "distance"
+            return gap(values, torch.tensor(self.truth), kind)
+        rows = pq.read_table(file).to_pylist()
         (found,) = [row["gap"] for row in rows if row["layer"] == layer and row["measure"] == measure]
         return float(found)
 

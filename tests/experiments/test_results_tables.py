@@ -252,6 +252,7 @@ def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
         "gpu times",
         "gpu whole",
         "gpu measured",
+        "gpu limits",
         "iid hicfl",
     ],
 )
