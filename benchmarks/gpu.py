@@ -64,25 +64,24 @@ def main() -> None:
     failed = list[str]()
     for name in given.jobs:
         try:
-            own[name] = result_of(name, min(MEASURED[name], given.rounds or MEASURED[name]), given.profiles)
+            rounds = min(MEASURED[name], given.rounds or MEASURED[name])
+            own[name] = {"title": JOBS[name].title, "revision": revision(), **measured(name, rounds, given.profiles)}
+            own[name]["precisions"] = in_precisions(name, rounds)
         except RuntimeError:
-            # The time of a card is short: the other jobs go on.
+            # The time of a card is short: the other jobs go on, and what was measured is kept.
             traceback.print_exc()
             failed.append(name)
-            continue
-        print(name, json.dumps(own[name]), flush=True)
+        print(name, json.dumps(own.get(name)), flush=True)
         if given.rounds is None:
             given.out.write_text(json.dumps(known, indent=1) + "\n")
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 
 
-def result_of(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
-    """What is written about a job: its seconds, those of its rival, and those in other precisions."""
-    found = {"title": JOBS[name].title, "revision": revision(), **measured(name, rounds, profiles)}
+def in_precisions(name: str, rounds: int) -> dict[str, dict[str, float]]:
+    """The seconds of a round in other precisions, for the jobs that have them."""
     precisions = ("tf32", "bfloat16") if name in OTHER_PRECISIONS else ()
-    found["precisions"] = {each: in_precision(name, min(OTHER_PRECISIONS[name], rounds), each) for each in precisions}
-    return found
+    return {each: in_precision(name, min(OTHER_PRECISIONS[name], rounds), each) for each in precisions}
 
 
 def revision() -> str:

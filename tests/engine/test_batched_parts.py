@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -162,7 +163,27 @@ def test_convolutions_with_hooks_stay_as_they_are() -> None:
     assert torch.equal(found(images), conv(images))
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True)])
+class OwnNorm(nn.Module):
+    """A batch norm of the user's own."""
+
+    running_var: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running_var", torch.ones(3))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(images, torch.zeros(3), self.running_var, training=True)
+
+
+def test_a_copy_of_a_norm_computes_with_its_own_tensors() -> None:
+    found, images = vmappable_copy(nn.BatchNorm2d(3), im2col=True), torch.randn(4, 3, 2, 2)
+    copy = deepcopy(found)
+    nn.init.constant_(copy.get_parameter("weight"), 5.0)
+    torch.testing.assert_close(copy(images), 5 * found(images))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True), OwnNorm()])
 def test_norms_of_several_clients_are_computed_without_cudnn(norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     used = list[bool]()
     for name in ("batch_norm", "instance_norm"):

@@ -81,6 +81,9 @@ def test_some_columns_are_copied_alone() -> None:
     columns = torch.tensor([1, 4])
     with SimulatedGPU() as gpu:
         rows = DeviceRows(CLIENTS, values().to(CUDA))
+        mask = torch.zeros(7, dtype=torch.bool).index_fill(0, columns, True)
+        assert torch.equal(rows.at(torch.tensor([3, 1])).take_columns(mask).values, values()[[3, 1]][:, columns])
+        gpu.notes.clear()
         assert torch.equal(rows.take_columns(columns).values, values()[:, columns])
         assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 4 * 5 * 2
         assert torch.equal(rows.values, values()) and torch.equal(

@@ -3,7 +3,7 @@ import torch
 from forty import LAYOUT, MODELS, SITE, offers
 from small import fit_of, plan_of
 
-from fedstrata.engine import ENGINES, Loop, Parallel, Processes, Ray, resolve_engine
+from fedstrata.engine import ENGINES, Loop, Parallel, Processes, Ray, check_tf32, resolve_engine
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.errors import ExperimentError
 
@@ -57,3 +57,16 @@ def test_who_has_no_sample_to_compare_models_on_takes_the_first(name: str) -> No
     result = ENGINES[name](SITE, "cpu", 0, 600).run(plan_of(MODELS, task, cohort=[0, 6])).results["train"]
     assert result.updates.clients.tolist() == [0, 6] and result.chosen[0] == 2
     assert result.losses.isnan().tolist() == [[True, True], [False, False]]
+
+
+@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_tf32_is_refused_on_gpus_that_do_not_have_it(
+    capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    check_tf32("float32", "cuda")
+    if has:
+        check_tf32("tf32", "cuda")
+        return
+    with pytest.raises(ExperimentError, match=r"expected a GPU of compute capability 8\.0 or more, found 7\.5"):
+        check_tf32("tf32", "cuda")

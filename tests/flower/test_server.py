@@ -187,6 +187,11 @@ def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) ->
     local = experiment.model_copy(update={"model": experiment.model.model_copy(update={"name": "__main__:Net"})})
     with pytest.raises(InputError, match=r"model.name = '__main__:Net': expected a name that every machine"):
         refuse_on_devices(local)
+    engine = experiment.engine.model_copy(update={"precision": "tf32"})
+    with pytest.raises(
+        InputError, match=r"engine.precision = 'tf32': expected 'float32' or 'bfloat16' on real devices"
+    ):
+        refuse_on_devices(experiment.model_copy(update={"engine": engine}))
     refuse_on_devices(experiment)
 
 

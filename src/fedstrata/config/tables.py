@@ -434,7 +434,7 @@ class EngineTable(Table):
             but for rounding, with all clients as one program.
         device: The device that computes. "loop" can use CUDA and MPS with any network, "batched" CUDA.
         precision: The precision of products in training; "bfloat16" pays where the processor has it, and "tf32" on
-            CUDA, for which the device must be "cuda". All else is float32.
+            GPUs of compute capability 8.0 or more, with device "cuda". All else is float32.
         workers: The number of processes, or of Ray's tasks in a round; 0 is as many as cores. No result depends on it.
         timeout: The seconds without progress after which a worker is replaced and its work done again; 0 waits without
             end. No result depends on it.

@@ -42,8 +42,8 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
 
     Returns:
         (k, p) float32. Sums are in float64 over blocks of 16 client ids in ascending order, then rounded: the same
-        bits in any order of rows, whoever sent them. Rows on an accelerator are summed there in ascending order of the
-        ids, which rounds otherwise.
+        bits in any order of rows, whoever sent them. Rows on an accelerator are summed there by its own programs, which
+        round otherwise, and are given the rows in ascending order of the ids.
     """
     order = updates.clients.argsort().tolist()
     label = labels.tolist()
@@ -52,8 +52,9 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
     for row in order:
         mass[label[row]] += weight[row]
     mass = mass.clamp(min=torch.finfo(torch.float64).tiny)
-    if updates.on_device.device.type != "cpu":
-        return _mean_on_device(updates.on_device, order, weight, label, mass)
+    on_device = updates.on_device
+    if on_device.device.type != "cpu":
+        return _mean_on_device(on_device, order, weight, label, mass)
     blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // _BLOCK_CLIENTS)]
     means = torch.empty(k, updates.values.shape[1])
 
@@ -96,16 +97,17 @@ def _mean_on_device(
     """
     means = torch.zeros(len(mass), updates.shape[1], device=updates.device)
     by_cluster = sorted(order, key=label.__getitem__)
-    if by_cluster != list(range(len(updates))):
-        updates = updates[torch.tensor(by_cluster).to(updates.device)]
+    in_place = by_cluster == list(range(len(updates)))
+    places = torch.tensor(by_cluster).to(updates.device)
     shares = torch.tensor([weight[row] / float(mass[label[row]]) for row in by_cluster], dtype=torch.float64)
     shares = shares.to(updates.device)
     first = 0
     for cluster, members in groupby(by_cluster, key=label.__getitem__):
         # Each cluster by itself: zero times a number that is not finite is not zero.
         rows = slice(first, first + len(list(members)))
-        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // (rows.stop - rows.start))
-        for values, mean in zip(updates[rows].split(width, dim=1), means[cluster].split(width), strict=True):
+        own = updates[rows] if in_place else updates[places[rows]]
+        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // len(own))
+        for values, mean in zip(own.split(width, dim=1), means[cluster].split(width), strict=True):
             mean.copy_(shares[rows] @ values.double())
         first = rows.stop
     return means.cpu()

@@ -5,7 +5,7 @@ from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_store import RESIDUAL, ClientStore
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
-from fedstrata.engine.registry import ENGINES, Engine, refuse_tf32_elsewhere, resolve_engine
+from fedstrata.engine.registry import ENGINES, Engine, check_tf32, resolve_engine
 from fedstrata.engine.vectorized import Vectorized, run_together
 
 __all__ = [
@@ -20,9 +20,9 @@ __all__ = [
     "Ray",
     "SimulationSpec",
     "Vectorized",
+    "check_tf32",
     "choose_engine",
     "engine_candidates",
-    "refuse_tf32_elsewhere",
     "resolve_engine",
     "run_together",
 ]

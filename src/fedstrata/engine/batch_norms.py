@@ -11,6 +11,11 @@ INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 """Those that have a running variance too, and normalise over each sample."""
 
 
+def is_norm(layer: nn.Module) -> bool:
+    """Whether a layer may call torch's batch norm: one of torch's, or one of the user's own with a running variance."""
+    return isinstance(layer, (*BATCH_NORMS, *INSTANCE_NORMS)) or isinstance(getattr(layer, "running_var", None), Tensor)
+
+
 def normalises_over_batch(module: nn.Module) -> bool:
     """Whether a network needs batches of two samples: it has a BatchNorm, or one of its own with a running variance."""
     return any(

@@ -28,6 +28,9 @@ class DeviceRows(Rows):
         ContractError: When there is not one row for each client.
     """
 
+    _source: _Source
+    _places: Tensor | None
+
     def __init__(self, clients: Tensor, values: Tensor) -> None:
         """Copy nothing."""
         check_owners(clients, len(values))
@@ -54,7 +57,7 @@ class DeviceRows(Rows):
         return rows if self._places is None else rows[self._places.to(rows.device)]
 
     def at(self, rows: Tensor) -> Rows:
-        """Some of the rows, by a bool (m,) or by positions. They are copied by themselves in no case."""
+        """Some of the rows, by a bool (m,) or by positions. Reading them copies all rows of the source."""
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
@@ -64,14 +67,12 @@ class DeviceRows(Rows):
         return some
 
     def take_columns(self, columns: Tensor) -> Rows:
-        """Some of the columns of every row, (m, q). Unless all have been copied, these alone will be."""
+        """Some of the columns of every row, (m, q), by a bool (p,) or by indices. Only these are copied, if any are."""
         if self._source.is_in_memory:
             return Rows(self.clients, self.values).take_columns(columns)
         rows = self.on_device
-        return DeviceRows(self.clients, rows.index_select(1, columns.to(rows.device)))
-
-    _source: _Source
-    _places: Tensor | None
+        places = columns.nonzero().flatten() if columns.dtype == torch.bool else columns
+        return DeviceRows(self.clients, rows.index_select(1, places.to(rows.device)))
 
 
 @dataclass(eq=False)

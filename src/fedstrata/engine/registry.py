@@ -83,7 +83,7 @@ def resolve_engine(name: str, device: str) -> tuple[str, str]:
     return name, "cuda" if name == "batched" and torch.cuda.is_available() else "cpu"
 
 
-def refuse_tf32_elsewhere(precision: str, device: str) -> None:
+def check_tf32(precision: str, device: str) -> None:
     """Refuse TF32 where it is not certain to be used: everything else computes in float32 without a word.
 
     Args:

@@ -60,9 +60,12 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     """
     record = Folder(folder.resolve())
     run = load(folder)
-    # A few newcomers need no other device than the processor, nor its precisions.
-    sets = ("engine.name=loop", "engine.device=cpu", "engine.precision=float32")
+    # A few newcomers need no other device than the processor.
+    sets = ("engine.name=loop", "engine.device=cpu")
     experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
+    if experiment.engine.precision == "tf32":  # which a processor does not have
+        engine = experiment.engine.model_copy(update={"precision": "float32"})
+        experiment = experiment.model_copy(update={"engine": engine})
     newcomers = _read(experiment, run.sample_format, paths)
     with one_thread():
         problem, algorithm = _run_on_devices(experiment, run) if record.deployed else _simulated(experiment)

@@ -16,9 +16,9 @@ from fedstrata.engine import (
     ENGINES,
     ClientData,
     SimulationSpec,
+    check_tf32,
     choose_engine,
     engine_candidates,
-    refuse_tf32_elsewhere,
     resolve_engine,
 )
 from fedstrata.errors import ExperimentError
@@ -101,7 +101,7 @@ def _check_before_data(experiment: Experiment, members: Membership) -> None:
     experiment.algorithm_of()
     experiment.personal_of()
     resolve_engine(experiment.engine.name, experiment.engine.device)
-    refuse_tf32_elsewhere(experiment.engine.precision, experiment.engine.device)
+    check_tf32(experiment.engine.precision, experiment.engine.device)
     _refuse_public(experiment)
     check_attack(experiment)
     require(experiment.records.track)

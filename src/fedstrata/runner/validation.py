@@ -165,8 +165,9 @@ def measure_norms(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]
         clients = result.updates.clients.numpy()
         given = result.chosen.numpy()
         sizes = result.sizes.double().numpy()
+        updates = result.updates.on_device
         for part, spans in _parts(layout, plan.tasks[name]).items():
-            values = _norms(result.updates.on_device, spans)
+            values = _norms(updates, spans)
             # A norm of zero is no outlier, and says nothing about how large the others may be.
             comparable = np.isfinite(values) & (values > 0) & (sizes > 0)
             medians, limits = _limits(values, comparable, given, sizes)
@@ -355,10 +356,11 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
     if not sent:
         return set()
     found = torch.zeros(len(result.updates.clients), dtype=torch.bool)
+    updates = result.updates.on_device
     for place in sent:
         if not as_values[place] and (task.continues or task.load_local[place]):
             continue
-        ends = result.updates.on_device[:, layout.spans[place]].cpu()
+        ends = updates[:, layout.spans[place]].cpu()
         if not as_values[place]:
             ends = plan.models[:, layout.spans[place]][result.chosen] + ends
         found |= (ends < _LEAST_VARIANCE).any(dim=1)

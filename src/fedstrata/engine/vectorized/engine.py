@@ -153,8 +153,8 @@ def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]
     with ExitStack() as sessions:
         for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
             sessions.enter_context(session(device))
-        tasks = sum(len(plan.tasks) for _, plan in pairs)
-        rounds = [_Round(engine, plan, _UPDATES_SHARE / max(1, tasks)) for engine, plan in pairs]
+        uploads = sum(any(task.upload) for _, plan in pairs for task in plan.tasks.values())
+        rounds = [_Round(engine, plan, _UPDATES_SHARE / max(1, uploads)) for engine, plan in pairs]
         evaluated = [choice for each in rounds for choice in each.evaluated()]
         chosen = zip(evaluated, _choose(evaluated), strict=True)
         scores = EvalResults([choice.request(place, choice.index) for choice, (place, _) in chosen])
@@ -238,7 +238,7 @@ def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
     no_loss = torch.full((1,), torch.nan)
     for each in choices:
         if len(each.candidates) == 1:
-            # What most clients have: some operations of torch less for each. Nobody writes to the losses.
+            # Most clients have one candidate; this saves several small operations for each. Nobody writes to the loss.
             chosen.append((0, no_loss))
             continue
         losses = torch.full((len(each.candidates),), torch.nan)

@@ -7,14 +7,14 @@ from copy import deepcopy
 from hashlib import blake2b
 from itertools import count
 from math import prod
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedstrata.core import Layout, Mask
-from fedstrata.engine.batch_norms import BATCH_NORMS, INSTANCE_NORMS, normalises_over_batch
+from fedstrata.engine.batch_norms import BATCH_NORMS, is_norm, normalises_over_batch
 from fedstrata.engine.device import without_cudnn
 from fedstrata.errors import ModelError, UserCodeError, first_line, users_trace
 
@@ -23,8 +23,8 @@ BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 
 _WORD = (1 << 32) - 1
 """The largest number of 32 bits."""
-_MAX_HASHES = 4
-"""Sizes of batches whose hashed places a dropout layer keeps."""
+_MAX_HASHES = 8
+"""Sizes of batches whose hashed places a dropout layer keeps; the first ones are those of `Network.step_bytes`."""
 _STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: its multiples are spread evenly over all numbers of 32 bits."""
 
@@ -260,10 +260,18 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
     for layer in module.modules():
         if isinstance(layer, BATCH_NORMS):
             layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
-        if isinstance(layer, (*BATCH_NORMS, *INSTANCE_NORMS)):
-            # Under vmap, torch's choice of cuDNN asks for the memory format, which vmap does not have.
-            layer.forward = without_cudnn()(layer.forward)  # type: ignore[method-assign]
+        if im2col and is_norm(layer) and "forward" not in vars(layer):
+            # Under vmap, torch's choice of cuDNN asks for the memory format, which vmap does not have. Bound to the
+            # layer, so that a copy of it computes with its own tensors.
+            layer.forward = MethodType(_forward_without_cudnn, layer)
     return module
+
+
+def _forward_without_cudnn(layer: nn.Module, *inputs: Tensor) -> Tensor:
+    """What the class of a layer computes, without cuDNN."""
+    with without_cudnn():
+        found: Tensor = type(layer).forward(layer, *inputs)
+        return found
 
 
 class Dropout(nn.Module):
@@ -299,7 +307,8 @@ class Dropout(nn.Module):
     def _hashed_places(self, count: int, device: torch.device) -> Tensor:
         """A hash of each of so many places, (count,) int64, which is the same in every step.
 
-        Those of the first sizes of batches are kept for good: recordings read them where they are.
+        Those of the first sizes of batches are kept for good: recordings read them where they are. A size is met before
+        anything with it is recorded (`Replay`).
         """
         known = self._hashes.get((count, device))
         if known is None:
