@@ -145,6 +145,7 @@ def test_linear_layers_keep_their_hooks_and_parameters_when_their_weight_comes_f
     assert found.state_dict().keys() == network.state_dict().keys()
     for inputs in (torch.randn(5, 4), torch.randn(2, 5, 4)):
         torch.testing.assert_close(found(inputs), network(inputs))
+        assert found(inputs).is_contiguous()
 
 
 @pytest.mark.parametrize("bias", [True, False])

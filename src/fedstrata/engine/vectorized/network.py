@@ -379,8 +379,10 @@ class LeftLinear(nn.Linear):
         if inputs.ndim != 2:
             return super().forward(inputs)
         if self.bias is None:
-            return (self.weight @ inputs.mT).mT
-        return torch.addmm(self.bias[:, None], self.weight, inputs.mT).mT
+            found = self.weight @ inputs.mT
+        else:
+            found = torch.addmm(self.bias[:, None], self.weight, inputs.mT)
+        return found.mT.contiguous()  # as torch's layer leaves it, for what follows may view it in another shape
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
