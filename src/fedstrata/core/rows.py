@@ -129,6 +129,10 @@ class Rows:
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
+        return self._some(places)
+
+    def _some(self, places: torch.Tensor) -> Rows:
+        """The rows at some positions, (m',)."""
         return Rows(self.clients[places], picked_rows(self.values, places))
 
     def without(self, ids: torch.Tensor) -> Rows:

@@ -18,8 +18,4 @@ def is_norm(layer: nn.Module) -> bool:
 
 def normalises_over_batch(module: nn.Module) -> bool:
     """Whether a network needs batches of two samples: it has a BatchNorm, or one of its own with a running variance."""
-    return any(
-        isinstance(layer, BATCH_NORMS)
-        or (isinstance(getattr(layer, "running_var", None), Tensor) and not isinstance(layer, INSTANCE_NORMS))
-        for layer in module.modules()
-    )
+    return any(is_norm(layer) and not isinstance(layer, INSTANCE_NORMS) for layer in module.modules())

@@ -66,13 +66,6 @@ def exact() -> Iterator[None]:
 
 
 @contextmanager
-def tf32_products() -> Iterator[None]:
-    """Let CUDA round the factors of products and convolutions to 10 bits (TF32); inside of `exact`."""
-    with _with_attributes(_products("tf32")):
-        yield
-
-
-@contextmanager
 def without_cudnn() -> Iterator[None]:
     """Have CUDA compute without cuDNN."""
     with _with_attributes([(_CUDNN, "enabled", False)]):
@@ -80,8 +73,8 @@ def without_cudnn() -> Iterator[None]:
 
 
 def products_in(precision: str) -> AbstractContextManager[None]:
-    """What the products of a training step are computed in: TF32 if the precision is "tf32", else what was set."""
-    return tf32_products() if precision == "tf32" else nullcontext()
+    """Inside of `exact`, let CUDA round the factors of products to 10 bits if the precision of training is "tf32"."""
+    return _with_attributes(_products("tf32")) if precision == "tf32" else nullcontext()
 
 
 def _products(precision: str) -> list[_Setting]:

@@ -56,11 +56,8 @@ class DeviceRows(Rows):
         rows = self._source.on_device
         return rows if self._places is None else rows[self._places.to(rows.device)]
 
-    def at(self, rows: Tensor) -> Rows:
-        """Some of the rows, by a bool (m,) or by positions. Reading them copies all rows of the source."""
-        places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
-        if torch.equal(places, torch.arange(len(self.clients))):
-            return self
+    def _some(self, places: Tensor) -> Rows:
+        """The rows at some positions, (m',). Reading them copies all rows of the source."""
         some = DeviceRows.__new__(DeviceRows)
         check_owners(self.clients[places], len(places))
         _keep(some, self.clients[places], self._source, places if self._places is None else self._places[places])

@@ -183,9 +183,6 @@ class Network:
 _OF_TORCH = frozenset(vars(nn.Module()))
 """What every layer holds, such as its tensors, the layers in it, and hooks."""
 
-_HOOKS = tuple(sorted(key for key in _OF_TORCH if key.endswith("_hooks")))
-"""Where a layer holds its hooks."""
-
 _NUMBERS = count()
 """A number for each thing that cannot be described, so that it is equal to nothing else."""
 
@@ -199,11 +196,15 @@ def _described(module: nn.Module) -> list[object]:
     for path, layer in module.named_modules(remove_duplicate=False):
         kind = type(layer)
         own = {key: _description(value) for key, value in vars(layer).items() if key not in _OF_TORCH}
-        hooks = any(getattr(layer, key) for key in _HOOKS)
         # A class that is made inside a function may compute with what that function knows.
-        hidden = next(_NUMBERS) if hooks or "<locals>" in kind.__qualname__ else None
+        hidden = next(_NUMBERS) if _has_hooks(layer) or "<locals>" in kind.__qualname__ else None
         described.append((path, kind, own, hidden))
     return described
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """Whether a layer calls functions of the user's before or after it computes."""
+    return any(getattr(layer, key) for key in _OF_TORCH if key.endswith("_hooks"))
 
 
 def _description(value: object) -> object:
@@ -387,7 +388,6 @@ class LeftLinear(nn.Linear):
 
 def _is_plain(conv: nn.Conv2d) -> bool:
     """Whether a convolution has nothing beyond weight, bias, stride and zero padding."""
-    hooks = any(getattr(conv, key) for key in _HOOKS)
     own = isinstance(conv.weight, nn.Parameter) and (conv.bias is None or isinstance(conv.bias, nn.Parameter))
     zeros = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-    return own and zeros and not hooks and conv.groups == 1 and conv.dilation == (1, 1)
+    return own and zeros and not _has_hooks(conv) and conv.groups == 1 and conv.dilation == (1, 1)
