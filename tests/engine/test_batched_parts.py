@@ -81,6 +81,13 @@ def test_chunks_are_few_and_even(count: int, most: int) -> None:
     assert max(sizes) <= most and max(sizes) - min(sizes) <= 1 and len(found) == -(-count // most)
 
 
+def salted(layer: nn.Module) -> Dropout:
+    """A dropout of torch with masks that depend on a salt."""
+    found = vmappable_copy(layer, im2col=False)
+    assert isinstance(found, Dropout)
+    return found
+
+
 def dropped(layer: Dropout, salt: int, *shape: int) -> torch.Tensor:
     """Where a layer keeps values."""
     layer.salt.fill_(salt)
@@ -89,16 +96,16 @@ def dropped(layer: Dropout, salt: int, *shape: int) -> torch.Tensor:
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
-    layer = Dropout(0.3, channelwise=False)
+    layer = salted(nn.Dropout(0.3))
     values = layer.train()(torch.ones(1000, 100))
     assert sorted(values.unique().tolist()) == pytest.approx([0.0, 1 / 0.7])
     assert float(values.mean()) == pytest.approx(1, abs=0.01)  # 4 standard deviations are 0.0083
     assert torch.equal(layer.eval()(values), values)
-    assert not Dropout(1.0, channelwise=False).train()(torch.ones(5, 5)).any()
+    assert not salted(nn.Dropout(1.0)).train()(torch.ones(5, 5)).any()
 
 
 def test_masks_of_other_salts_and_of_the_next_call_are_independent() -> None:
-    layer = Dropout(0.5, channelwise=False)
+    layer = salted(nn.Dropout(0.5))
     one, other = dropped(layer, 1, 400, 100), dropped(layer, 2, 400, 100)
     again = dropped(layer, 1, 400, 100)
     following = layer(torch.ones(400, 100)) > 0
@@ -108,7 +115,7 @@ def test_masks_of_other_salts_and_of_the_next_call_are_independent() -> None:
 
 
 def test_channelwise_dropout_drops_whole_channels() -> None:
-    kept = dropped(Dropout(0.5, channelwise=True), 3, 20, 8, 5, 5).flatten(2)
+    kept = dropped(salted(nn.Dropout2d(0.5)), 3, 20, 8, 5, 5).flatten(2)
     assert torch.equal(kept.all(dim=2), kept.any(dim=2)) and 40 < int(kept[:, :, 0].sum()) < 120
 
 
@@ -157,11 +164,28 @@ def test_the_gradient_of_a_left_weight_lies_in_memory_as_the_weight_does(bias: b
         assert layer(torch.randn(5, 4)).dtype == torch.bfloat16
 
 
-def test_convolutions_with_hooks_stay_as_they_are() -> None:
-    conv = nn.Conv2d(2, 4, 3)
-    conv.register_forward_hook(lambda layer, given, found: found * 2)
-    found, images = vmappable_copy(nn.Sequential(conv), im2col=True), torch.randn(3, 2, 7, 9)
-    assert torch.equal(found(images), conv(images))
+class Scaled(nn.Module):
+    """A network that reads attributes of its layers, one of which has a hook and one a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3)
+        self.conv.register_forward_hook(lambda layer, given, found: found * 2)
+        self.own = nn.Conv2d(4, 4, 3)
+        self.own.forward = lambda input: input + 1  # type: ignore[method-assign]
+        self.drop = nn.Dropout(0.5)
+        self.drop.register_forward_hook(lambda layer, given, found: found - 7)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.drop(self.own(self.conv(images)))
+        return found * (self.conv.out_channels - self.drop.p)
+
+
+def test_layers_keep_their_attributes_hooks_and_own_functions() -> None:
+    network = Scaled().eval()
+    found, images = vmappable_copy(network, im2col=True), torch.randn(3, 2, 7, 9)
+    assert isinstance(found.conv, Im2colConv2d) and isinstance(found.drop, Dropout)
+    torch.testing.assert_close(found(images), (network.conv(images) + 1 - 7) * (4 - 0.5))
 
 
 class OwnNorm(nn.Module):
@@ -197,7 +221,8 @@ def test_padded_products_are_those_of_images_with_a_margin_bit_for_bit() -> None
     conv, images = nn.Conv2d(3, 4, 3, padding=(1, 2)), torch.randn(2, 3, 7, 9)
     bare = nn.Conv2d(3, 4, 3)
     bare.load_state_dict(conv.state_dict())
-    assert torch.equal(Im2colConv2d(conv)(images), Im2colConv2d(bare)(nn.functional.pad(images, (2, 2, 1, 1))))
+    padded, product = (vmappable_copy(layer, im2col=True) for layer in (conv, bare))
+    assert torch.equal(padded(images), product(nn.functional.pad(images, (2, 2, 1, 1))))
 
 
 @pytest.mark.parametrize(("norm", "shape"), [(nn.BatchNorm1d(3), (4, 3)), (nn.BatchNorm2d(3), (4, 3, 2, 2))])
@@ -207,7 +232,7 @@ def test_batch_norms_are_given_float32(norm: nn.Module, shape: tuple[int, ...]) 
     assert torch.equal(found(inputs), norm(inputs.float()))
 
 
-def test_a_layer_that_is_used_twice_has_one_stand_in() -> None:
+def test_a_dropout_that_is_used_twice_has_one_salt() -> None:
     drop = nn.Dropout(0.5)
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), drop, nn.Linear(4, 3), drop)
     found = vmappable_copy(network, im2col=False)

@@ -248,16 +248,14 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
         im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
     """
     module = deepcopy(module)
-    made = dict[nn.Module, nn.Module]()
-    for path, layer in list(module.named_modules(remove_duplicate=False)):
+    # A layer becomes one of another class, so that all else that it has stays: attributes, hooks, a forward of its own.
+    for layer in module.modules():
         if type(layer) in _CHANNELWISE:
-            made.setdefault(layer, Dropout(layer.p, _CHANNELWISE[type(layer)]))
+            Dropout.salted(layer, _CHANNELWISE[type(layer)])
         elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
-            made.setdefault(layer, Im2colConv2d(layer))
+            layer.__class__ = Im2colConv2d
         elif im2col and type(layer) is nn.Linear:
-            layer.__class__ = LeftLinear  # all else that the layer has, such as hooks, stays
-        if layer in made:
-            module.set_submodule(path, made[layer], strict=True)
+            layer.__class__ = LeftLinear
     for layer in module.modules():
         if isinstance(layer, BATCH_NORMS):
             layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
@@ -280,20 +278,29 @@ class Dropout(nn.Module):
 
     The dropout of torch draws from a single generator for all clients that are computed together.
 
-    Args:
+    Attributes:
         p: The share of the values that become zero.
-        channelwise: Whether whole channels become zero.
+        salt: The salt, which every step of training changes.
     """
 
+    p: float
     salt: Tensor
+    _channelwise: bool
+    _hashes: dict[tuple[int, torch.device], Tensor]
 
-    def __init__(self, p: float, channelwise: bool) -> None:
-        """Start with a salt of 0."""
-        super().__init__()
-        self.p = p
-        self._channelwise = channelwise
-        self._hashes = dict[tuple[int, torch.device], Tensor]()
-        self.register_buffer("salt", torch.zeros((), dtype=torch.int64))
+    @classmethod
+    def salted(cls, layer: nn.Module, channelwise: bool) -> None:
+        """Make it of a dropout of torch, with a salt of 0.
+
+        Args:
+            layer: The dropout.
+            channelwise: Whether whole channels become zero.
+        """
+        layer.__class__ = cls
+        assert isinstance(layer, cls)
+        layer._channelwise = channelwise
+        layer._hashes = {}
+        layer.register_buffer("salt", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Drop some values, scale the others and change the salt. In evaluation mode do nothing."""
@@ -335,33 +342,22 @@ def _hash(words: Tensor) -> Tensor:
     return (words >> 16) ^ words
 
 
-class Im2colConv2d(nn.Module):
-    """A convolution as one matrix product over its unfolded inputs (im2col).
+class Im2colConv2d(nn.Conv2d):
+    """A convolution with dilation 1 and one group, padded with zeros, as one product over its unfolded inputs (im2col).
 
     For many clients that is one batched product. A convolution would have a group per client, for which cuDNN has few
     fast programs.
-
-    Args:
-        conv: A convolution with dilation 1 and one group, padded with zeros.
     """
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        """Take over the weight and the bias."""
-        super().__init__()
-        self.weight = conv.weight
-        self.bias = conv.bias
-        down, right = (int(side) for side in conv.padding)
-        self._stride = conv.stride
-        self._margins = (right, right, down, down)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (b, channels, height, width) to (b, units, height', width')."""
         units, _, high, wide = self.weight.shape
         # Channels are innermost from here on, as in memory, so that whole pixels are copied.
         pixels = images.movedim(1, 3)
-        if any(self._margins):
-            pixels = nn.functional.pad(pixels, (0, 0, *self._margins))
-        patches = pixels.unfold(1, high, self._stride[0]).unfold(2, wide, self._stride[1])
+        down, right = (int(side) for side in self.padding)
+        if down or right:
+            pixels = nn.functional.pad(pixels, (0, 0, right, right, down, down))
+        patches = pixels.unfold(1, high, self.stride[0]).unfold(2, wide, self.stride[1])
         patches = patches.permute(0, 1, 2, 4, 5, 3)  # (b, height', width', high, wide, channels)
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
@@ -387,7 +383,6 @@ class LeftLinear(nn.Linear):
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
-    """Whether a convolution has nothing beyond weight, bias, stride and zero padding."""
-    own = isinstance(conv.weight, nn.Parameter) and (conv.bias is None or isinstance(conv.bias, nn.Parameter))
+    """Whether a convolution has no dilation, one group, and zeros around its inputs."""
     zeros = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-    return own and zeros and not _has_hooks(conv) and conv.groups == 1 and conv.dilation == (1, 1)
+    return zeros and conv.groups == 1 and conv.dilation == (1, 1)
