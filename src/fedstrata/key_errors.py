@@ -90,7 +90,8 @@ def explain(failure: ValidationError, given: Mapping[str, Any], kind: Any, place
     wrong: dict[_KeyPath, list[Any]] = {}
     for error in failure.errors(include_url=False):
         wrong.setdefault(_path(error, given), []).append(error)
-    path, errors = next(iter(wrong.items()))
+    # A misspelt key also leaves the one that was meant without a value, so what is missing comes last.
+    path, errors = min(wrong.items(), key=lambda each: each[1][0]["type"] == "missing")
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     key = dotted([*place.split("."), *path] if place else path)
     if errors[0]["type"] in _UNKNOWN_KEY:

@@ -181,6 +181,8 @@ def test_a_key_without_default_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("fedstrata.config.hyperparameters.ALGORITHMS", {"needy": Needy})
     assert message(lambda: algorithm_from("needy", {})) == "algorithm.k: expected a value, found none"
+    misspelt = message(lambda: algorithm_from("needy", {"nam": "a"}))
+    assert misspelt == "algorithm.nam: unknown key; did you mean name? (and 1 more)"
     assert read("algorithm = {name = 'needy', k = 3}").algorithm.options == {"k": 3}
 
 

@@ -297,7 +297,11 @@ def test_a_converted_file_that_is_gone_or_cut_is_made_again_and_named_by_who_has
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a,label\n1,x\n2,y,3\n", "is no readable CSV file"),
+        (
+            b"a,label\n1,x\n2,y,3\n",
+            r"all.csv: row 3 \(the header is row 1\): expected 2 values as in the header, found 3",
+        ),
+        (b"", "is no readable CSV file"),
         (b"a,a,label\n1,2,x\n", "has two columns 'a'"),
         (b"a,label\n1,x\n,y\n", "all.csv: row 1 of column 'a' holds no finite number"),
         (b"a,label\n", "holds no samples"),

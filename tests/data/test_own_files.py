@@ -202,8 +202,15 @@ def test_a_split_that_leaves_nothing_to_train_on_is_refused(root: Path) -> None:
 
 
 def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
-    (root / "bad.csv").write_text('a,b\n1,2,3\n"')
+    (root / "bad.csv").write_text("")
     with pytest.raises(DataError, match="is no readable CSV file"):
+        read(root / "bad.csv")
+
+
+def test_a_row_with_another_number_of_values_than_the_header_is_named(root: Path) -> None:
+    # The second row goes on in the next line of the file.
+    (root / "bad.csv").write_text('a,b\n"1\n",2\n3\n')
+    with pytest.raises(DataError, match=r"row 3 .*: expected 2 values as in the header, found 1; correct the row"):
         read(root / "bad.csv")
 
 

@@ -236,4 +236,30 @@ def _common_field(fields: Sequence[Any]) -> Any:
 
 
 def _not_csv(file: Path, error: BaseException) -> DataError:
+    """The error about a file that Arrow does not read: which row is wrong, or what Arrow says."""
+    if row := _wrong_row(file):
+        return DataError(
+            f"{file}: row {row.number:,} (the header is row 1): expected {row.expected_columns:,} values as in the "
+            f"header, found {row.actual_columns:,}; correct the row"
+        )
     return DataError(f"{file} is no readable CSV file with a header ({first_line(error)}); correct the file")
+
+
+def _wrong_row(file: Path) -> Any:
+    """The first row, a ``pyarrow.csv.InvalidRow``, with another number of values than the header; None without one."""
+    found = list[Any]()
+
+    def note(row: Any) -> str:
+        found.append(row)
+        return "error"
+
+    # With several threads, Arrow does not know the number of a row.
+    threads = csv.ReadOptions(use_threads=False)
+    form = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note)
+    with (
+        suppress(pa.ArrowException, OSError, ValueError, MemoryError),
+        csv.open_csv(file, read_options=threads, parse_options=form) as batches,
+    ):
+        for _ in batches:
+            pass
+    return found[0] if found else None
