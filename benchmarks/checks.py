@@ -50,6 +50,12 @@ JOBS: dict[str, dict[str, Any]] = {
         "model": {"name": "mlp", "hidden": [32]},
         "local": {"epochs": 1, "batch": 20, "lr": 0.1},
     },
+    "mnist_cnn": {
+        "data": {"name": "mnist", "clients": CLIENTS, "samples": 400, "test": 0.5},
+        "partition": {"scheme": "rotation", "groups": 4},
+        "model": {"name": "mnist_cnn"},
+        "local": {"epochs": 1, "batch": 20, "lr": 0.1},
+    },
     "cifar10": {
         "data": {"name": "cifar10", "clients": CLIENTS, "samples": 1000, "test": 0.5},
         "partition": {"scheme": "rotation", "groups": 4},
