@@ -13,7 +13,7 @@ from fedstrata.report.events import event_text
         ({"kind": "reversed", "clients": [1]}, "they are not in its mean until they point forwards"),
         ({"kind": "doubted", "clients": [1]}, "these are split off, and others go on without them"),
         ({"kind": "oversized", "clients": [1]}, "much longer than those of the cluster; they are not in its mean"),
-        ({"kind": "clipped", "clients": [1]}, "they count as if they were twice as long"),
+        ({"kind": "clipped", "clients": [1]}, "they count as shorter ones"),
         ({"kind": "one_sided", "clients": [1]}, "in nearly all columns; they are not in its mean"),
         ({"kind": "copied", "clients": [1]}, "the same update as another client of the cluster, which counts once"),
         ({"kind": "multi_round", "node": 0}, "are trained beside one for all for some rounds, and compared then"),

@@ -81,7 +81,7 @@ def _excess_text(event: Mapping[str, Any]) -> str:
 
 def _clipping_text(event: Mapping[str, Any]) -> str:
     """Return why updates count less in the mean of their cluster."""
-    return "updates more than twice as long as the median of the cluster; they count as if they were twice as long"
+    return "updates more than twice as long as the median of the cluster; they count as shorter ones"
 
 
 def _one_sided_text(event: Mapping[str, Any]) -> str:

@@ -44,6 +44,16 @@ _LARGEST_RATIO = 2.5
 _CLIPPING_RATIO = 2.0
 """The ratio to which the update of any client is shortened in the round in which it is sent."""
 
+_FAR_RATIO = 3.0
+"""The ratio above which an update counts for less than others, as in a redescending M-estimator (Hampel, 1974).
+
+Updates of honest clients hardly ever reach it. A client that scales its update has it at once, but is left out after
+some rounds only, and a backdoor that the shared model has learnt by then is hardly unlearnt.
+"""
+
+_FAR_CLIPPING_RATIO = 0.5
+"""The ratio to which such an update is shortened."""
+
 _LARGEST_SIZE_RATIO = 10.0
 """However many samples a client says that it has, its norm may be at most so many times larger for them."""
 
@@ -224,7 +234,7 @@ def clip_long_updates(
     """The report in which no update by the normal training is much longer than others of its cluster.
 
     One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
-    counts more than two.
+    counts more than two, and one that is far too long counts half.
 
     Args:
         known: What is known of the norms, with this round.
@@ -241,7 +251,8 @@ def clip_long_updates(
     here = labels.numpy()[clients.numpy()]
     rows, groups = groups_of(np.where(lengths > ZERO_NORM, here, -1), _MIN_CLIENTS)
     lengths = lengths[rows]
-    limits = _CLIPPING_RATIO * _compared_with(known, groups, lengths, result.sizes.numpy()[rows])
+    ordinary = _compared_with(known, groups, lengths, result.sizes.numpy()[rows])
+    limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
     factors = torch.ones_like(norms)
     factors.numpy()[rows] = np.minimum(_ratios(limits, lengths), 1)
     long = factors < 1.0
