@@ -89,9 +89,12 @@ def test_gradients_are_divided_by_the_number_of_all_participants(average: Any, e
 def test_a_gradient_is_one_full_batch_step_and_statistics_are_averaged_as_they_are() -> None:
     layout = Layout((*toy_problem(2).layout.tensors, TensorSpec("norm.running_mean", "norm", "buffer", (1,))))
     problem, algorithm = toy_problem(2, layout), IFCA(k=2, average="gradient")
-    problem = replace(problem, training=LocalTraining(epochs=5, batch=10, optimizer="adam", momentum=0.9, lr=0.1))
+    training = LocalTraining(epochs=5, batch=10, optimizer="adam", momentum=0.9, lr=0.1, weight_decay=0.2, clip_norm=3)
+    problem = replace(problem, training=training)
     plan = algorithm.plan(problem, algorithm.init(problem), torch.arange(2))
-    assert plan.tasks["train"].training == LocalTraining(epochs=1, batch=0, optimizer="sgd", momentum=0.0, lr=0.1)
+    # What belongs to the gradient stays.
+    step_of_sgd = LocalTraining(epochs=1, batch=0, lr=0.1, weight_decay=0.2, clip_norm=3)
+    assert plan.tasks["train"].training == step_of_sgd
     state, _ = step(algorithm, problem, algorithm.init(problem), Choosing([0, 1], torch.ones(2, 7)))
     assert state.models[0].tolist() == [0.5] * 6 + [1.0]
 

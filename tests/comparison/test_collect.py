@@ -177,3 +177,23 @@ def test_the_page_says_how_to_make_the_comparison_again() -> None:
     table = tabulate([run.folder for run in both.runs], Path("tables/all"))
     page = (table.folder / "comparison.html").read_text(encoding="utf-8")
     assert "fedstrata compare ../../both/fedavg-0 ../../both/ifca-0 ../../both/fedavg-1 " in page
+
+
+def test_runs_on_other_samples_than_those_before_are_left_out_of_a_comparison_that_goes_on(tmp_path: Path) -> None:
+    """Someone has put other numbers into the file in the meantime."""
+
+    def write(seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        table = pa.table({"client": ["a", "b"] * 40, "size": draw.normal(size=80), "y": [0, 0, 1, 1] * 20})
+        pq.write_table(table, tmp_path / "all.parquet")
+
+    data = {"name": str(tmp_path / "all.parquet")}
+    keys = {"rounds": 1, "data": data, "model": {"name": "mlp"}, "engine": {"name": "loop"}}
+    write(0)
+    first = fs.compare(keys, ["fedavg"], [0], "both", quiet=True)
+    assert not first.left_out
+    write(1)
+    again = fs.compare(keys, ["fedavg", "local"], [0], "both", resume=True, quiet=True)
+    assert [run.algorithm for run in again.runs] == ["fedavg"]
+    ((folder, why),) = again.left_out.items()
+    assert folder.name == "local-0" and "expected runs on the same data" in why

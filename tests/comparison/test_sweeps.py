@@ -194,8 +194,13 @@ def test_the_setting_with_the_best_mean_on_validation_data_is_chosen() -> None:
 def test_a_setting_whose_runs_failed_or_diverged_is_not_chosen() -> None:
     failed = replace(outcome("a", 1, None), summary=None, error="broken")
     wild = outcome("b", 0, 0.99, diverged={"rounds": [1, 2], "clients": 3})
-    compared = Comparison(Path("x"), {}, (outcome("a", 0, 0.9), failed, wild, outcome("c", 0, 0.3)))
-    assert choose_setting(compared, ["a", "b", "c"]).label == "c"
+    late = outcome("d", 0, 0.98, diverged={"rounds": [2], "clients": 3})
+    early = outcome("e", 0, 0.2, diverged={"rounds": [1], "clients": 1})
+    compared = Comparison(Path("x"), {}, (outcome("a", 0, 0.9), failed, wild, outcome("c", 0, 0.3), late, early))
+    assert choose_setting(compared, ["a", "b", "c", "d", "e"]).label == "c"
+    assert choose_setting(compared, ["b", "d", "e"]).label == "e"
+    nothing = choose_setting(Comparison(Path("x"), {}, (wild, late)), ["b", "d"])
+    assert nothing.label is None and "whose training diverged in its last round" in nothing.why
 
 
 def test_one_algorithm_takes_part_several_times(tmp_path: Path) -> None:

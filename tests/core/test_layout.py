@@ -98,3 +98,11 @@ def test_norms_and_buffers_belong_to_the_layer_before_them() -> None:
     assert [i for i, one in enumerate(LAYOUT.whole(LAYOUT.select("linear3"))) if one] == [8, 9]
     assert LAYOUT.whole(LAYOUT.nothing) == LAYOUT.nothing
     assert LAYOUT.whole(LAYOUT.select("all")) == LAYOUT.everything
+
+
+def test_those_before_the_first_layer_belong_to_it() -> None:
+    norm = TensorSpec("in", "in", "norm", (2,))
+    layout = Layout((norm, *(TensorSpec(name, name, "linear", (2, 2)) for name in ("a", "b"))))
+    assert layout.whole(layout.select("a")) == (True, True, False)
+    assert layout.whole(layout.select("b")) == (False, False, True)
+    assert layout.whole(layout.select("all")) == layout.everything

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch.utils.data import TensorDataset
 
 from fedstrata.data import Dataset, ReadOptions, load_dataset
@@ -217,3 +218,28 @@ def test_a_missing_value_among_objects_is_a_missing_value() -> None:
     mixed = {"x": X, "y": Y, "patient": np.array(["p0", 1, 2, 3], dtype=object)}
     with pytest.raises(DataError, match="expected texts or numbers throughout, found 'p0' and 1; make them alike"):
         read({"Ghent": mixed})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            ((X, Y), (X, Y), (X, Y)),
+            r"expected \(x, y\), .* to train and to test, found a tuple of 3",
+        ),
+        ({"x": X, "y": Y, "split": ["train"] * 3}, r"expected as many rows in each array, found .* split \(3,\)"),
+        ((csr_matrix(X), Y), r"expected arrays, found a sparse matrix; make an array of it by toarray\(\)"),
+    ],
+)
+def test_what_is_no_form_of_a_client_is_refused_in_one_line(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read({"Ghent": data})
+
+
+def test_categories_of_polars_are_texts() -> None:
+    polars = pytest.importorskip("polars")
+    words = polars.Series(["yes", "no", "yes", "no"], dtype=polars.Categorical)
+    ill = polars.Series(["a", "a", "b", "b"], dtype=polars.Enum(["a", "b"]))
+    found = read({"Ghent": polars.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "label": words, "patient": ill})})
+    assert found.class_names == ("no", "yes") and found.labels.tolist() == [1, 0, 1, 0]
+    assert list(found.columns["patient"]) == ["a", "a", "b", "b"]

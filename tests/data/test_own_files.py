@@ -103,6 +103,13 @@ def test_a_column_without_a_name_numbers_the_rows_and_is_no_feature(root: Path, 
     assert read(file).columns[""].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_the_nameless_index_of_a_frame_of_pandas_is_no_feature(root: Path, memory: Any) -> None:
+    """A frame that was sorted by class and shuffled has one, which tells the class."""
+    file = write(root / "all.parquet", rows(client=["x", "y"], __index_level_0__=[7, 3]))
+    assert read(file, memory=memory).inputs.shape[1] == 2
+
+
 FEATURES = ["patient_age", "body_mass_index", "length_of_stay", "user_rating", "center_x", "7"]
 NUMBERS_OF_SOMETHING = [
     "patient_id",

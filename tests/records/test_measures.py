@@ -57,6 +57,18 @@ def test_a_summary_takes_measures_of_the_last_round_and_sums_of_all() -> None:
     assert unknown["truth"] is None and unknown["rounds_to_partition"] == 1
 
 
+def test_a_round_of_which_all_answers_were_rejected_has_diverged() -> None:
+    line = dict(clusters=1, ari=None, purity=None, acc_client=0.1, acc_weighted=0.1, acc_cluster=0.1, acc_worst=0.0)
+    costs = dict(bytes_down=0, bytes_up=0, seconds=0.0, seconds_training=0.0, seconds_server=0.0, labels=[0, 0, 0])
+    answers = {1: ([0, 1, 2], []), 2: ([2], [0, 1]), 3: ([0, 1], []), 4: ([], [0, 1, 2])}
+    rounds = [
+        {"round": round, "cohort": [0, 1, 2], "absent": absent, "rejected": rejected, **line, **costs}
+        for round, (rejected, absent) in answers.items()
+    ]
+    # In round 2 only client 2 answers, and in round 4 nobody does.
+    assert summarise(rounds, None)["diverged"] == {"rounds": [1, 2], "clients": 0}
+
+
 def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target_that_of_the_first_above() -> None:
     line = dict(clusters=1, ari=None, purity=None, acc_weighted=0.0, acc_cluster=0.0, acc_worst=0.0, labels=[0])
     costs = dict(bytes_down=0, bytes_up=0, seconds=0.0, seconds_training=0.0, seconds_server=0.0, rejected=[])

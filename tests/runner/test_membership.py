@@ -52,8 +52,16 @@ def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], ex
 def test_a_drop_out_of_everybody_is_refused() -> None:
     """One client of ten is selected, and half of one is rounded up."""
     keys = {"data": {"clients": 10}, "cohort": {"fraction": 0.1, "dropout": 0.5}}
-    with pytest.raises(ExperimentError, match=r"^cohort\.dropout = 0\.5: expected less, as all of the 1 clients of a"):
+    with pytest.raises(ExperimentError, match=r"^cohort\.dropout = 0\.5: expected less, as all of the 1 clients of r"):
         membership(load_experiment(keys))
+
+
+def test_a_drop_out_of_everybody_who_stays_is_refused() -> None:
+    """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort never answers."""
+    keys: dict[str, Any] = {"rounds": 5, "data": {"clients": 6}, "cohort": {"fraction": 0.5, "dropout": 0.5}}
+    membership(load_experiment(keys))
+    with pytest.raises(ExperimentError, match="as all of the 1 clients of round 5 would drop out"):
+        membership(load_experiment({**keys, "events": {"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]}}))
 
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
@@ -150,6 +158,23 @@ def tree() -> tuple[core.Node, ...]:
                 ]
             },
             "events.change: expected each client in one entry, found client 1 in two",
+        ),
+        (
+            {
+                "change": [
+                    {"round": 2, "client": 0, "takes_data_of": 1},
+                    {"round": 3, "client": 1, "takes_data_of": 0},
+                ]
+            },
+            "events.change: expected client 1, whose data client 0 takes, to take no part itself",
+        ),
+        (
+            {"change": [{"round": 2, "client": 0, "takes_data_of": 1}], "join": [{"round": 3, "clients": [1]}]},
+            "to take no part itself, found it in events.join too",
+        ),
+        (
+            {"change": [{"round": 3, "client": 0, "takes_data_of": 1}], "leave": [{"round": 3, "clients": [0]}]},
+            "events.change: expected client 0 to change before round 3, in which it leaves, found round 3",
         ),
         (
             {"join": [{"round": 5, "clients": [1]}], "leave": [{"round": 5, "clients": [1]}]},
@@ -266,3 +291,13 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
 def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
         membership(load_experiment({"data": {"clients": 3}, "cohort": cohort}))
+
+
+def test_weights_of_clients_that_have_all_left_are_refused() -> None:
+    keys = {
+        "data": {"clients": 4},
+        "cohort": {"fraction": 0.5, "weights": [1.0, 1.0, 0.0, 0.0]},
+        "events": {"leave": [{"round": 2, "clients": [0]}, {"round": 4, "clients": [1]}]},
+    }
+    with pytest.raises(ExperimentError, match="expected a weight above 0 of a client in round 4, found none"):
+        membership(load_experiment(keys))

@@ -22,7 +22,6 @@ from fedstrata.core import (
     Diagnostics,
     Disclosure,
     Evaluation,
-    LocalTraining,
     Metric,
     Plan,
     Problem,
@@ -118,7 +117,7 @@ class IFCA:
         training = task.training
         if self.average == "gradient":
             # One full-batch step moves by -lr times the gradient.
-            training = LocalTraining(epochs=1, batch=0, lr=training.lr)
+            training = replace(training, epochs=1, steps=0, batch=0, optimizer="sgd", momentum=0.0)
         return replace(plan, tasks={TRAIN: replace(task, candidates=candidates, training=training)})
 
     def update(self, problem: Problem, state: IFCAState, report: Report) -> tuple[IFCAState, Diagnostics]:

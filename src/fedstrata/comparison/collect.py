@@ -62,14 +62,19 @@ def conclude(
     runs = list[Outcome]()
     left_out = dict[Path, str]()
     others = runs_not_named(out, experiments)
+    common_keys = dict[Path, dict[str, Any]]()
     for experiment in experiments:
         folder = folder_of(out, experiment)
         key = RunKey(experiment.seed, experiment.title)
         if key in failures:
             runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
             continue
+        common_keys[folder] = _common_keys(tomllib.loads(dumps(experiment)))
         try:
-            runs.append(_read_outcome(key.algorithm, key.seed, folder))
+            outcome = _read_outcome(key.algorithm, key.seed, folder)
+            # Those of a sweep may have other data on purpose.
+            _refuse_other_data(outcome, [run for run in runs if common_keys.get(run.folder) == common_keys[folder]])
+            runs.append(outcome)
         except RecordError as error:
             left_out[folder] = str(error)
     for run in others.kept:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from fedstrata.comparison.document import Comparison, write_comparison
+from fedstrata.comparison.document import Comparison, Outcome, write_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
 from fedstrata.files import root_folder
@@ -63,14 +63,14 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
 def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
     """Choose the setting with the best mean on validation data; the first of several that are equal.
 
-    A setting of which a run failed or diverged is not chosen: its mean would be of fewer seeds.
+    A setting of which a run failed, or had diverged when it ended, is not chosen.
     """
     found = dict[str, float]()
     for label in labels:
         runs = [run for run in compared.runs if run.algorithm == label]
         values = [None if run.summary is None else run.summary.get(VALIDATION_MEASURE) for run in runs]
         known = [float(value) for value in values if value is not None]
-        if runs and len(known) == len(runs) and not any(run.diverged for run in runs):
+        if runs and len(known) == len(runs) and not any(map(_has_diverged, runs)):
             found[label] = mean(known)
     metric = compared.metric
     if not found:
@@ -81,9 +81,17 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
     return SweepChoice(best, found[best], why)
 
 
+def _has_diverged(run: Outcome) -> bool:
+    """Whether the training of a run diverged in its last round."""
+    summary = run.summary or {}
+    return summary.get("rounds") in summary.get("diverged", {}).get("rounds", ())
+
+
 def _why_none_is_known(compared: Comparison) -> str:
     """Why no setting has a score on validation data from all of its runs."""
     summaries = [run.summary for run in compared.runs if run.summary is not None]
+    if any(VALIDATION_MEASURE in (run.summary or {}) for run in compared.runs if _has_diverged(run)):
+        return "each has a run that failed, or whose training diverged in its last round; lower local.lr"
     if any(VALIDATION_MEASURE in summary and summary[VALIDATION_MEASURE] is None for summary in summaries):
         return (
             f"the {compared.metric.name} on the validation data of each client is unknown (raise data.validation, or "

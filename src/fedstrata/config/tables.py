@@ -431,7 +431,7 @@ class EngineTable(Table):
 
     Attributes:
         name: The engine. "processes" and "ray" equal "loop" bit for bit, on many cores or machines. "batched" equals it
-            but for rounding, with all clients as one program.
+            but for rounding, with all clients as one program; a network with dropout has other masks there.
         device: The device that computes. "loop" can use CUDA and MPS with any network, "batched" CUDA.
         precision: The precision of products in training; "bfloat16" pays where the processor has it, and "tf32" on
             GPUs of compute capability 8.0 or more, with device "cuda". All else is float32.

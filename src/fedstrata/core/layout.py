@@ -102,9 +102,12 @@ class Layout:
         return tuple(any(column) for column in zip(*masks, strict=True)) if masks else self.nothing
 
     def whole(self, mask: Mask) -> Mask:
-        """A mask together with the norm and buffer tensors that follow each selected layer."""
+        """A mask together with the norm and buffer tensors that follow each selected layer.
+
+        Those before the first layer belong to it.
+        """
         chosen = list(mask)
-        follows = False
+        follows = next((chosen[place] for place, slot in enumerate(self.tensors) if self._compared(slot)), False)
         for place, slot in enumerate(self.tensors):
             follows = chosen[place] if self._compared(slot) else follows
             chosen[place] = chosen[place] or follows

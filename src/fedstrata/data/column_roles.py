@@ -62,6 +62,15 @@ _COUNTED_WORDS = frozenset({"case", "example", "frame", "image", "item", "sample
 """What else such numbers may count."""
 
 
+_NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas and Arrow call the index of a data frame that has no name."""
+
+
+def is_nameless_index(column: str) -> bool:
+    """Return whether a column is the index of a data frame that has no name, which only numbers its rows."""
+    return bool(_NAMELESS_INDEX.fullmatch(column))
+
+
 def looks_like_unit(column: str) -> bool:
     """Return whether the name of a column says that equal values mark samples that depend on each other."""
     return bool(_UNIT_WORDS & set(_words(column)))
@@ -79,7 +88,7 @@ def looks_like_feature(column: str) -> bool:
     client, such a number says which client a sample is from. What is said of a unit is a feature, as a patient's age.
     """
     words = set(_words(column))
-    if not column.strip() or words & _ROW_WORDS:
+    if not column.strip() or is_nameless_index(column) or words & _ROW_WORDS:
         return False
     named = _UNIT_WORDS | _CLIENT_WORDS
     numbered = bool(words & named) or "index" in words

@@ -7,14 +7,13 @@ then holds. So a run can only be resumed with the same data.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
 import numpy as np
 
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, is_nameless_index
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parts import Part, put_together, refuse_same_names
@@ -24,9 +23,6 @@ from fedstrata.quoting import shown
 
 PREFIX = "memory:"
 """Begins the name of data that were given as objects."""
-
-_NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas and Arrow call the index of a data frame that has no name."""
 
 Clients = Mapping[Any, Any] | Sequence[Any]
 """The data of each client, by its name or in the order of the ids.
@@ -135,6 +131,7 @@ def _by_own_split(client: str | int, data: Any) -> tuple[Any, Any]:
     if isinstance(data, Mapping) and SPLIT_COLUMN in data:
         test = is_test(_as_array(data[SPLIT_COLUMN]), place)
         arrays = {key: _as_array(value) for key, value in data.items() if key != SPLIT_COLUMN}
+        _check_lengths(client, {**arrays, SPLIT_COLUMN: test})
         parts = [{key: array[rows] for key, array in arrays.items()} for rows in (~test, test)]
         return parts[0], parts[1] if test.any() else None
     return data, None
@@ -142,6 +139,8 @@ def _by_own_split(client: str | int, data: Any) -> tuple[Any, Any]:
 
 def _part(client: str | int, split: Split, data: Any) -> Part:
     """Read the samples of a client for one purpose."""
+    if hasattr(data, "toarray"):
+        raise DataError(f"client {client}: expected arrays, found a sparse matrix; make an array of it by toarray()")
     if (table := _table_of(client, data)) is not None:
         if not len(table):
             raise DataError(f"client {shown(client)} has no samples to {split}; leave the client or the split out")
@@ -154,22 +153,32 @@ def _part(client: str | int, split: Split, data: Any) -> Part:
         if (features := _table_of(client, x)) is not None:
             return Part(client, split, None, _with_classes(client, features, _as_array(y)))
         arrays = {"x": _as_array(x), "y": _as_array(y)}
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, tuple):
         arrays = _of_torch_dataset(client, data)
     else:
         arrays = {}
     if not {"x", "y"} <= arrays.keys():
         raise DataError(
-            f"client {client}: expected (x, y), a mapping with x and y, a torch data set of pairs, or a table, found "
-            f"{type(data).__name__}"
+            f"client {client}: expected (x, y), a mapping with x and y, a torch data set of pairs, or a table, or a "
+            f"pair of these to train and to test, found {_kind_of(data)}"
         )
-    lengths = {key: len(array) for key, array in arrays.items() if array.ndim}
-    if len(set(lengths.values())) != 1 or len(lengths) < len(arrays):
-        found = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
-        raise DataError(f"client {client}: expected as many rows in each array, found {found}")
-    if lengths["y"] == 0:
+    _check_lengths(client, arrays)
+    if not len(arrays["y"]):
         raise DataError(f"client {client} has no samples to {split}; leave the client or the split out")
     return Part(client, split, arrays)
+
+
+def _check_lengths(client: str | int, arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse arrays of different lengths, and numbers in place of an array."""
+    lengths = {len(array) if array.ndim else None for array in arrays.values()}
+    if len(lengths) != 1 or None in lengths:
+        found = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
+        raise DataError(f"client {client}: expected as many rows in each array, found {found}")
+
+
+def _kind_of(data: Any) -> str:
+    """Return what data are, in words."""
+    return f"a tuple of {len(data)}" if isinstance(data, tuple) else type(data).__name__
 
 
 def _is_xy(data: Any) -> bool:
@@ -235,12 +244,21 @@ def _table(data: Any) -> Any:
     elif hasattr(data, "iloc"):
         # A frame of pandas has an index. With a name it is a column; without one it only numbers the rows.
         table = pa.Table.from_pandas(data, preserve_index=True)
-        table = table.drop_columns([name for name in table.column_names if _NAMELESS_INDEX.fullmatch(name)])
+        table = table.drop_columns([name for name in table.column_names if is_nameless_index(name)])
     else:
         table = pa.table(data)
-    # Parquet has no such texts, which polars makes.
-    plain = [each.with_type(pa.string()) if pa.types.is_string_view(each.type) else each for each in table.schema]
-    return table.cast(pa.schema(plain, table.schema.metadata))
+    return table.cast(
+        pa.schema([each.with_type(_plain_type(each.type)) for each in table.schema], table.schema.metadata)
+    )
+
+
+def _plain_type(kind: Any) -> Any:
+    """Return a type of Arrow without the texts of polars, also in its categories, which Parquet does not have."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _plain_type(kind.value_type), kind.ordered)
+    return pa.string() if pa.types.is_string_view(kind) else kind
 
 
 def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:

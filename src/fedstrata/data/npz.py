@@ -244,7 +244,8 @@ def _check_largest_class(values: np.ndarray, classes: int, file: str, called: st
         raise RowError(
             file,
             row,
-            f"of {called} holds class {classes - 1:,}; expected at most {CLASSES:,} classes, from 0 without gaps",
+            f"of {called} holds class {classes - 1:,}; expected at most {CLASSES:,} classes, from 0 without gaps; if "
+            "numbers shall be learned, write them with a decimal point",
         )
     check_class_count(classes, f"{file}: {called}")
 

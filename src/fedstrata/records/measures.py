@@ -141,12 +141,17 @@ def count_worse(values: Mapping[int, float], reference: Mapping[int, float], met
 
 
 def _divergence(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rounds in which training diverged, and how many clients sent numbers that are not finite in them."""
+    """Return the rounds in which training diverged, and how many clients sent numbers that are not finite in them.
+
+    It has diverged too where all answers were rejected, such as for their norms: no model has moved.
+    """
     diverged_rounds = []
     clients = set[int]()
     for record in rounds:
         events = record.get("events", ())
-        if not any(event["kind"] == "diverged" for event in events):
+        answered = set(record.get("cohort", ())) - set(record.get("absent", ()))
+        all_rejected = bool(answered) and answered <= set(record["rejected"])
+        if not all_rejected and not any(event["kind"] == "diverged" for event in events):
             continue
         diverged_rounds.append(record["round"])
         for event in events:

@@ -233,7 +233,7 @@ def membership(experiment: Experiment) -> Membership:
             raise ExperimentError(
                 f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
             )
-    _check_dropout(experiment)
+    _check_dropout(experiment, member)
     _check_weights(experiment, member)
     return member
 
@@ -278,7 +278,7 @@ def _first_repeated(numbers: Sequence[int]) -> int | None:
 
 
 def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:
-    """Refuse clients that leave before they join, or that take their own data.
+    """Refuse clients that leave before they join, that take their own data, or whose changes of data cannot happen.
 
     Args:
         joins: The round in which a client joins, by client.
@@ -292,22 +292,33 @@ def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers:
                 f"events.leave: expected client {client} to leave after round {joined}, in which it joins, found round "
                 f"{round}; let it leave later, or take one entry out"
             )
-    for client, (_, source) in handovers.items():
+    for client, (round, source) in handovers.items():
         if client == source:
             raise ExperimentError(
                 f"events.change: expected client {client} to take the data of another client, found its own number; "
                 "name another one in takes_data_of"
             )
+        for kind, named in (("join", joins), ("leave", leaves), ("change", handovers)):
+            if source in named:
+                raise ExperimentError(
+                    f"events.change: expected client {source}, whose data client {client} takes, to take no part "
+                    f"itself, found it in events.{kind} too; take that entry out, or name another one in takes_data_of"
+                )
+        if client in leaves and round >= leaves[client]:
+            raise ExperimentError(
+                f"events.change: expected client {client} to change before round {leaves[client]}, in which it leaves, "
+                f"found round {round}; let it leave later, or take one entry out"
+            )
 
 
-def _check_dropout(experiment: Experiment) -> None:
-    """Refuse a drop-out of all clients of every cohort, after which no model would ever move."""
+def _check_dropout(experiment: Experiment, member: Membership) -> None:
+    """Refuse a drop-out of all clients of the last cohorts, after which no model would ever move."""
     cohort = experiment.cohort
-    size = cohort_size(experiment.data.clients, cohort.fraction)
+    size = cohort_size(len(member.active(experiment.rounds)), cohort.fraction)
     if cohort.sampling != "poisson" and dropouts(size, cohort.dropout) >= size:
         raise ExperimentError(
-            f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of a round would drop "
-            "out; lower it, or raise cohort.fraction"
+            f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of round "
+            f"{experiment.rounds} would drop out; lower it, or raise cohort.fraction"
         )
 
 
@@ -324,5 +335,6 @@ def _check_weights(experiment: Experiment, member: Membership) -> None:
         raise ExperimentError(
             f"cohort.weights: expected a weight for each of the {member.clients} clients, found {len(cohort.weights)}"
         )
-    if not sum(cohort.weights[client] for client in member.active(1).tolist()) > 0:
-        raise ExperimentError("cohort.weights: expected a weight above 0 of a client in round 1, found none")
+    for round in sorted({1, *member.leaves.values()}):
+        if not sum(cohort.weights[client] for client in member.active(round).tolist()) > 0:
+            raise ExperimentError(f"cohort.weights: expected a weight above 0 of a client in round {round}, found none")
