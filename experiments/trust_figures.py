@@ -308,8 +308,11 @@ def backdoors(result: Any) -> Found | None:
         f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm clipping, "
         f"inside them {100 * own:.0f} %"
     )
-    inside = "" if own <= 0.05 else "a client that does not scale its update is not noticed in its own cluster"
-    return Found(text, max(worst.values()) <= 0.05, inside)
+    open_points = ["a client that does not scale its update is not noticed in its own cluster"] if own > 0.05 else []
+    if worst["multi_krum"] > 0.05:
+        open_points.append("with multi-Krum, more than 5 % succeed elsewhere too")
+    # What is asked is that of the default, the mean.
+    return Found(text, worst["mean"] <= 0.05, "; ".join(open_points))
 
 
 ON_CLUSTERS = ("split", "merge", "cluster_hopping", "sybil")
