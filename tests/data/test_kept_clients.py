@@ -243,3 +243,15 @@ def test_categories_of_polars_are_texts() -> None:
     found = read({"Ghent": polars.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "label": words, "patient": ill})})
     assert found.class_names == ("no", "yes") and found.labels.tolist() == [1, 0, 1, 0]
     assert list(found.columns["patient"]) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize("module", ["pandas", "polars"])
+def test_classes_may_be_a_column_of_their_own(module: str) -> None:
+    frames = pytest.importorskip(module)
+    features = frames.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    classes = frames.DataFrame({"label": list("xyyx")})
+    for x, y in ((features, classes), (X[:, :2], classes), (features, np.array([[0], [1], [1], [0]]))):
+        found = read({"Ghent": (x, y)})
+        assert found.labels.tolist() == [0, 1, 1, 0] and found.inputs.shape[0] == 4
+    with pytest.raises(DataError, match=r"expected one column of classes beside a table, found \(4, 2\)"):
+        read({"Ghent": (features, np.zeros((4, 2)))})

@@ -150,9 +150,11 @@ def _part(client: str | int, split: Split, data: Any) -> Part:
         arrays = {str(key): _as_array(value) for key, value in data.items()}
     elif _is_xy(data):
         x, y = data
+        column = _table_of(client, y)
+        targets = _as_array(y if column is None else column.column(0).to_pylist())
         if (features := _table_of(client, x)) is not None:
-            return Part(client, split, None, _with_classes(client, features, _as_array(y)))
-        arrays = {"x": _as_array(x), "y": _as_array(y)}
+            return Part(client, split, None, _with_classes(client, features, targets))
+        arrays = {"x": _as_array(x), "y": targets}
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, tuple):
         arrays = _of_torch_dataset(client, data)
     else:
@@ -186,13 +188,24 @@ def _is_xy(data: Any) -> bool:
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
     x, y = data
-    return (_is_array(x) or _is_table(x)) and _is_array(y)
+    return (_is_array(x) or _is_table(x)) and (_is_array(y) or _is_one_column(y))
+
+
+def _is_one_column(data: Any) -> bool:
+    """Return whether this is a table of one column, which are classes: samples have features as well."""
+    return _is_table(data) and len(getattr(data, "column_names", getattr(data, "columns", ()))) == 1
 
 
 def _with_classes(client: str | int, features: Any, classes: np.ndarray) -> Any:
     """Return a ``pyarrow.Table`` of features with the classes beside them."""
     import pyarrow as pa
 
+    if classes.ndim == 2 and classes.shape[1] == 1:
+        classes = classes[:, 0]
+    if classes.ndim > 1:
+        raise DataError(
+            f"client {client}: expected one column of classes beside a table, found {classes.shape}; give x as an array"
+        )
     if len(classes) != len(features):
         raise DataError(f"client {client}: expected as many rows in x and y, found {len(features)} and {len(classes)}")
     return features.append_column("y", pa.array(classes.tolist()))
