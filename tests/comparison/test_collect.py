@@ -197,3 +197,9 @@ def test_runs_on_other_samples_than_those_before_are_left_out_of_a_comparison_th
     assert [run.algorithm for run in again.runs] == ["fedavg"]
     ((folder, why),) = again.left_out.items()
     assert folder.name == "local-0" and "expected runs on the same data" in why
+
+
+def test_a_bar_in_a_label_is_not_the_end_of_a_cell() -> None:
+    table = tabulate([run("a", {"name": "fedavg"}, label="left|right"), run("b", {"name": "ifca", "k": 2})])
+    written = (table.folder / "comparison.md").read_text(encoding="utf-8")
+    assert "| left&#124;right | 1 |" in written

@@ -352,7 +352,7 @@ def _markdown(comparison: Comparison) -> str:
         f"# Comparison on {keys['data']['name']}",
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
         f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
-        "\n".join(f"| {' | '.join(row)} |" for row in table),
+        "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in table),
         *([f"Grid: {comparison.sweep.grid_text}."] if comparison.sweep and comparison.sweep.grid else []),
         *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),
         f"{capital(metric.name)}: {metric.meaning}; {metric.scale}." if metric.meaning else "",
