@@ -213,7 +213,8 @@ def membership(experiment: Experiment) -> Membership:
         if client >= n:
             raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
     _check_entries(experiment)
-    _check_order(joins, leaves, handovers)
+    _check_leaves(joins, leaves)
+    _check_changes(joins, leaves, handovers)
     member = Membership(
         clients=n,
         seed=experiment.seed,
@@ -277,13 +278,12 @@ def _first_repeated(numbers: Sequence[int]) -> int | None:
     return None
 
 
-def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:
-    """Refuse clients that leave before they join, that take their own data, or whose changes of data cannot happen.
+def _check_leaves(joins: Mapping[int, int], leaves: Mapping[int, int]) -> None:
+    """Refuse clients that leave before they join.
 
     Args:
         joins: The round in which a client joins, by client.
         leaves: The round in which a client leaves, by client.
-        handovers: The round from which a client has the data of another one, and this one, by client.
     """
     for client, round in leaves.items():
         joined = joins.get(client, 0)
@@ -292,6 +292,18 @@ def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers:
                 f"events.leave: expected client {client} to leave after round {joined}, in which it joins, found round "
                 f"{round}; let it leave later, or take one entry out"
             )
+
+
+def _check_changes(
+    joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]
+) -> None:
+    """Refuse changes of data that cannot happen.
+
+    Args:
+        joins: The round in which a client joins, by client.
+        leaves: The round in which a client leaves, by client.
+        handovers: The round from which a client has the data of another one, and this one, by client.
+    """
     for client, (round, source) in handovers.items():
         if client == source:
             raise ExperimentError(
