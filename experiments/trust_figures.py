@@ -299,18 +299,16 @@ def backdoors(result: Any) -> Found | None:
     runs = [run for name, case in result.items() if name.startswith("backdoor") for run in case["runs"]]
     if not runs:
         return None
-    methods = ("mean", "multi_krum", "norm_clip")
+    methods = {"mean": "the mean", "multi_krum": "multi-Krum", "norm_clip": "norm clipping"}
     rates = {method: [run[method]["backdoor_success_elsewhere"] for run in runs] for method in methods}
     worst = {method: max(rate for rate in found if rate is not None) for method, found in rates.items()}
     own = max(run[method]["backdoor_success_attacked"] or 0.0 for run in runs for method in rates)
-    text = (
-        f"success outside the attacked clusters at most {100 * worst['mean']:.1f} % with the mean, "
-        f"{100 * worst['multi_krum']:.1f} % with multi-Krum and {100 * worst['norm_clip']:.1f} % with norm clipping, "
-        f"inside them {100 * own:.0f} %"
-    )
+    *first, last = (f"{100 * worst[method]:.1f} % with {name}" for method, name in methods.items())
+    text = f"success outside the attacked clusters at most {', '.join(first)} and {last}, inside them {100 * own:.0f} %"
     open_points = ["a client that does not scale its update is not noticed in its own cluster"] if own > 0.05 else []
-    if worst["multi_krum"] > 0.05:
-        open_points.append("with multi-Krum, more than 5 % succeed elsewhere too")
+    open_points += [
+        f"with {name}, more than 5 % succeed elsewhere too" for method, name in methods.items() if worst[method] > 0.05
+    ]
     # What is asked is that of the default, the mean.
     return Found(text, worst["mean"] <= 0.05, "; ".join(open_points))
 

@@ -59,24 +59,8 @@ def conclude(
         failures: Why runs are not finished; all others are.
         jobs: The number of shared jobs.
     """
-    runs = list[Outcome]()
-    left_out = dict[Path, str]()
+    runs, left_out = _outcomes(experiments, out, failures)
     others = runs_not_named(out, experiments)
-    common_keys = dict[Path, dict[str, Any]]()
-    for experiment in experiments:
-        folder = folder_of(out, experiment)
-        key = RunKey(experiment.seed, experiment.title)
-        if key in failures:
-            runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
-            continue
-        common_keys[folder] = _common_keys(tomllib.loads(dumps(experiment)))
-        try:
-            outcome = _read_outcome(key.algorithm, key.seed, folder)
-            # Those of a sweep may have other data on purpose.
-            _refuse_other_data(outcome, [run for run in runs if common_keys.get(run.folder) == common_keys[folder]])
-            runs.append(outcome)
-        except RecordError as error:
-            left_out[folder] = str(error)
     for run in others.kept:
         try:
             _refuse_other_data(run, runs)
@@ -87,6 +71,31 @@ def conclude(
     warnings, names = _about_data(runs)
     metric = objective_of(experiments[0]).metric_info
     return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
+
+
+def _outcomes(
+    experiments: Sequence[Experiment], out: Path, failures: Mapping[RunKey, RunFailure]
+) -> tuple[list[Outcome], dict[Path, str]]:
+    """What came of each experiment, and by folder why a run is left out of the table. Arguments as in `conclude`."""
+    runs = list[Outcome]()
+    left_out = dict[Path, str]()
+    keys = dict[Path, dict[str, Any]]()
+    for experiment in experiments:
+        folder = folder_of(out, experiment)
+        key = RunKey(experiment.seed, experiment.title)
+        if key in failures:
+            runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
+            continue
+        keys[folder] = _common_keys_of(experiment)
+        try:
+            outcome = _read_outcome(key.algorithm, key.seed, folder)
+            # The settings of a sweep may have other data on purpose.
+            _refuse_other_data(outcome, [run for run in runs if keys.get(run.folder) == keys[folder]])
+        except RecordError as error:
+            left_out[folder] = str(error)
+        else:
+            runs.append(outcome)
+    return runs, left_out
 
 
 class OtherRuns(NamedTuple):
@@ -113,7 +122,7 @@ def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> OtherRuns:
     except RecordError:
         return OtherRuns((), ())
     named = {folder_of(out, each) for each in experiments}
-    common = _common_keys(tomllib.loads(dumps(experiments[0])))
+    common = _common_keys_of(experiments[0])
     kept = list[Outcome]()
     lost = list[str]()
     for run in document.runs:
@@ -245,9 +254,14 @@ def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, "data": {key: value for key, value in common["data"].items() if key not in _DATA_MAY_DIFFER}}
 
 
+def _common_keys_of(experiment: Experiment) -> dict[str, Any]:
+    """`_common_keys` of an experiment, as its file has them."""
+    return _common_keys(tomllib.loads(dumps(experiment)))
+
+
 def _shared_keys(experiments: Sequence[Experiment]) -> dict[str, Any]:
     """The keys that have one value in all experiments; the others are the settings of a sweep."""
-    first, *others = [_common_keys(tomllib.loads(dumps(each))) for each in experiments]
+    first, *others = map(_common_keys_of, experiments)
     shared = dict[str, Any]()
     for name, value in first.items():
         if isinstance(value, dict):

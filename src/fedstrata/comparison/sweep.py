@@ -12,6 +12,7 @@ from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
+from fedstrata.records import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison import Row, SweepChoice
 
@@ -82,9 +83,8 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
 
 
 def _has_diverged(run: Outcome) -> bool:
-    """Whether the training of a run diverged in its last round."""
-    summary = run.summary or {}
-    return summary.get("rounds") in summary.get("diverged", {}).get("rounds", ())
+    """Whether a run finished and its training diverged in its last round."""
+    return run.summary is not None and diverged_at_end(run.summary)
 
 
 def _why_none_is_known(compared: Comparison) -> str:

@@ -413,9 +413,13 @@ def numbers_as_names(labels: Tensor) -> tuple[tuple[str, ...], Tensor]:
     return tuple(map(str, numbers.tolist())), places
 
 
+NUMBERS_HINT = "if numbers shall be learned, write them with a decimal point"
+"""What to do about whole numbers that are taken for classes and are none."""
+
+
 def expected_classes(label: int, classes: int) -> str:
     """What was expected of a label that is no class, and what to do where it was not meant as one."""
-    hint = "; if numbers shall be learned, write them with a decimal point" if label < 0 else ""
+    hint = f"; {NUMBERS_HINT}" if label < 0 else ""
     return f"expected 0 to {classes - 1}{hint}"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedstrata.data.dataset import (
+    NUMBERS_HINT,
     Dataset,
     Split,
     channel_statistics,
@@ -244,8 +245,8 @@ def _check_largest_class(values: np.ndarray, classes: int, file: str, called: st
         raise RowError(
             file,
             row,
-            f"of {called} holds class {classes - 1:,}; expected at most {CLASSES:,} classes, from 0 without gaps; if "
-            "numbers shall be learned, write them with a decimal point",
+            f"of {called} holds class {classes - 1:,}; expected at most {CLASSES:,} classes, from 0 without gaps; "
+            f"{NUMBERS_HINT}",
         )
     check_class_count(classes, f"{file}: {called}")
 

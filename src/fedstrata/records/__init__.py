@@ -15,6 +15,7 @@ __all__ = [
     "complete",
     "count_worse",
     "diverged",
+    "diverged_at_end",
     "find_checkpoint",
     "require",
     "save",
@@ -25,7 +26,7 @@ __all__ = [
 _MODULES = {
     "checkpoint": ("Checkpoint", "find_checkpoint", "save"),
     "folder": ("Folder",),
-    "measures": ("complete", "count_worse", "diverged", "summarise"),
+    "measures": ("complete", "count_worse", "diverged", "diverged_at_end", "summarise"),
     "tracking": ("require", "track"),
 }
 

@@ -124,6 +124,11 @@ def diverged(summary: Mapping[str, Any]) -> bool:
     return bool(rounds) and len(rounds) == summary["rounds"]
 
 
+def diverged_at_end(summary: Mapping[str, Any]) -> bool:
+    """Return whether training diverged in the last round of a run, so that its last models cannot be used."""
+    return summary["rounds"] in summary.get("diverged", {}).get("rounds", ())
+
+
 def count_worse(values: Mapping[int, float], reference: Mapping[int, float], metric: MetricInfo = ACCURACY) -> int:
     """Return how many clients are worse off than with a reference, such as FedAvg or training alone.
 

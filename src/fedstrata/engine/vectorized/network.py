@@ -251,7 +251,7 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
     # A layer becomes one of another class, so that all else that it has stays: attributes, hooks, a forward of its own.
     for layer in module.modules():
         if type(layer) in _CHANNELWISE:
-            Dropout.salted(layer, _CHANNELWISE[type(layer)])
+            Dropout.convert(layer, _CHANNELWISE[type(layer)])
         elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
             layer.__class__ = Im2colConv2d
         elif im2col and type(layer) is nn.Linear:
@@ -289,8 +289,8 @@ class Dropout(nn.Module):
     _hashes: dict[tuple[int, torch.device], Tensor]
 
     @classmethod
-    def salted(cls, layer: nn.Module, channelwise: bool) -> None:
-        """Make it of a dropout of torch, with a salt of 0.
+    def convert(cls, layer: nn.Module, channelwise: bool) -> None:
+        """Turn a dropout of torch into one, in place, with a salt of 0.
 
         Args:
             layer: The dropout.
