@@ -24,6 +24,7 @@ from fedstrata.engine import (
 from fedstrata.errors import ExperimentError
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.forward_order import order_warning
+from fedstrata.models.tied_layers import tied_warning
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 from fedstrata.records import require
@@ -165,8 +166,9 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
         return ()
     network = network_of(experiment, dataset.shape, dataset.outputs)()
     kind = torch.int64 if experiment.data.tokens else torch.float32
-    found = order_warning(network, layout_of(network), torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind))
-    return () if found is None else (found,)
+    samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
+    found = (order_warning(network, layout_of(network), samples), tied_warning(network))
+    return tuple(warning for warning in found if warning is not None)
 
 
 def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, members: Membership) -> SimulationSpec:
