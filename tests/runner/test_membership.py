@@ -177,6 +177,10 @@ def tree() -> tuple[core.Node, ...]:
             "events.change: expected client 0 to change before round 3, in which it leaves, found round 3",
         ),
         (
+            {"change": [{"round": 5, "client": 0, "takes_data_of": 1}], "join": [{"round": 5, "clients": [0]}]},
+            "events.change: expected client 0 to change after round 5, in which it joins, found round 5",
+        ),
+        (
             {"join": [{"round": 5, "clients": [1]}], "leave": [{"round": 5, "clients": [1]}]},
             "events.leave: expected client 1 to leave after round 5, in which it joins, found round 5",
         ),

@@ -147,9 +147,16 @@ def test_a_notebook_shows_the_summary(finished: Run) -> None:
     assert "<th>algorithm</th><td>oracle</td>" in html and html.startswith("<table>")
 
 
+def test_a_console_shows_what_was_run_in_a_line(finished: Run) -> None:
+    shown = repr(finished)
+    assert shown.startswith(f"Run(folder={str(finished.folder)!r}, algorithm='oracle', rounds=")
+    assert "\n" not in shown and len(shown) < 300
+
+
 def test_runs_are_compared_in_one_table(finished: Run, tmp_path: Path) -> None:
     other = fedstrata.run(keys("fedavg"), tmp_path / "fedavg", quiet=True)
     compared = finished.compare(other, out=tmp_path / "compared")
+    assert repr(compared).endswith("algorithms=['oracle', 'fedavg'], seeds=[0])")
     assert [row.algorithm for row in compared.table] == ["oracle", "fedavg"]
     assert (tmp_path / "compared" / "comparison.html").exists()
 

@@ -115,7 +115,7 @@ class RunFailure:
         return cls(line, "".join(traceback.format_exception(error)), resumable=known is not None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs of several algorithms on the same federations.
 
@@ -140,6 +140,12 @@ class Comparison:
     names: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
     metric: MetricInfo = ACCURACY
+
+    def __repr__(self) -> str:
+        """What was compared, in a line: the outcomes have many pages."""
+        algorithms = list(dict.fromkeys(run.algorithm for run in self.runs))
+        seeds = sorted({run.seed for run in self.runs})
+        return f"Comparison(folder={str(self.folder)!r}, algorithms={algorithms!r}, seeds={seeds!r})"
 
     @cached_property
     def table(self) -> tuple[Row, ...]:

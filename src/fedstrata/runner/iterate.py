@@ -39,7 +39,7 @@ class _MadeBy:
     layout: Layout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step:
     """A round of a run that goes on.
 
@@ -52,7 +52,11 @@ class Step:
     record: Mapping[str, Any]
     state: State
     run: Run | None = None
-    _made_by: _MadeBy = field(repr=False, kw_only=True)
+    _made_by: _MadeBy = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        """Which round it is, in a line: the record and the state have many."""
+        return f"Step(round={self.round}, clusters={self.record['clusters']}, run={self.run!r})"
 
     @property
     def round(self) -> int:

@@ -316,11 +316,21 @@ def _check_changes(
                     f"events.change: expected client {source}, whose data client {client} takes, to take no part "
                     f"itself, found it in events.{kind} too; take that entry out, or name another one in takes_data_of"
                 )
-        if client in leaves and round >= leaves[client]:
-            raise ExperimentError(
-                f"events.change: expected client {client} to change before round {leaves[client]}, in which it leaves, "
-                f"found round {round}; let it leave later, or take one entry out"
-            )
+        _check_change_round(client, round, joins, leaves)
+
+
+def _check_change_round(client: int, round: int, joins: Mapping[int, int], leaves: Mapping[int, int]) -> None:
+    """Refuse a change of a client's data in a round in which it does not take part already, or no longer."""
+    if client in joins and round <= joins[client]:
+        raise ExperimentError(
+            f"events.change: expected client {client} to change after round {joins[client]}, in which it joins, found "
+            f"round {round}; let it join earlier, or take one entry out"
+        )
+    if client in leaves and round >= leaves[client]:
+        raise ExperimentError(
+            f"events.change: expected client {client} to change before round {leaves[client]}, in which it leaves, "
+            f"found round {round}; let it leave later, or take one entry out"
+        )
 
 
 def _check_dropout(experiment: Experiment, member: Membership) -> None:

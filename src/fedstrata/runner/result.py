@@ -44,7 +44,7 @@ _SHOWN_NAMES = 8
 """The number of clients that a message names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run.
 
@@ -65,6 +65,12 @@ class Run:
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     network: Callable[[], nn.Module] | None = None
+
+    def __repr__(self) -> str:
+        """What it was and what came out, in a line: its records have many pages."""
+        keys = ("algorithm", "rounds", "clusters", "acc_client")
+        found = ", ".join(f"{key}={self.summary.get(key)!r}" for key in keys)
+        return f"Run(folder={str(self.folder)!r}, {found})"
 
     @property
     def diverged(self) -> bool:
