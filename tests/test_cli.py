@@ -433,6 +433,13 @@ def test_a_terminal_gets_tables(
     assert "│ algorithm  │ layercfl [bold] │" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", [["sweep"], ["report"], ["deploy", "init"]], ids=" ".join)
+def test_help_marks_what_is_required(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "  [required]" in shown and "\\" not in shown
+
+
 @pytest.mark.parametrize("args", [[], ["--help"]])
 def test_help_names_the_commands(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert status(*args) == 0

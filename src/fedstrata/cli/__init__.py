@@ -24,6 +24,7 @@ from fedstrata.cli.commands import (
     watch_command,
 )
 from fedstrata.cli.logs import note_error, start_logging, stop_logging
+from fedstrata.cli.plain_help import PlainCommand
 from fedstrata.cli.terminal import fail, say, show_error
 from fedstrata.errors import FedstrataError, InputError, MachineError, UserCodeError
 from fedstrata.resources import resource_errors
@@ -44,7 +45,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 _app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
 for _name, _command in COMMANDS.items():
-    _app.command(_name)(_command)
+    _app.command(_name, cls=PlainCommand)(_command)
 _app.add_typer(deploy.commands, name="deploy")
 
 _VERBOSE = "Show what the library notes, and where an error came from."

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedstrata.cli.plain_help import PlainCommand
 from fedstrata.cli.terminal import AsJson, ExperimentFile, RunFolder, Sets, say, say_json
 from fedstrata.files import parse_json, read_file
 
@@ -15,7 +16,7 @@ commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on r
 _FederationFolder = Annotated[Path, typer.Option(metavar="DIR", help="The folder that `deploy init` made.")]
 
 
-@commands.command("init")
+@commands.command("init", cls=PlainCommand)
 def deploy_init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the federation.")],
     experiment: ExperimentFile = None,
@@ -29,7 +30,7 @@ def deploy_init(
     say(init(folder, experiment, sets or (), host, port))
 
 
-@commands.command("run")
+@commands.command("run", cls=PlainCommand)
 def deploy_run(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
     federation: _FederationFolder,
@@ -52,7 +53,7 @@ def deploy_run(
     _say_run(folder, as_json=as_json)
 
 
-@commands.command("resume")
+@commands.command("resume", cls=PlainCommand)
 def deploy_resume(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")],
     federation: _FederationFolder,
