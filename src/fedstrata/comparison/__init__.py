@@ -4,15 +4,14 @@ from fedstrata.comparison.collect import tabulate
 from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.comparison.sweep import Sweep, sweep_experiments
-from fedstrata.report.comparison import cells, choice_text, titles
+from fedstrata.report.comparison import choice_text, table_of
 
 __all__ = [
     "Comparison",
     "Sweep",
-    "cells",
     "choice_text",
     "compare_experiments",
     "sweep_experiments",
+    "table_of",
     "tabulate",
-    "titles",
 ]

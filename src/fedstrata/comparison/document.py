@@ -27,11 +27,10 @@ from fedstrata.report.comparison import (
     Row,
     Statistic,
     SweepChoice,
-    cells,
     choice_text,
     difference_text,
     run_warnings,
-    titles,
+    table_of,
     write_comparison_page,
 )
 from fedstrata.report.words import capital
@@ -352,8 +351,8 @@ def _markdown(comparison: Comparison) -> str:
     keys = comparison.experiment
     seeds = dict.fromkeys(str(run.seed) for run in comparison.runs)
     metric = comparison.metric
-    headings = tuple(titles(comparison.table, metric))
-    table = [headings, ("---",) * len(headings), *(cells(row, metric) for row in comparison.table)]
+    found = table_of(comparison.table, metric, of_sweep=comparison.sweep is not None)
+    table = [tuple(found.titles), ("---",) * len(found.titles), *found.rows]
     paragraphs = [
         f"# Comparison on {keys['data']['name']}",
         f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "

@@ -5,12 +5,11 @@ from fedstrata.report.comparison.page import build_comparison, write_comparison_
 from fedstrata.report.comparison.schema import Difference, Row, RunEntry, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.words import (
     COLUMNS,
-    cells,
     choice_text,
     difference_text,
     pair_table,
     result_text,
-    titles,
+    table_of,
 )
 
 __all__ = [
@@ -21,13 +20,12 @@ __all__ = [
     "Statistic",
     "SweepChoice",
     "build_comparison",
-    "cells",
     "choice_text",
     "difference_text",
     "pair_table",
     "read_document",
     "result_text",
     "run_warnings",
-    "titles",
+    "table_of",
     "write_comparison_page",
 ]

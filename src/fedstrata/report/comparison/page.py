@@ -16,13 +16,12 @@ from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
 from fedstrata.report.comparison.schema import Document, RunEntry
 from fedstrata.report.comparison.words import (
     answers,
-    cells,
     choice_text,
     difference_text,
     pair_table,
     result_text,
     same_curves,
-    titles,
+    table_of,
 )
 from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
@@ -76,8 +75,7 @@ def _render(folder: ComparisonFolder) -> str:
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,
         styles=styles,
-        titles=titles(rows, metric),
-        table=[cells(row, metric) for row in rows],
+        table=table_of(rows, metric, of_sweep=document.sweep is not None),
         names=[row.algorithm for row in rows],
         pairs=pair_table(rows, document.differences, metric),
         differences=[difference_text(each, metric) for each in document.differences],

@@ -86,28 +86,50 @@ def _has(rows: Sequence[Row], measure: str) -> bool:
     return any(measure in row.figures for row in rows)
 
 
-def titles(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, str]:
-    """Return the headings of a table, and what the numbers under each of them mean."""
-    return {
-        "algorithm": "",
+class Table(NamedTuple):
+    """A table of algorithms, or of the settings of a sweep.
+
+    Attributes:
+        titles: Its headings, and what the numbers under each of them mean.
+        rows: The texts of each row.
+    """
+
+    titles: Mapping[str, str]
+    rows: list[tuple[str, ...]]
+
+
+def table_of(rows: Sequence[Row], metric: MetricInfo, *, of_sweep: bool) -> Table:
+    """Return the table of a comparison in words.
+
+    Args:
+        rows: Its rows.
+        metric: What is measured.
+        of_sweep: Whether the rows are the settings of a sweep.
+    """
+    columns = _columns(rows, metric)
+    with_fedavg = any(row.lower_than_fedavg is not None for row in rows)
+    titles = {
+        "setting" if of_sweep else "algorithm": "",
         "seeds": "Number of finished runs.",
-        **{column.title: column.text for column in _columns(rows, metric).values()},
-        "clients worse than fedavg": f"Clients whose {metric.name} is {metric.worse} than with FedAvg and the same "
-        "seed; 0 is best.",
+        **{column.title: column.text for column in columns.values()},
     }
+    if with_fedavg:
+        titles["clients worse than fedavg"] = (
+            f"Clients whose {metric.name} is {metric.worse} than with FedAvg and the same seed; 0 is best."
+        )
+    return Table(titles, [(*_cells(row, columns), *([_worse(row)] if with_fedavg else [])) for row in rows])
 
 
-def cells(row: Row, metric: MetricInfo) -> tuple[str, ...]:
-    """Return the texts of a row, under the `titles` of its table."""
+def _cells(row: Row, columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """Return the texts of a row, but for how many clients are worse than with FedAvg."""
     seeds = f"{len(row.seeds) - len(row.failed)}" + (f", {len(row.failed)} failed" if row.failed else "")
-    numbers = [(row.figures[key], column) for key, column in _columns([row], metric).items()]
-    lower = DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
-    return (
-        row.algorithm,
-        seeds,
-        *(DASH if number is None else column.show(number) for number, column in numbers),
-        lower,
-    )
+    numbers = [(row.figures[key], column) for key, column in columns.items()]
+    return (row.algorithm, seeds, *(DASH if number is None else column.show(number) for number, column in numbers))
+
+
+def _worse(row: Row) -> str:
+    """Return how many clients are worse than with FedAvg, in words."""
+    return DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
 
 
 def difference_text(difference: Difference, metric: MetricInfo) -> str:
