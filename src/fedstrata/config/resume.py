@@ -42,7 +42,10 @@ def begun_experiment(given: Experiment, folder: Path, *, find_data: bool = True)
 
 
 def begun_experiments(wanted: Sequence[Experiment], folder: Path) -> tuple[Experiment, ...]:
-    """Return the experiments as they were begun; those that were not compute as others of their network do."""
+    """Return the experiments of a comparison that goes on.
+
+    A run that has begun keeps its recorded keys. One that has not has the engine of a begun run with the same network.
+    """
     begun = {
         place: begun_experiment(experiment, folder_of(folder, experiment))
         for place, experiment in enumerate(wanted)

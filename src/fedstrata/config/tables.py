@@ -260,8 +260,9 @@ class ServerTable(Table):
             and "multi_krum"; of the buckets, where `bucket_size` is above 1. It is rounded down: 0.2 of four clients
             are none.
         clip_norm: The largest L2 norm of an update in "norm_clip", or of its difference from the centre in
-            "centered_clip". By default it is a quantile of those of the cluster.
-        clip_quantile: This quantile.
+            "centered_clip". By default it is `clip_quantile` of those of the cluster.
+        clip_quantile: The quantile of the cluster's norms (or differences from the centre) to which updates are clipped
+            where there is no `clip_norm`.
         bucket_size: How many members of a cluster are averaged at random before a robust rule makes its new model. With
             more, a rule loses less where honest clients differ, and holds against fewer Byzantine ones.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),

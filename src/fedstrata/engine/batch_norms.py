@@ -8,7 +8,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 """The layers of torch that normalise over a batch."""
 
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-"""Those that have a running variance too, and normalise over each sample."""
+"""The layers of torch that normalise over each sample, and may have a running variance too."""
 
 
 def is_norm(layer: nn.Module) -> bool:

@@ -23,7 +23,7 @@ _BATCHES_AT_ONCE = 4
 """Batches that are normalised together, if they have no more numbers than `_NUMBERS_AT_ONCE`."""
 
 _SMALL_BATCHES_AT_ONCE = 16
-"""The same for batches so small that this many have no more numbers than `_NUMBERS_IN_CACHE`."""
+"""Batches that are normalised together, if so many have no more numbers than `_NUMBERS_IN_CACHE`."""
 
 _NUMBERS_IN_CACHE = 2**18
 """Numbers that stay in a processor's cache until they are read: 1 MB of float32."""

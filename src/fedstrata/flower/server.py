@@ -54,10 +54,13 @@ _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
 
 _NOISE_SEED_FILE = "noise_seed"
-"""The file with the seed of the server's noise, likewise. It never leaves the server."""
+"""The file with the seed of the server's noise, in the folder of the network. It never leaves the server."""
 
 _WAITING = "another server application still works in this run folder; waiting until it has ended"
-"""One whose SuperLink was killed lives on while it tries to reach it, and is ended at last when there is a new one."""
+"""What a server application logs while another one has the run folder.
+
+An application whose SuperLink was killed lives on while it tries to reach it. It ends when a new SuperLink is there.
+"""
 
 
 def serve(grid: Grid, config: Mapping[str, Any]) -> Run:

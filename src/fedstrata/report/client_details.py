@@ -58,7 +58,7 @@ _VERDICTS_WITHOUT_NOISE = {
     "worse": "No, worse than with {reference}: {value}.",
     "unclear": "With {reference} it would have the same, {value}.",
 }
-"""The same where nobody knows how much of a difference is chance."""
+"""Whether a client is better off than with a reference, where nobody knows how much of a difference is chance."""
 
 MOST_CLOSE = 3
 """Clients that are named as the closest ones."""

@@ -29,7 +29,7 @@ _SUBJECT_KEYS = ("client", "clients", "node", "nodes", "from", "to", "into")
 """The keys of events that name clients or nodes."""
 
 _CLIENT_KEYS = ("client", "clients")
-"""Those of them that name clients."""
+"""The keys of events that name clients."""
 
 _COLUMN_WIDTHS = {"run": 16, "round": 5, "what": 8, "layer": 10}
 """The numbers of characters of the columns that have a fixed width."""

@@ -25,19 +25,19 @@ _NUMBERS_SHARE = 0.8
 """The share of the texts of a column that are numbers from which on the others look like mistakes."""
 
 _TEXTS = 1000
-"""The number of texts of a column that are looked at for this."""
+"""The number of texts of a column that are looked at to tell whether it holds numbers."""
 
 _COMPARED_CLIENTS = 50
 """The number of clients whose features are compared."""
 
 _COMPARED_ROWS = 64
-"""The number of samples of each of them."""
+"""The number of samples of each of these clients."""
 
 _FEWEST_CLIENTS = 3
-"""With fewer clients the values of a feature may lie apart by chance."""
+"""Features are compared between at least so many clients: their values may else lie apart by chance."""
 
 _FEWEST_ROWS = 8
-"""So may they with fewer samples of a client."""
+"""Clients are compared that have at least so many samples: the values of fewer may lie apart by chance."""
 
 _MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
 """What programs write in lower or upper case where there is no value."""

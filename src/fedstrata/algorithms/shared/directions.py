@@ -41,10 +41,10 @@ _MIN_SIDE_MEDIAN = 0.05
 """The least median cosine of the larger side at which the other one is compared with it."""
 
 _MIN_SIDE = 3
-"""The larger side has at least so many clients."""
+"""The sides of a cluster are compared if the larger one has at least so many clients."""
 
 _UNITED_MEDIAN = 0.25
-"""A client can only turn round where the median of the means is at least this: where a cluster is of one mind.
+"""Clients that turn round are looked for where the median of the mean cosines is at least this: in a united cluster.
 
 In a cluster of honest clients that want different models the median has mostly fallen below it before they part.
 """
@@ -56,19 +56,19 @@ _TURNED_ROUNDS = 3
 """A client is left out after so many rounds in which it points backwards."""
 
 _PROBATION_ROUNDS = 3
-"""If it is doubted, it comes back after so many rounds in a row in which it points forwards.
+"""A client that is left out and doubted counts again after so many rounds in a row in which it points forwards.
 
-Its mean has begun anew, and when a model has converged, flipped signs point forwards in many a round by chance.
+Its mean cosine has begun anew, and when a model has converged, flipped signs point forwards in many a round by chance.
 """
 
 _AXIS_COLUMNS = 4096
 """The principal axis is that of so many of the columns at most, evenly spread: enough to tell two sides."""
 
 _AXIS_STEPS = 20
-"""The number of power iterations that find it."""
+"""The number of power iterations that find the principal axis."""
 
 _GRAM_CLIENTS = 512
-"""Up to so many clients the iterations are powers of their inner products, which are then the smaller matrix."""
+"""For up to so many clients, the power iterations multiply by the Gram matrix of their updates, which is then small."""
 
 _COPIED = 2**20
 """Clusters whose updates have up to so many numbers are copied, as a call for each row would take longer."""

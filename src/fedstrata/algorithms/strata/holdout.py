@@ -30,8 +30,10 @@ _GAIN_LEVEL = 0.025
 """The level of the t-test of the gains of personal models, where one comparison decides."""
 
 _LARGEST_EXCESS = 3.0
-"""In the choice of a share, how much more or less a member loses than with the group's model counts up to so many times
-the median of what the members of its group do."""
+"""A member's excess loss is clamped to so many times the median absolute excess of its group, before a share is chosen.
+
+The excess loss is that of a personal model beyond that of the group's model.
+"""
 
 OUTLIERS = 1
 """The group of all outliers in a comparison of outliers."""

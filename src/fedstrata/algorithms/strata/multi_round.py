@@ -40,7 +40,7 @@ _LEVEL = 0.15
 """The level of the t-test of the gains of personal models."""
 
 _LATER_LEVEL = 0.05
-"""That of later comparisons of the same clients."""
+"""The level of this t-test in later comparisons of the same clients."""
 
 CLEAR_LEVEL = 0.001
 """The level of this test from which on a comparison of one round is enough, and that of groups which no

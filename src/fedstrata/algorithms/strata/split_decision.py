@@ -9,52 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, sqrt
-
-from scipy.special import stdtr
 
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
+from fedstrata.algorithms.strata.split_gains import counted_gains, gain_p_value, lowers_loss
 from fedstrata.clustering import error_rate_test
 from fedstrata.core import Decision
 from fedstrata.lazy_torch import torch
 
-_LARGEST_LOSS = 3.0
-"""What a member loses by a split counts up to so many times the median of what members of its subgroup gain or lose.
+_MIN_HARM_RATIO = 1.25
+"""A subgroup harms itself if the split gives each of its members at least so many times the loss from before.
 
-A member can claim any loss, and without a bound two of twenty could prevent every split. What a member gains has the
-same bound where personal models are compared: a single large gain would make the t-test find none. Of groups' models it
-has none: to claim much splits nothing, as a test must confirm the split too.
+After the split, the models of a subgroup come from its own updates, and honest updates lower the loss of those who send
+them. Byzantine clients that have gone with the others and turn round together raise their own. What they lose does not
+count: else two of five could prevent that the others leave them.
 """
 
-_SMALL_SIDE = 0.25
-"""Nor can a side of at most this share of the members prevent a split by large losses if nearly all others gain.
+_MIN_HARM_NATS = 0.05
+"""A subgroup harms itself only if each of its members loses at least so much, in nats: many times of hardly any loss is
+still hardly any."""
 
-Byzantine clients that collude are such a side: what they send serves nobody, and themselves least of all.
-"""
-
-_NEARLY_ALL = 0.8
-"""The share of a side whose members gain from which on nearly all of them do."""
-
-_LARGEST_LOSS_OF_SMALL_SIDE = 2.0
-"""What members of such a side lose counts up to so many times the median of what the others gain. A quarter of the
-members then loses two thirds of what the others gain, if these gain alike."""
-
-_LEAST_HARM = 1.25
-"""What the smaller side of a confirmed split loses does not count if each of its members has at least so many times the
-loss after the split, by the models that come from their own updates.
-
-Honest updates lower the loss of those who send them. Byzantine clients that have gone with the others and turn round
-together are such a side: two of five could prevent that the others leave them.
-"""
-
-_LEAST_EXCESS = 0.05
-"""And each of them loses at least so many nats: a few times of hardly any loss is still hardly any."""
-
-_MIN_LARGER_SIDE = 3
-"""So many others at least must have answered."""
-
-_LEVEL_OF_OTHERS = 0.05
-"""The level of the t-test of what the others gain by groups' models, where the losses of some members do not count."""
+_MIN_OTHERS = 3
+"""A subgroup harms itself only beside at least so many others that have answered."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +97,7 @@ def split_decision(
         # The decision tells what the first split would have gained.
         losses = _losses_if_split(comparison, 0, [comparison.losses[:, side] for side in groups.children(0)])
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
-    gains = _gains(comparison, 0, losses, ignored | pruned.doubted)
+    gains = counted_gains(comparison, 0, losses, ignored | pruned.doubted)
     decision = _to_decision(comparison, round, pruned.leaves, gains, p)
     return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision, comparison.clients[pruned.doubted])
 
@@ -148,9 +123,9 @@ def _prune(
     doubted = one.doubted | other.doubted
     if harm_check:
         doubted |= _harmful_side(comparison, node, losses)
-    gains = _gains(comparison, node, losses, ignored | doubted)
+    gains = counted_gains(comparison, node, losses, ignored | doubted)
     counted = ~(ignored | doubted)[groups.inside[node] & answered]
-    if p > comparison.level or (holdout_check and not _lowers_loss(comparison, gains, counted)):
+    if p > comparison.level or (holdout_check and not lowers_loss(comparison, gains, counted)):
         return whole
     return _PrunedTree(losses, one.leaves + other.leaves, max(p, one.p, other.p), doubted)
 
@@ -173,87 +148,11 @@ def _harmful_side(comparison: HoldoutComparison, node: int, losses: torch.Tensor
     small, large = sorted((groups.inside[side] for side in groups.children(node)), key=lambda side: int(side.sum()))
     few = int((small & answered).sum())
     many = int((large & answered).sum())
-    if few >= many or many < _MIN_LARGER_SIDE or int(small.sum()) == int(large.sum()):
+    if few >= many or many < _MIN_OTHERS or int(small.sum()) == int(large.sum()):
         return nobody
     before = comparison.losses[:, node]
-    harmed = (losses >= _LEAST_HARM * before) & (losses - before >= _LEAST_EXCESS)
+    harmed = (losses >= _MIN_HARM_RATIO * before) & (losses - before >= _MIN_HARM_NATS)
     return small if bool(harmed[small & answered].all()) else nobody
-
-
-def _gains(comparison: HoldoutComparison, node: int, losses: torch.Tensor, ignored: torch.Tensor) -> torch.Tensor:
-    """What the members of a group who have answered gain if it is split, (m',), as far as it counts.
-
-    Args:
-        comparison: The comparison.
-        node: The group.
-        losses: The loss of each client after the split, (m,).
-        ignored: Whose losses by the split do not count, bool (m,). Of personal models they do.
-    """
-    groups = comparison.groups
-    gains = (comparison.losses[:, node] - losses).double()
-    sides = [groups.inside[subgroup] & comparison.answered for subgroup in groups.children(node)]
-    bounded = gains
-    for side in sides:
-        if bool(side.any()):
-            largest = _LARGEST_LOSS * float(gains[side].abs().quantile(0.5))
-            most = largest if comparison.of_personal_models else None
-            bounded = torch.where(side, gains.clamp(min=-largest, max=most), bounded)
-    if not comparison.of_personal_models and all(bool(side.any()) for side in sides):
-        small, large = sorted(sides, key=lambda side: int(side.sum()))
-        bounded = torch.where(small, bounded.clamp(min=-_largest_loss_of_small_side(gains, small, large)), bounded)
-        bounded = torch.where(ignored, bounded.clamp(min=0.0), bounded)
-    return bounded[groups.inside[node] & comparison.answered]
-
-
-def _largest_loss_of_small_side(gains: torch.Tensor, small: torch.Tensor, large: torch.Tensor) -> float:
-    """What a member of the smaller side of a split may lose at most, as far as it counts.
-
-    Args:
-        gains: What each client gains by the split, (m,).
-        small: Who is on the smaller side, bool (m,).
-        large: Who is on the larger side, bool (m,).
-    """
-    is_small = int(small.sum()) <= _SMALL_SIDE * int((small | large).sum())
-    if not is_small or float((gains[large] > 0).double().mean()) < _NEARLY_ALL:
-        return inf
-    return _LARGEST_LOSS_OF_SMALL_SIDE * float(gains[large].quantile(0.5))
-
-
-def _lowers_loss(comparison: HoldoutComparison, gains: torch.Tensor, counted: torch.Tensor) -> bool:
-    """Whether a split lowers the loss of those who have answered.
-
-    Personal models make up for groups that differ little, and then gains are chance. But each model of a group has
-    fewer clients to learn from in all later rounds.
-
-    Args:
-        comparison: The comparison.
-        gains: What each client gains, (m',).
-        counted: Whose losses count, bool (m',). Where some do not, the others must gain beyond chance.
-    """
-    if comparison.of_personal_models:
-        return _gain_p_value(gains) <= comparison.gain_level
-    if not bool(counted.all()) and _gain_p_value(_of_equal_influence(gains[counted])) > _LEVEL_OF_OTHERS:
-        return False
-    return float(gains.sum()) > 0
-
-
-def _of_equal_influence(gains: torch.Tensor) -> torch.Tensor:
-    """Gains of which none counts for more than the median one, up or down, (m,).
-
-    The t-test of the others would else find nothing as soon as one of them claims a large loss or gain.
-    """
-    if not len(gains):
-        return gains
-    largest = float(gains.abs().quantile(0.5))
-    return gains.clamp(min=-largest, max=largest)
-
-
-def _gain_p_value(gains: torch.Tensor) -> float:
-    """The p-value of the one-sided t-test of no gain, by the gain of each client, (m,); 1 for a single client."""
-    if len(gains) < 2:
-        return 1.0
-    t = gains.mean() / (gains.std() / sqrt(len(gains)))
-    return float(stdtr(len(gains) - 1, -float(t.nan_to_num(0.0, torch.inf, -torch.inf))))
 
 
 def _losses_if_split(comparison: HoldoutComparison, node: int, inside: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -308,5 +207,5 @@ def _to_decision(
         values |= {"p_holdout": p, "level_holdout": comparison.level}
     values |= {"gain": float(gains.mean()), "groups": float(len(leaves))}
     if comparison.of_personal_models:
-        values |= {"p_gain": _gain_p_value(gains), "level_gain": comparison.gain_level}
+        values |= {"p_gain": gain_p_value(gains), "level_gain": comparison.gain_level}
     return replace(test, kind=kind if len(leaves) > 1 else f"{kind}_without_gain", values=values)

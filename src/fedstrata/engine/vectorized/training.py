@@ -31,8 +31,9 @@ from fedstrata.randomness import generator, random_words
 
 _MAX_TRAINERS = 16
 """Kinds of tasks whose memory and recordings are kept."""
+
 _MAX_TRAINERS_WITHOUT_MEMORY = 4
-"""The same where more kinds would take more memory than is worked on at a time."""
+"""Kinds of tasks that are kept where more would take more memory than is worked on at a time."""
 
 
 @dataclass(frozen=True, eq=False)
