@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.shared.ditto_task import ditto_task
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.core import (
     CLIENT,
@@ -54,22 +55,10 @@ class Ditto:
         return initial_state(problem)
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the global model, then its own: v <- v - eta (grad F_i(v) + lambda (v - w^t))."""
+        """Everyone trains the global model, then its own."""
         plan = fedavg_plan(problem, state, cohort)
-        layout = problem.layout
         shared = plan.tasks[TRAIN]
-        training = shared.training
-        if not isinstance(self.epochs, str):
-            training = training.with_epochs(self.epochs)
-        # The same random stream: without the pull the personal model sees the very batches of training alone.
-        personal = replace(
-            shared,
-            training=training,
-            load_local=layout.everything,
-            save_local=layout.everything,
-            upload=layout.nothing,
-            prox_weight=self.lam,
-        )
+        personal = ditto_task(problem, plan.round, shared.candidates, self.lam, self.epochs)
         return replace(plan, tasks={TRAIN: shared, "personal": personal})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:

@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.shared.ditto_task import ditto_task
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.core import (
     CLIENT,
     SHARED,
-    TRAIN,
     Algorithm,
     Diagnostics,
     Evaluation,
-    LocalTask,
     Plan,
     Problem,
     ProposedSplit,
@@ -67,7 +66,7 @@ class DittoBeside:
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm, with the second training of each client and the evaluation of its result."""
-        return WithDitto(algorithm, self.lam, None if isinstance(self.epochs, str) else self.epochs)
+        return WithDitto(algorithm, self.lam, self.epochs)
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """Nothing is left to do when the rounds are over."""
@@ -82,14 +81,14 @@ class WithDitto:
     Attributes:
         algorithm: The algorithm.
         lam: The weight of the pull towards the cluster's model.
-        epochs: The local epochs of the personal model; None is as many as the cluster's model gets.
+        epochs: The local epochs of the personal model; "auto" is as many as the cluster's model gets.
     """
 
     source: ClassVar[str] = "Li et al., ICML 2021"
 
     algorithm: Algorithm[Any]
     lam: float
-    epochs: int | None
+    epochs: int | Auto
 
     def init(self, problem: Problem) -> State:
         """The state of the algorithm."""
@@ -97,24 +96,12 @@ class WithDitto:
         return state
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone also trains its own model: v <- v - eta (grad F_i(v) + lambda (v - w))."""
+        """Everyone also trains its own model."""
         plan = self.algorithm.plan(problem, state, cohort)
-        layout = problem.layout
         uses = self.algorithm.evaluations(problem, state, plan.cohort)[CLIENT].candidates
         # A client that waits for a cluster has several models, and none of them is the one to be pulled to.
         waits = (uses >= 0).sum(dim=1, keepdim=True) > 1
-        training = problem.training_of(plan.round)
-        personal = LocalTask(
-            candidates=torch.where(waits, -1, uses),
-            training=training if self.epochs is None else training.with_epochs(self.epochs),
-            trainable=layout.everything,
-            upload=layout.nothing,
-            load_local=layout.everything,
-            save_local=layout.everything,
-            prox_weight=self.lam,
-            # The same random stream: without the pull the personal model sees the very batches of training alone.
-            stream=TRAIN,
-        )
+        personal = ditto_task(problem, plan.round, torch.where(waits, -1, uses), self.lam, self.epochs)
         return replace(plan, tasks={**plan.tasks, PERSONAL: personal})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
