@@ -352,7 +352,7 @@ def test_models_are_compared_only_by_clients_of_whom_it_is_declared(case: Case) 
         for turn in case.scarce + case.eventful
         for task in turn.plan.tasks.values()
     )
-    assert not compares or declared(case, len(case.eventful)).comparisons is not None
+    assert not compares or declared(case, len(case.eventful)).compares_group_models
 
 
 def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> None:

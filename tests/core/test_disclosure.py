@@ -35,9 +35,10 @@ def test_a_class_does_not_inherit_what_another_one_declares() -> None:
     [
         ({"server_needs": "update"}, "server_needs = 'update': expected one of 'nothing', 'sums', 'updates', 'data'"),
         ({"server_needs": "updates", "given_clusters": True}, "given_clusters: expected server_needs = 'sums'"),
-        ({"server_needs": "sums", "comparisons": 2}, "comparisons: expected server_needs = 'updates'"),
+        ({"server_needs": "sums", "further_sums": 2}, "further_sums: expected server_needs = 'updates'"),
+        ({"server_needs": "sums", "compares_group_models": True}, "further_sums: expected server_needs = 'updates'"),
         ({"server_needs": "updates", "further_uploads": -1}, "further_uploads = -1, .* expected at least 0"),
-        ({"server_needs": "updates", "comparisons": -2}, "comparisons = -2: expected at least 0"),
+        ({"server_needs": "updates", "further_sums": -2}, "further_sums = -2: expected at least 0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(declared: dict[str, Any], message: str) -> None:

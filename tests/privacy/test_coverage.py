@@ -21,7 +21,7 @@ def covered(declared: Disclosure, kind: str, plan: Plan | None = None) -> Covera
 
 
 def test_comparisons_are_sums_and_further_updates_are_uploads() -> None:
-    declared = Disclosure(server_needs="updates", comparisons=2, further_uploads=7)
+    declared = Disclosure(server_needs="updates", further_sums=2, further_uploads=7)
     assert covered(declared, "central").further_queries == 2
     assert covered(declared, "local").further_queries == 7
 

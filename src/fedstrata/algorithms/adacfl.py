@@ -168,7 +168,7 @@ class AdaCFL:
         weights = state.models[0, columns] + result.updates.values[:, columns]
         groups = self.cluster(result.updates.clients, weights, state.client_stats)
         moved, diagnostics = split_once(problem, state, report, labels, groups)
-        snapshot = self._snapshot(problem, state, moved, columns, weights, result)
+        snapshot = self._snapshot(problem, state, moved, weights, result)
         return replace(moved, snapshot=snapshot), diagnostics
 
     def assign(self, problem: Problem, state: AdaCFLState, report: Report) -> torch.Tensor:
@@ -240,7 +240,6 @@ class AdaCFL:
         problem: Problem,
         before: State,
         after: State,
-        columns: torch.Tensor,
         weights: torch.Tensor,
         result: Result,
     ) -> Snapshot:

@@ -28,14 +28,12 @@ from fedstrata.algorithms.shared.keys import (
 )
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
-    StabilityThresholds,
     UpdateWindow,
     add_updates_if_kept,
     empty_window,
     stability_threshold,
-    stability_trigger,
 )
-from fedstrata.algorithms.shared.proposed_split import ALWAYS, proposed_splits
+from fedstrata.algorithms.shared.proposed_split import NEVER_REACHED, proposed_splits
 from fedstrata.algorithms.shared.recursive_bipartition import (
     EPS1_SHARE,
     EPS2_SHARE,
@@ -51,6 +49,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     one_cluster,
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
+from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_trigger
 from fedstrata.clustering import cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -217,5 +216,5 @@ class CFL:
 
     def proposed_split(self, problem: Problem, state: CFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""
-        at_once = replace(self, eps1=ALWAYS, eps2=0.0, gamma=0.0)
+        at_once = replace(self, eps1=NEVER_REACHED, eps2=0.0, gamma=0.0)
         return proposed_splits(problem, state, report, partial(at_once._examine, problem, state, None))

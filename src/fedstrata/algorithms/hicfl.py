@@ -29,15 +29,12 @@ from fedstrata.algorithms.shared.keys import (
 )
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
-    StabilityThresholds,
     UpdateWindow,
     add_updates,
-    compared_stability,
     empty_window,
     stability_threshold,
-    stability_trigger,
 )
-from fedstrata.algorithms.shared.proposed_split import ALWAYS, proposed_splits
+from fedstrata.algorithms.shared.proposed_split import NEVER_REACHED, proposed_splits
 from fedstrata.algorithms.shared.recursive_bipartition import (
     MAY_SPLIT,
     BipartitionState,
@@ -47,6 +44,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     one_cluster,
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
+from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_of_cluster, stability_trigger
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
@@ -234,7 +232,7 @@ class HiCFL:
         # Before the first split, a layer that is not stable yet may still turn out to have two sides.
         values = stability.values[stability.full_window]
         thresholds = self._thresholds(problem, moved.round, bool(moved.ending_round))
-        stable = len(values) > 0 and bool((compared_stability(values, thresholds.members) < thresholds.epsilon).all())
+        stable = len(values) > 0 and bool((stability_of_cluster(values, thresholds.members) < thresholds.epsilon).all())
         begun = moved.rounds_without_split > 0 or moved.tree[0].split is not None or stable
         split = any(event["kind"] == "split" for event in diagnostics.events)
         return moved.rounds_without_split + 1 if begun and not split else 0
@@ -317,7 +315,7 @@ class HiCFL:
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""
         _, stability = add_updates(problem, state, state.window, report, self._xi(), self.signed)
-        at_once = replace(self, variant="paper", epsilon=ALWAYS, rho=1.0, eps2=0.0, min_t_statistic=0.0)
+        at_once = replace(self, variant="paper", epsilon=NEVER_REACHED, rho=1.0, eps2=0.0, min_t_statistic=0.0)
         before_ending = replace(state, ending_round=0)
         examine = partial(at_once._examine, problem, before_ending, stability)
         return proposed_splits(problem, before_ending, report, examine, stability.full_window)

@@ -32,14 +32,12 @@ from fedstrata.algorithms.shared.keys import (
 from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
-    StabilityThresholds,
     UpdateWindow,
     add_updates_if_kept,
     empty_window,
     stability_threshold,
-    stability_trigger,
 )
-from fedstrata.algorithms.shared.proposed_split import ALWAYS, proposed_splits
+from fedstrata.algorithms.shared.proposed_split import NEVER_REACHED, proposed_splits
 from fedstrata.algorithms.shared.recursive_bipartition import (
     EPS1_SHARE,
     EPS2_SHARE,
@@ -56,6 +54,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     one_cluster,
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
+from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_trigger
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.similarity import STILL
@@ -383,7 +382,7 @@ class LayerCFL:
         """How each cluster would be split by the compared layers, once they are known, without a threshold."""
         if state.accumulated is not None:
             state = replace(state, accumulated=self._accumulate(problem, state, state.accumulated, report))
-        at_once = replace(self, eps1=ALWAYS, eps2=0.0, gamma=0.0, norm_scope="full")
+        at_once = replace(self, eps1=NEVER_REACHED, eps2=0.0, gamma=0.0, norm_scope="full")
         examine = partial(at_once._examine, problem, state, report, None)
         return proposed_splits(problem, state, report, examine)
 

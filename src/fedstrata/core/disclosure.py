@@ -26,8 +26,9 @@ class Disclosure:
             in one place, which only a simulation has.
         given_clusters: Whether several clusters are given before round 1. A client that has none, such as one that
             comes later, takes the one with the lowest loss on its data.
-        comparisons: With central noise, the number of further sums, of the models of proposed groups, that a client
-            adds to in the run, at most. None if clients never compare such models.
+        compares_group_models: Whether clients compare models of proposed groups, as for a split.
+        further_sums: With central noise, the number of sums, at most, that the updates of a client enter in the run
+            beside those of the clusters, such as those of such models.
         further_uploads: With local noise (``Problem.local_noise``), the number of updates, at most, that a client sends
             in the run beside those of the tasks of the first plan, which it sends in every round. It is not read where
             `no_local_noise` says why there is none.
@@ -40,7 +41,8 @@ class Disclosure:
 
     server_needs: ServerNeeds
     given_clusters: bool = False
-    comparisons: int | None = None
+    compares_group_models: bool = False
+    further_sums: int = 0
     further_uploads: int = 0
     no_central_noise: str = ""
     no_local_noise: str = ""
@@ -55,14 +57,16 @@ class Disclosure:
         if self.server_needs not in get_args(ServerNeeds):
             expected = ", ".join(map(repr, get_args(ServerNeeds)))
             raise ContractError(f"server_needs = {self.server_needs!r}: expected one of {expected}")
-        if min(self.further_uploads, self.comparisons or 0) < 0:
+        if min(self.further_uploads, self.further_sums) < 0:
             raise ContractError(
-                f"further_uploads = {self.further_uploads}, comparisons = {self.comparisons}: expected at least 0"
+                f"further_uploads = {self.further_uploads}, further_sums = {self.further_sums}: expected at least 0"
             )
         if self.given_clusters and self.server_needs != "sums":
             raise ContractError(f"given_clusters: expected server_needs = 'sums', found {self.server_needs!r}")
-        if self.comparisons is not None and self.server_needs != "updates":
-            raise ContractError(f"comparisons: expected server_needs = 'updates', found {self.server_needs!r}")
+        if (self.compares_group_models or self.further_sums) and self.server_needs != "updates":
+            raise ContractError(
+                f"compares_group_models, further_sums: expected server_needs = 'updates', found {self.server_needs!r}"
+            )
 
 
 @runtime_checkable

@@ -77,11 +77,11 @@ def _central(disclosure: Disclosure) -> Coverage:
     if disclosure.server_needs == "sums":
         return Coverage(0, (_MODELS,), outside, decisions=True)
     outside = ("which client is in which cluster, and when clusters split", *outside)
-    if not disclosure.comparisons:
+    if not disclosure.further_sums:
         return Coverage(0, (_MODELS,), outside, decisions=False)
     covered = (_MODELS, "the models of groups that members compare")
     outside = ("which clients are compared in a test", *outside)
-    return Coverage(disclosure.comparisons, covered, outside, decisions=False)
+    return Coverage(disclosure.further_sums, covered, outside, decisions=False)
 
 
 def _local(disclosure: Disclosure, plan: Plan, rounds: int) -> Coverage:

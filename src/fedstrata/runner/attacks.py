@@ -110,7 +110,7 @@ def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
         return ()
     # Personal stages come after the rounds, and nobody lies there.
     disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
-    if disclosure is None or disclosure.comparisons is not None:
+    if disclosure is None or disclosure.compares_group_models:
         return ()
     return (
         f"attack.losses = {table.losses!r} changes nothing with algorithm.name = {experiment.algorithm.name!r}, "

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.algorithms.shared.groups import Groups, groups_of
+from fedstrata.algorithms.shared.groups import GroupIndex, groups_of
 
 NAN = float("nan")
 
@@ -24,7 +24,7 @@ def test_there_may_be_no_group(labels: list[int]) -> None:
 
 
 def test_the_median_is_the_lower_one_of_two_and_of_those_that_count() -> None:
-    groups = Groups(np.array([0, 1, 0, 1, 0, 0, 2]), 3)
+    groups = GroupIndex(np.array([0, 1, 0, 1, 0, 0, 2]), 3)
     values = np.array([4.0, 9.0, 1.0, 8.0, 3.0, 2.0, NAN], np.float32)
     assert groups.medians(values)[:2].tolist() == [2.0, 8.0] and np.isnan(groups.medians(values)[2])
     counted = np.array([True, False, False, True, True, False, True])
@@ -43,7 +43,7 @@ def test_a_median_is_that_of_the_group_by_itself(clients: list[tuple[int, int]])
 
 def test_whoever_is_half_of_a_group_is_dropped() -> None:
     """Two of four, and one of three."""
-    groups = Groups(np.array([0, 0, 0, 0, 1, 1, 1]), 2)
+    groups = GroupIndex(np.array([0, 0, 0, 0, 1, 1, 1]), 2)
     found = groups.without_halves(np.array([True, True, False, False, True, False, False]))
     assert found.tolist() == [False] * 4 + [True, False, False]
     assert groups.counts(found).tolist() == [0, 1]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
-from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
+from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
@@ -171,7 +171,7 @@ class _UpdatesOfClusters:
         norms: The norm of each client's update, (m,).
     """
 
-    clusters: Groups
+    clusters: GroupIndex
     values: torch.Tensor
     rows: Ints
     norms: Floats
@@ -310,7 +310,7 @@ def _by_average(
         left_out = left_out | reversed_
 
 
-def _readmitting(known: _ClientDirections, forwards: Bools, clusters: Groups) -> _ClientDirections:
+def _readmitting(known: _ClientDirections, forwards: Bools, clusters: GroupIndex) -> _ClientDirections:
     """What is known when those clients count again that point forwards, and have done so long enough.
 
     Args:

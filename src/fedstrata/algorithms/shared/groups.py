@@ -19,7 +19,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupIndex:
     """Which of g groups each of m clients is in.
 
     Attributes:
@@ -65,7 +65,7 @@ class Groups:
         return who & few[self.of]
 
 
-def groups_of(labels: Ints, least: int) -> tuple[Ints, Groups]:
+def groups_of(labels: Ints, least: int) -> tuple[Ints, GroupIndex]:
     """The groups of clients that have the same label.
 
     Args:
@@ -78,4 +78,4 @@ def groups_of(labels: Ints, least: int) -> tuple[Ints, Groups]:
     counts = np.bincount(labels[labels >= 0])
     enough = counts >= max(least, 1)
     places = np.flatnonzero((labels >= 0) & np.append(enough, False)[labels])
-    return places, Groups((enough.cumsum() - 1)[labels[places]], int(np.count_nonzero(enough)))
+    return places, GroupIndex((enough.cumsum() - 1)[labels[places]], int(np.count_nonzero(enough)))

@@ -24,7 +24,7 @@ from math import log
 import numpy as np
 
 from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
-from fedstrata.algorithms.shared.groups import Bools, Floats, Groups, Ints, groups_of
+from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores, row_norms
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
@@ -179,7 +179,7 @@ def with_norms(
     return _with_logs(known, groups, clients[rows], logs)
 
 
-def _with_logs(known: NormHistory, groups: Groups, ids: Ints, logs: Floats) -> NormHistory:
+def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
     """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
     before = _ClientNorms(**of_clients(known, ids))
     jumped = _jumped(before, logs)
@@ -194,7 +194,7 @@ def _with_logs(known: NormHistory, groups: Groups, ids: Ints, logs: Floats) -> N
     return with_rows(known, ids, after)
 
 
-def _compared_with(known: NormHistory, groups: Groups, norms: Floats, sizes: Ints) -> Floats:
+def _compared_with(known: NormHistory, groups: GroupIndex, norms: Floats, sizes: Ints) -> Floats:
     """What the norm of each client is compared with, (m,): the median of its cluster, times what its size excuses."""
     medians = np.maximum(groups.medians(norms), _LEAST_SHARE * known.largest_median)
     samples = sizes.astype(np.float32)
@@ -209,7 +209,7 @@ def _ratios(norms: Floats, others: Floats) -> Floats:
         return norms / others
 
 
-def _too_long(before: _ClientNorms, groups: Groups, logs: Floats) -> Bools:
+def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
     """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
     means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
     found: Bools = means > log(_LARGEST_RATIO)

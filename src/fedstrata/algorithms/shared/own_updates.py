@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Floats, Groups
+from fedstrata.algorithms.shared.groups import Floats, GroupIndex
 from fedstrata.core import TRAIN, Layout, Report, Rows
 from fedstrata.lazy_torch import torch
 
@@ -17,7 +17,7 @@ _NORMAL_MAD = 0.6745
 """The median absolute deviation of a normal distribution whose standard deviation is 1."""
 
 
-def modified_z_scores(values: Floats, groups: Groups) -> Floats:
+def modified_z_scores(values: Floats, groups: GroupIndex) -> Floats:
     """How far each value is above the median of its group, in standard deviations, (m,).
 
     The standard deviation is estimated by the median absolute deviation, which a few outliers do not change: Iglewicz

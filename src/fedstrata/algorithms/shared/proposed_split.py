@@ -11,7 +11,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import BipartitionState, 
 from fedstrata.core import Problem, ProposedSplit, Report, State
 from fedstrata.lazy_torch import torch
 
-ALWAYS = 1e30
+NEVER_REACHED = 1e30
 """A threshold that no norm and no stability reaches."""
 
 

@@ -245,8 +245,9 @@ class Strata:
         folds = 2 if self.folds == 2 else 4
         return Disclosure(
             server_needs="updates",
+            compares_group_models=True,
             # With central noise no comparison takes several rounds. A test of the last round is followed by none.
-            comparisons=split_half_rounds(rounds - 1),
+            further_sums=split_half_rounds(rounds - 1),
             further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
             no_central_noise=no_noise,
             no_local_noise=no_noise,

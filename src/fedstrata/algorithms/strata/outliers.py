@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.fold_similarity import compared_views
-from fedstrata.algorithms.shared.groups import Groups
+from fedstrata.algorithms.shared.groups import GroupIndex
 from fedstrata.algorithms.shared.own_updates import modified_z_scores
 from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
@@ -130,7 +130,7 @@ def outlier_scores(values: torch.Tensor, layers: Mapping[str, torch.Tensor]) -> 
         values: The updates, (m, p).
         layers: The columns of each view.
     """
-    everyone = Groups(np.zeros(len(values), np.int64), 1)
+    everyone = GroupIndex(np.zeros(len(values), np.int64), 1)
     scores = list[torch.Tensor]()
     for columns in layers.values():
         rows = values[:, columns].double()
