@@ -17,12 +17,11 @@ from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.norms import no_norms
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, split_half_rounds, usable_sizes
-from fedstrata.algorithms.strata.conclusions import conclude
+from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
 from fedstrata.algorithms.strata.multi_round import multi_round_events
 from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
 from fedstrata.algorithms.strata.outliers import add_outlier_training, outlier_training_rounds
-from fedstrata.algorithms.strata.proposals import start_comparisons
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
     open_clusters,
@@ -39,6 +38,7 @@ from fedstrata.algorithms.strata.split_tests import (
     matrices_of,
     run_tests,
 )
+from fedstrata.algorithms.strata.start_comparisons import start_comparisons
 from fedstrata.algorithms.strata.state import (
     ClusterState,
     StabilityMonitor,
@@ -159,54 +159,52 @@ class Strata:
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude hold-out comparisons, test the clusters that are due, split clusters, and average the updates."""
+        # Who has come, left, changed its data or chosen another cluster, and whose updates count.
         before = with_membership_changes(state)
         labels = self.assign(problem, before, report)
         reassigned = reassigned_clients(before, labels)
         checked = self._check_updates(problem, before, report, labels, reassigned)
-        participants = clusters_to_test(
-            problem, checked.state, self.alpha, self.folds, selected_clients(checked.report)
-        )
 
         # 1. Conclude hold-out comparisons of one and of several rounds.
-        concluded = conclude(problem, checked.state, checked.report, alpha=self.alpha, holdout_check=self.holdout_check)
+        concluded = conclude_comparisons(
+            problem, checked.state, checked.report, alpha=self.alpha, holdout_check=self.holdout_check
+        )
 
-        # 2. Test the clusters that are due and that are not split already.
+        # 2. Test the clusters that are due and that are not split already. `plan` has asked the same participants.
+        cohort = selected_clients(checked.report)
+        participants = clusters_to_test(problem, checked.state, self.alpha, self.folds, cohort)
         due = [each for each in participants if each.cluster not in concluded.splits]
-        tested, tests = run_tests(problem, concluded.state, checked.report, due, labels, self.alpha)
+        after_tests, tests = run_tests(problem, concluded.state, checked.report, due, labels, self.alpha)
 
         # 3. Compare models of the groups where a test confirmed some, or search for outliers.
-        compared, at_once = start_comparisons(
+        personal_models = self.holdout_models == "personal"
+        started, at_once = start_comparisons(
             problem,
-            tested,
+            after_tests,
             tests,
             alpha=self.alpha,
             holdout_check=self.holdout_check,
-            personal_models=self.holdout_models == "personal",
+            personal_models=personal_models,
         )
+        started = replace(started, sizes=usable_sizes(started.sizes, checked.report, participants))
 
         # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
-        compared = replace(compared, sizes=usable_sizes(compared.sizes, checked.report, participants))
-        parted = split_clusters(compared, labels, {**concluded.splits, **at_once}, self.reassignment_rounds)
+        split = split_clusters(started, labels, {**concluded.splits, **at_once}, self.reassignment_rounds)
         decisions = {
             **decisions_without_test(checked.state, participants, self.folds),
-            **{cluster: split.decision for cluster, split in concluded.decided.items()},
-            **decisions_of(tested, tests),
+            **{cluster: decided.decision for cluster, decided in concluded.decided.items()},
+            **decisions_of(after_tests, tests),
         }
-        after, diagnostics = aggregate(problem, compared, checked.counted, parted.labels, parted.parents, decisions)
+        after, diagnostics = aggregate(problem, started, checked.counted, split.labels, split.parents, decisions)
+        after = after_splits(state, after, split, checked.report)
         monitor, stability = monitor_round(problem, state, checked.report)
-        after = after_splits(state, after, parted, checked.report)
-        events = (
-            *checked.events,
-            *parted.events,
-            *multi_round_events(
-                state.multi_rounds, concluded.state.multi_rounds, concluded.by_multi_round, state.nodes
-            ),
-            *reassignment_events(before, labels, reassigned),
-            *diagnostics.events,
+        several_rounds = multi_round_events(
+            state.multi_rounds, concluded.state.multi_rounds, concluded.by_multi_round, state.nodes
         )
-        metrics = (*diagnostics.metrics, *stability)
-        matrices = matrices_of(problem.layout, tested, tests)
-        return replace(after, monitor=monitor), Diagnostics(events, metrics, matrices)
+        moved = reassignment_events(before, labels, reassigned)
+        events = (*checked.events, *split.events, *several_rounds, *moved, *diagnostics.events)
+        matrices = matrices_of(problem.layout, after_tests, tests)
+        return replace(after, monitor=monitor), Diagnostics(events, (*diagnostics.metrics, *stability), matrices)
 
     def _check_updates(
         self, problem: Problem, state: StrataState, report: Report, labels: torch.Tensor, reassigned: torch.Tensor

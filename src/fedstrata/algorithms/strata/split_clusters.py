@@ -78,20 +78,20 @@ def split_clusters(
     return SplitClusters(after, torch.tensor(parents), clusters, torch.cat(doubted).sort().values)
 
 
-def after_splits(before: StrataState, after: StrataState, parted: SplitClusters, report: Report) -> StrataState:
+def after_splits(before: StrataState, after: StrataState, split: SplitClusters, report: Report) -> StrataState:
     """The state after a round with what is remembered of its clusters, of pending clients and of those in doubt.
 
     Args:
         before: The state before the round.
         after: The state with the models after the round.
-        parted: The clusters after the splits of the round.
+        split: The clusters after the splits of the round.
         report: The report of the round.
     """
     directions = after.directions
     return replace(
         after,
-        directions=None if directions is None else directions.doubting(parted.doubted),
-        clusters=with_answer_counts(parted.clusters, after.labels, report),
+        directions=None if directions is None else directions.doubting(split.doubted),
+        clusters=with_answer_counts(split.clusters, after.labels, report),
         pending_after_split=pending_after_split(before, after),
     )
 

@@ -1,4 +1,4 @@
-"""What comes of the hold-out comparisons and searches for outliers that are running, after a round."""
+"""The hold-out comparisons and searches for outliers that are running: what a round's answers make of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedstrata.core import TRAIN, Problem, Report
 
 
 @dataclass(frozen=True)
-class Conclusions:
+class ConcludedComparisons:
     """What was concluded in a round.
 
     Attributes:
@@ -44,7 +44,9 @@ class Conclusions:
         return {cluster: split for cluster, split in self.decided.items() if split.count > 1}
 
 
-def conclude(problem: Problem, state: StrataState, report: Report, *, alpha: float, holdout_check: bool) -> Conclusions:
+def conclude_comparisons(
+    problem: Problem, state: StrataState, report: Report, *, alpha: float, holdout_check: bool
+) -> ConcludedComparisons:
     """Conclude the hold-out comparisons in which enough clients have answered.
 
     Where one shows no clear gain, one over several rounds begins. Where outliers have trained, a comparison of
@@ -60,55 +62,55 @@ def conclude(problem: Problem, state: StrataState, report: Report, *, alpha: flo
     clusters = list[ClusterState]()
     by_multi_round = dict[int, ClusterSplit]()
     by_comparison = dict[int, ClusterSplit]()
-    for cluster, known in enumerate(state.clusters):
-        known, split = _conclude_multi_round(problem, state, known, report, holdout_check=holdout_check)
+    for cluster, memory in enumerate(state.clusters):
+        memory, split = _advance_multi_round(problem, state, memory, report, holdout_check=holdout_check)
         if split is not None:
             by_multi_round[cluster] = split
-        known, split = _after_comparison(problem, state, cluster, known, report, holdout_check=holdout_check)
+        memory, split = _advance_comparison(problem, state, cluster, memory, report, holdout_check=holdout_check)
         if split is not None:
             by_comparison[cluster] = split
-        clusters.append(_after_search(problem, state, cluster, known, report, alpha))
-    return Conclusions(replace(state, clusters=tuple(clusters)), by_multi_round, by_comparison)
+        clusters.append(_advance_search(problem, state, cluster, memory, report, alpha))
+    return ConcludedComparisons(replace(state, clusters=tuple(clusters)), by_multi_round, by_comparison)
 
 
-def _conclude_multi_round(
-    problem: Problem, state: StrataState, known: ClusterState, report: Report, *, holdout_check: bool
+def _advance_multi_round(
+    problem: Problem, state: StrataState, memory: ClusterState, report: Report, *, holdout_check: bool
 ) -> tuple[ClusterState, ClusterSplit | None]:
     """Go on with a comparison over several rounds, and split the cluster if enough members have measured."""
-    if known.multi_round is None:
-        return known, None
+    if memory.multi_round is None:
+        return memory, None
     round = state.round + 1
-    multi_round = advance_multi_round(problem, known.multi_round, report)
+    multi_round = advance_multi_round(problem, memory.multi_round, report)
     if multi_round.comparison.complete:
-        return replace(known, multi_round=None), multi_round_decision(multi_round, round, holdout_check=holdout_check)
-    return replace(known, multi_round=None if multi_round.is_given_up(round) else multi_round), None
+        return replace(memory, multi_round=None), multi_round_decision(multi_round, round, holdout_check=holdout_check)
+    return replace(memory, multi_round=None if multi_round.is_given_up(round) else multi_round), None
 
 
-def _after_comparison(
-    problem: Problem, state: StrataState, cluster: int, known: ClusterState, report: Report, *, holdout_check: bool
+def _advance_comparison(
+    problem: Problem, state: StrataState, cluster: int, memory: ClusterState, report: Report, *, holdout_check: bool
 ) -> tuple[ClusterState, ClusterSplit | None]:
-    """What is known of a cluster with the answers of a round, and what its comparison decides if there are enough.
+    """Take the answers of a round into a comparison, and decide if there are enough.
 
     A comparison that separates no outlier decides nothing: the decision of the test before the search stays.
     """
-    if known.comparison is None:
-        return known, None
+    if memory.comparison is None:
+        return memory, None
     round = state.round + 1
-    others = stand_ins(known.comparison, state.labels == cluster, report.results[TRAIN].updates.clients)
-    comparison = with_answers(known.comparison, report, round, others)
+    others = stand_ins(memory.comparison, state.labels == cluster, report.results[TRAIN].updates.clients)
+    comparison = with_answers(memory.comparison, report, round, others)
     if comparison is None or not comparison.complete:
-        return replace(known, comparison=comparison), None
-    split = _decision(state, comparison, holdout_check=holdout_check)
+        return replace(memory, comparison=comparison), None
+    split = _decide(state, comparison, holdout_check=holdout_check)
     is_split = split is not None and split.count > 1
-    known = known.end_comparison(comparison, split=is_split)
-    if not is_split and known.may_begin_multi_round(round) and allows_multi_round(problem, comparison):
-        first = known.last_multi_round == 0
-        known = known.begin_multi_round(start_multi_round(comparison, state.models[cluster], round, first=first))
-    return known, split
+    memory = memory.end_comparison(comparison, split=is_split)
+    if not is_split and memory.may_begin_multi_round(round) and allows_multi_round(problem, comparison):
+        first = memory.last_multi_round == 0
+        memory = memory.begin_multi_round(start_multi_round(comparison, state.models[cluster], round, first=first))
+    return memory, split
 
 
-def _decision(state: StrataState, comparison: HoldoutComparison, *, holdout_check: bool) -> ClusterSplit | None:
-    """What a comparison decides after a round; None where it is of outliers, and separates none."""
+def _decide(state: StrataState, comparison: HoldoutComparison, *, holdout_check: bool) -> ClusterSplit | None:
+    """Decide by a comparison after a round; None where it is of outliers, and separates none."""
     round = state.round + 1
     if comparison.of_outliers:
         return outlier_decision(comparison, round)
@@ -118,15 +120,15 @@ def _decision(state: StrataState, comparison: HoldoutComparison, *, holdout_chec
     )
 
 
-def _after_search(
-    problem: Problem, state: StrataState, cluster: int, known: ClusterState, report: Report, alpha: float
+def _advance_search(
+    problem: Problem, state: StrataState, cluster: int, memory: ClusterState, report: Report, alpha: float
 ) -> ClusterState:
-    """What is known of a cluster whose outliers were to train: a comparison of their models, if some have."""
-    if known.search is None:
-        return known
+    """Go on with a search for outliers: begin a comparison of their models, if some have trained."""
+    if memory.search is None:
+        return memory
     round = state.round + 1
-    level = next_level(alpha, known.tests)
-    comparison = compare_outliers(problem, state.models[cluster], known.search, report, level=level, round=round)
+    level = next_level(alpha, memory.tests)
+    comparison = compare_outliers(problem, state.models[cluster], memory.search, report, level=level, round=round)
     if comparison is not None:
-        return known.begin_comparison(comparison, is_test=True)
-    return replace(known, search=None) if known.search.is_given_up(round) else known
+        return memory.begin_comparison(comparison, is_test=True)
+    return replace(memory, search=None) if memory.search.is_given_up(round) else memory

@@ -43,27 +43,27 @@ def start_comparisons(
     side_tests = state.side_tests
     splits = dict[int, ClusterSplit]()
     for test in tests:
-        known = clusters[test.cluster]
+        memory = clusters[test.cluster]
         confirmed = test.result.confirmed
         if confirmed and not holdout_check:
             splits[test.cluster] = ClusterSplit(test.clients, test.result.proposal.long(), 2, test.decision)
         elif not confirmed and problem.privacy is not None:
             continue  # Models of a few clients would be noise.
         elif confirmed or test.is_single_fold:
-            groups = confirmed_groups(problem.layout, test, known, alpha, side_tests)
+            groups = confirmed_groups(problem.layout, test, memory, alpha, side_tests)
             side_tests = side_tests.index_add(0, test.clients, groups.tested.long())
-            clusters[test.cluster] = _comparing(problem, state, test, groups, personal_models=personal_models)
+            clusters[test.cluster] = _start_comparison(problem, state, test, groups, personal_models=personal_models)
         else:
-            clusters[test.cluster] = _searching(problem, known, test, state.round + 1)
+            clusters[test.cluster] = _start_search(problem, memory, test, state.round + 1)
     return replace(state, clusters=tuple(clusters), side_tests=side_tests), splits
 
 
-def _comparing(
+def _start_comparison(
     problem: Problem, state: StrataState, test: SplitTest, groups: ConfirmedGroups, *, personal_models: bool
 ) -> ClusterState:
-    """What is known of a cluster with a comparison of its groups. The arguments are as in `start_comparisons`."""
-    known = state.clusters[test.cluster]
-    has_stand_ins = needs_stand_ins(known, int((state.labels == test.cluster).sum()))
+    """Begin a comparison of the groups of a cluster. The arguments are as in `start_comparisons`."""
+    memory = state.clusters[test.cluster]
+    has_stand_ins = needs_stand_ins(memory, int((state.labels == test.cluster).sum()))
     comparison = start_comparison(
         problem,
         state.models[test.cluster],
@@ -82,13 +82,13 @@ def _comparing(
     )
     if comparison is not None and allows_multi_round(problem, comparison):
         comparison = replace(comparison, gain_level=CLEAR_LEVEL)
-    return known.begin_comparison(comparison, is_test=test.is_single_fold)
+    return memory.begin_comparison(comparison, is_test=test.is_single_fold)
 
 
-def _searching(problem: Problem, known: ClusterState, test: SplitTest, round: int) -> ClusterState:
-    """What is known of a cluster with a search for outliers, if one may begin after a round and somebody stands out."""
+def _start_search(problem: Problem, memory: ClusterState, test: SplitTest, round: int) -> ClusterState:
+    """Begin a search for outliers, if one may begin after a round and somebody stands out."""
     # An outlier's model is of one client.
-    if problem.min_cluster > 1 or not known.may_search(round):
-        return known
+    if problem.min_cluster > 1 or not memory.may_search(round):
+        return memory
     half = first_half_updates(test.sent, test.clients)
-    return known.begin_search(start_search(problem.layout, half, round))
+    return memory.begin_search(start_search(problem.layout, half, round))
