@@ -423,7 +423,7 @@ def _splits_otherwise(method: str) -> bool:
 def _right_with_cluster_models(setup: RunSetup, folder: Path) -> dict[str, Any]:
     """Which test samples of each client are right with the model of its cluster, after a run with personal models."""
     state = load(folder).state
-    clients = setup.server.members.active(state.round)
+    clients = setup.server.participation.active(state.round)
     labels = state.labels[clients].tolist()
     used = [ModelInUse(client, label, {}) for client, label in zip(clients.tolist(), labels, strict=True)]
     classified = classify_test_samples(setup, state, used)

@@ -69,9 +69,9 @@ def keys(changes: bool) -> dict[str, Any]:
 
 def without_givers(setup: RunSetup, told: bool) -> RunSetup:
     """A run in which givers never take part, and that knows of changes or does not."""
-    members = replace(setup.server.members, joins=dict.fromkeys(GIVERS, ROUNDS + 1))
-    members = members if told else replace(members, handovers={})
-    return replace(setup, server=replace(setup.server, members=members))
+    participation = replace(setup.server.participation, joins=dict.fromkeys(GIVERS, ROUNDS + 1))
+    participation = participation if told else replace(participation, handovers={})
+    return replace(setup, server=replace(setup.server, participation=participation))
 
 
 def right(labels: Sequence[int], truth: Sequence[int], client: int) -> bool:

@@ -79,7 +79,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
                 algorithm,
                 problem,
                 algorithm.init(problem),
-                setup.server.members.sample,
+                setup.server.participation.sample,
                 stop=lambda state: state.round >= experiment.rounds or (state.round > 0 and len(state.models) > 1),
                 observe=partial(played.__setitem__, called),
             )

@@ -36,7 +36,7 @@ from typing import Any
 
 import fedstrata as fs
 from fedstrata.engine.parallel import processes, ray
-from fedstrata.runner.membership import CohortSample, Membership
+from fedstrata.runner.participation import CohortSample, Participation
 from forked import forking
 from run_folder import left
 
@@ -96,7 +96,7 @@ def replaced(name: str, wrapped: Callable[[Function], Function]) -> None:
 
 
 POINTS: Mapping[str, tuple[str, bool, Callable[..., bool]]] = {
-    "before the selection": ("fedstrata.runner.membership:Membership.sample", False, lambda *given: True),
+    "before the selection": ("fedstrata.runner.participation:Participation.sample", False, lambda *given: True),
     "before a client trains": ("fedstrata.engine.loop:Loop._train", False, lambda *given: True),
     "before the answers are checked": ("fedstrata.runner.rounds:validate", False, lambda *given: True),
     "before the decision": ("fedstrata.runner.rounds:decide", False, lambda *given: True),
@@ -144,14 +144,14 @@ def kill_at(point: str, time_of: int) -> None:
 
 def note_rounds(path: Path) -> None:
     """Have this process write down each round that it begins."""
-    sample = Membership.sample
+    sample = Participation.sample
 
-    def noted(members: Membership, round: int) -> CohortSample:
+    def noted(participation: Participation, round: int) -> CohortSample:
         with path.open("a") as file:
             file.write(f"{round}\n")
-        return sample(members, round)
+        return sample(participation, round)
 
-    replaced("fedstrata.runner.membership:Membership.sample", lambda function: noted)
+    replaced("fedstrata.runner.participation:Participation.sample", lambda function: noted)
 
 
 class Life:

@@ -9,7 +9,7 @@ import torch
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
 from fedstrata.errors import ExperimentError
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.personal import PersonalModels, make_personal
 from fedstrata.runner.rounds import PlanReply, answer_plans
 from fedstrata.runner.run_setup import RunSetup

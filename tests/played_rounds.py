@@ -10,7 +10,7 @@ import torch
 from fedstrata.config import load_experiment
 from fedstrata.core import Report, State
 from fedstrata.runner.build import build_run
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
 from test_every_algorithm import EAGER
 

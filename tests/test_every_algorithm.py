@@ -181,7 +181,7 @@ def test_recorded_reports_replay_to_the_same_bits(case: Case) -> None:
     setting = case.busy
     state = setting.server.algorithm.init(setting.server.problem)
     for turn in case.eventful:
-        state, _ = setting.server.members.apply_events(state, state.round + 1)
+        state, _ = setting.server.participation.apply_events(state, state.round + 1)
         plan = setting.server.algorithm.plan(setting.server.problem, state, turn.cohort)
         assert same(state, turn.before) and same(plan, turn.plan)
         state, notes = setting.server.algorithm.update(setting.server.problem, state, turn.report)

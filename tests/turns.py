@@ -10,7 +10,7 @@ import torch
 from fedstrata.config import load_experiment
 from fedstrata.core import Algorithm, Diagnostics, Plan, Report, Rows, State, descends
 from fedstrata.runner.build import build_run
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
 
 CLIENTS = 12
@@ -110,14 +110,14 @@ def play(
     setup: RunSetup, rounds: int, fraction: float = 1.0, dropout: float = 0.0, start: State | None = None
 ) -> list[Turn]:
     """The turns of some rounds, from the beginning or from a state whose devices the setting has."""
-    problem, algorithm, members = setup.server.problem, setup.server.algorithm, setup.server.members
+    problem, algorithm, participation = setup.server.problem, setup.server.algorithm, setup.server.participation
     if start is None:
         setup.clients.store.restore({})
     state, turns = algorithm.init(problem) if start is None else start, list[Turn]()
     for _ in range(rounds):
         round = state.round + 1
-        state, _events = members.apply_events(state, round)
-        cohort, absent = sample_cohort(problem.seed, round, members.active(round), fraction, dropout)
+        state, _events = participation.apply_events(state, round)
+        cohort, absent = sample_cohort(problem.seed, round, participation.active(round), fraction, dropout)
         plan, devices = algorithm.plan(problem, state, cohort), setup.clients.store.tensors()
         report = setup.clients.run(plan.only(~torch.isin(plan.cohort, absent)))
         report = replace(report, cohort=plan.cohort)
@@ -163,7 +163,7 @@ def check(setup: RunSetup, state: State) -> None:
     for client in pending.nonzero().flatten().tolist():
         waits = int(state.waiting[client])
         assert any(descends(tree, leaf.id, waits) for leaf in leaves), f"client {client} waits where no leaf is left"
-    clients = setup.server.members.active(state.round)
+    clients = setup.server.participation.active(state.round)
     evaluations = setup.server.algorithm.evaluations(setup.server.problem, state, clients)
     assert evaluations and all(torch.equal(evaluation.clients, clients) for evaluation in evaluations.values())
     assert all(bool((evaluation.candidates >= 0).any(dim=1).all()) for evaluation in evaluations.values()), (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, State, TensorSpec
-from fedstrata.runner.membership import CohortSample
+from fedstrata.runner.participation import CohortSample
 from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
 
 

@@ -11,7 +11,7 @@ import fedstrata as fs
 from fedstrata.config import load_experiment
 from fedstrata.core import Diagnostics, Score, State
 from fedstrata.runner.build import build_run
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
 
 CLIENTS, SAMPLES = 6, 40

@@ -15,7 +15,7 @@ from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.clustering import ari
 from fedstrata.core import Algorithm, Plan, Report, Result, Rows, State, descends
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.testing import toy_problem
 from recorded import decision_of
 

@@ -35,7 +35,7 @@ from fedstrata.engine import Loop
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
 from fedstrata.runner.build import build_run
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import play, toy_problem

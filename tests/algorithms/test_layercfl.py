@@ -27,7 +27,7 @@ from fedstrata.core import (
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import find_checkpoint, save
 from fedstrata.runner.build import build_run
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any

@@ -11,7 +11,7 @@ from in_process import Federation, federation, without
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, State
-from fedstrata.runner.membership import sample_cohort
+from fedstrata.runner.participation import sample_cohort
 from fedstrata.runner.run_setup import RunSetup
 from personal_stage import METHODS, REFUSED, with_stage
 from personal_stage import play as play_personal

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedstrata.core import Score
 from fedstrata.records import Folder
-from fedstrata.records.changed_labels import MANY_CLIENTS, Membership, completed, shortened
+from fedstrata.records.changed_labels import MANY_CLIENTS, ClusterLabels, completed, shortened
 from fedstrata.records.schema import parse_rounds
 from fedstrata.report.reader import read_rounds
 
@@ -118,16 +118,16 @@ DAMAGED: dict[str, Any] = {
 @pytest.mark.parametrize("rows", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_changes_are_refused(rows: Any) -> None:
     records = split_run()
-    line = {**shortened(records[1], Membership.of(records[0])), "labels_changed": rows}
+    line = {**shortened(records[1], ClusterLabels.of(records[0])), "labels_changed": rows}
     with pytest.raises(ValueError, match="a row in labels_changed that is not a value"):
-        completed(line, Membership.of(records[0]))
+        completed(line, ClusterLabels.of(records[0]))
 
 
 def test_a_client_waits_or_not() -> None:
     records = split_run()
-    line = {**shortened(records[1], Membership.of(records[0])), "pending_changed": [[2, 0, 0]]}
+    line = {**shortened(records[1], ClusterLabels.of(records[0])), "pending_changed": [[2, 0, 0]]}
     with pytest.raises(ValueError, match="a row in pending_changed"):
-        completed(line, Membership.of(records[0]))
+        completed(line, ClusterLabels.of(records[0]))
 
 
 def test_changes_to_a_line_that_is_missing_are_refused(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_changes_to_a_line_that_is_missing_are_refused(tmp_path: Path) -> None:
 
 @given(st.lists(st.lists(st.sampled_from([-1, 0, 1, 7]), min_size=4, max_size=4), min_size=2, max_size=5), st.data())
 def test_whatever_changes_comes_back(blocks: list[list[int]], data: st.DataObject) -> None:
-    before: Membership | None = None
-    known: Membership | None = None
+    before: ClusterLabels | None = None
+    known: ClusterLabels | None = None
     for round, block in enumerate(blocks, start=1):
         spread = data.draw(st.lists(st.integers(0, N - 1), max_size=30, unique=True))
         labels = [block[client * 4 // N] for client in range(N)]
@@ -151,4 +151,4 @@ def test_whatever_changes_comes_back(blocks: list[list[int]], data: st.DataObjec
         record = record_of(round, labels, sorted(spread))
         whole = completed(dict(shortened(record, before)), known)
         assert whole == record
-        before, known = Membership.of(record), Membership.of(whole)
+        before, known = ClusterLabels.of(record), ClusterLabels.of(whole)

@@ -52,7 +52,7 @@ def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
         setup.server.algorithm,
         setup.server.problem,
         setup.server.algorithm.init(setup.server.problem),
-        setup.server.members.sample,
+        setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
         upload=setup.simulate_upload,

@@ -27,7 +27,9 @@ def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> 
         setup,
         load_experiment({**KEYS, "cohort": {"fraction": 0.5, "sampling": "size"}, "server": {"optimizer": "adam"}}),
     )
-    assert other.server.members.weights is not None and other.server.members.weights(1).tolist() == [40.0] * 4
+    assert (
+        other.server.participation.weights is not None and other.server.participation.weights(1).tolist() == [40.0] * 4
+    )
     assert (other.server.problem.server.name, setup.server.problem.server.name) == ("adam", "none")
 
 

@@ -48,7 +48,7 @@ def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
         setup.server.algorithm,
         setup.server.problem,
         setup.server.algorithm.init(setup.server.problem),
-        setup.server.members.sample,
+        setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
     )

@@ -27,7 +27,7 @@ from fedstrata.folder_lock import folder_lock
 from fedstrata.resources import resource_error
 from fedstrata.runner.build import build_run, on_same_clients
 from fedstrata.runner.interrupt import Interrupt, Stopped
-from fedstrata.runner.membership import membership
+from fedstrata.runner.participation import participation_of
 from fedstrata.runner.problem import objective_of, problem_of
 from fedstrata.runner.progress import ComparisonProgress, StatusLine
 from fedstrata.runner.rounds import one_thread
@@ -237,7 +237,7 @@ class _RunQueue:
                 continue
             try:
                 problem = problem_of(experiment, form.shape, form.output_shape)
-                server_setup(experiment, problem, membership(experiment))
+                server_setup(experiment, problem, participation_of(experiment))
             except InputError as error:
                 raise type(error)(f"{experiment.title}: {error}") from None
 

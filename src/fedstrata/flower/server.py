@@ -40,7 +40,7 @@ from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
-from fedstrata.runner.membership import membership, sampling_weights
+from fedstrata.runner.participation import participation_of, sampling_weights
 from fedstrata.runner.problem import objective_of, problem_of, refuse_single_samples
 from fedstrata.runner.progress import Progress, StatusLine
 from fedstrata.runner.result import Run
@@ -186,7 +186,9 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         compression_share=experiment.network.share,
     )
     refuse_single_samples(experiment, config.samples.shape, config.outputs)
-    planned = server_setup(experiment, _problem(experiment, config), membership(experiment), members_known=False)
+    planned = server_setup(
+        experiment, _problem(experiment, config), participation_of(experiment), participants_known=False
+    )
     config = replace(config, sums=planned.sums)
     if planned.client_noise is None:
         return config
@@ -226,13 +228,15 @@ def _run_setup(
         found = [clients.registry.of(client) for client in range(problem.clients)]
         return [0 if each is None else each[1].train for each in found]
 
-    members = replace(membership(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes))
+    participation = replace(
+        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes)
+    )
     noise_seed = None
     if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
-        members = replace(members, seed=secret)
+        participation = replace(participation, seed=secret)
         noise_seed = NoiseSeed(secret, config.run)
-    server = server_setup(experiment, problem, members, noise_seed=noise_seed, members_known=False)
+    server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
         raise ContractError(
             f"algorithm.name = {experiment.algorithm.name!r}: expected a first plan that does not depend on which "
@@ -274,7 +278,7 @@ def _record_clients(out: Path, federation: Federation, clients: FlowerClients) -
 
 def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:
     """Find the round of each client's first cohort: when it came, and not before the experiment lets it join."""
-    planned = membership(experiment).joins
+    planned = participation_of(experiment).joins
     return {client: max(round, planned.get(client, 0)) for client, round in registry.joins().items()}
 
 

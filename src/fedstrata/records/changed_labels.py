@@ -33,7 +33,7 @@ class CheckedIds(list[int]):
     """Ids that were made from checked ones, so that `fedstrata.records.schema` does not check them again."""
 
 
-class Membership(NamedTuple):
+class ClusterLabels(NamedTuple):
     """Who was in which cluster after a round.
 
     Attributes:
@@ -47,12 +47,12 @@ class Membership(NamedTuple):
     pending: Sequence[int]
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Membership:
+    def of(cls, record: Mapping[str, Any]) -> ClusterLabels:
         """Return the membership in a record with whole lists."""
         return cls(record["round"], record[_LABELS], record[_PENDING])
 
 
-def shortened(record: Mapping[str, Any], before: Membership | None) -> Mapping[str, Any]:
+def shortened(record: Mapping[str, Any], before: ClusterLabels | None) -> Mapping[str, Any]:
     """Return a record with changes in place of whole lists, where they are shorter.
 
     Args:
@@ -75,7 +75,7 @@ def shortened(record: Mapping[str, Any], before: Membership | None) -> Mapping[s
     return short
 
 
-def completed(record: dict[str, Any], before: Membership | None) -> dict[str, Any]:
+def completed(record: dict[str, Any], before: ClusterLabels | None) -> dict[str, Any]:
     """Return a record with whole lists.
 
     Args:

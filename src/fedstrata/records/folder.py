@@ -35,7 +35,7 @@ from fedstrata.files import (
     subfolder,
 )
 from fedstrata.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
-from fedstrata.records.changed_labels import Membership, shortened
+from fedstrata.records.changed_labels import ClusterLabels, shortened
 from fedstrata.records.json_text import to_indented_json, to_json
 from fedstrata.records.schema import (
     CLIENT_DATA,
@@ -114,17 +114,17 @@ class RoundLog:
         kept = b"".join(self.lines()[:rounds])
         replace_file(self._path, kept)
         self._hash = hashlib.sha256(kept)
-        self.__dict__.pop("_membership", None)
+        self.__dict__.pop("_last_labels", None)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write the line of a round; it is on the disk afterwards."""
         # Both are read from the file at the first use, so before this line is in it.
         written = self._hash
-        before = self._membership
+        before = self._last_labels
         line = to_json(shortened(record, before)) + "\n"
         append_line(self._path, line)
         written.update(line.encode())
-        self._membership = Membership.of(record)
+        self._last_labels = ClusterLabels.of(record)
 
     @property
     def digest(self) -> str:
@@ -136,10 +136,10 @@ class RoundLog:
         return hashlib.sha256(b"".join(self.lines()))
 
     @cached_property
-    def _membership(self) -> Membership | None:
+    def _last_labels(self) -> ClusterLabels | None:
         """Who is in which cluster in the last line."""
         records = self.records()
-        return Membership.of(records[-1]) if records else None
+        return ClusterLabels.of(records[-1]) if records else None
 
 
 @dataclasses.dataclass(frozen=True)

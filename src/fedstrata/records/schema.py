@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, mode
 
 from fedstrata.files import parse_json
 from fedstrata.limits import Share
-from fedstrata.records.changed_labels import CheckedIds, Membership, completed
+from fedstrata.records.changed_labels import CheckedIds, ClusterLabels, completed
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
@@ -418,7 +418,7 @@ def parse_round(value: Any, before: Round | None) -> tuple[dict[str, Any], Round
         ValueError: When it is no such record; as `parse_record`.
     """
     if isinstance(value, dict):
-        known = None if before is None else Membership(before.round, before.labels, before.pending)
+        known = None if before is None else ClusterLabels(before.round, before.labels, before.pending)
         value = completed(value, known)
     found = parse_record(value, Round)
     return value, found

@@ -30,7 +30,7 @@ from fedstrata.quoting import shown
 from fedstrata.records import require
 from fedstrata.runner.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.runner.data_warnings import data_warnings
-from fedstrata.runner.membership import Membership, membership, sampling_weights
+from fedstrata.runner.participation import Participation, participation_of, sampling_weights
 from fedstrata.runner.probes import check_group_probes
 from fedstrata.runner.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.runner.run_setup import RunSetup
@@ -53,13 +53,13 @@ def build_run(experiment: Experiment) -> RunSetup:
     Raises:
         InputError: When something that the experiment names does not exist or does not fit.
     """
-    members = membership(experiment)
-    _check_before_data(experiment, members)
+    participation = participation_of(experiment)
+    _check_before_data(experiment, participation)
     dataset, own_test = read_samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
     refuse_single_samples(experiment, dataset.shape, dataset.outputs)
-    server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), members)
+    server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), participation)
     layout = server.problem.layout
     partition = partition_of(experiment, dataset, own_test)
     check_group_probes(experiment, truth_known=partition.truth is not None)
@@ -70,18 +70,18 @@ def build_run(experiment: Experiment) -> RunSetup:
     byzantine = byzantine_clients(experiment, layout, truth)
     partition = with_flipped_labels(experiment, dataset, partition, byzantine)
     dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
-    spec = _spec(experiment, dataset, partition, members)
+    spec = _spec(experiment, dataset, partition, participation)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
-    members = _weighted(members, experiment, spec.client_data)
-    engine, why = _engine(experiment, spec, members, server.problem.training)
+    participation = _weighted(participation, experiment, spec.client_data)
+    engine, why = _engine(experiment, spec, participation, server.problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     public = public_samples(experiment, dataset, partition)
     normalised = None if public is None else dataset.normalise(public)
     problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
     return RunSetup(
-        server=replace(server, problem=problem, members=members),
+        server=replace(server, problem=problem, participation=participation),
         clients=clients,
         client_data=spec.client_data,
         engine=engine,
@@ -96,7 +96,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     )
 
 
-def _check_before_data(experiment: Experiment, members: Membership) -> None:
+def _check_before_data(experiment: Experiment, participation: Participation) -> None:
     """Refuse what cannot run, before any sample is read; of data whose form is known, also what does not fit them."""
     # Both refuse keys that do not go together.
     experiment.algorithm_of()
@@ -109,7 +109,7 @@ def _check_before_data(experiment: Experiment, members: Membership) -> None:
     info = data.find(experiment.data.name, experiment.data.root).info
     if info is not None:
         outputs = objective_of(experiment).outputs_of_classes(info.classes)
-        server_setup(experiment, problem_of(experiment, info.shape, outputs), members)
+        server_setup(experiment, problem_of(experiment, info.shape, outputs), participation)
 
 
 def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
@@ -136,8 +136,8 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     own = setup.server.problem
     check_group_probes(experiment, truth_known=own.truth is not None)
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
-    members = _weighted(membership(experiment), experiment, setup.client_data)
-    server = server_setup(experiment, problem, members)
+    participation = _weighted(participation_of(experiment), experiment, setup.client_data)
+    server = server_setup(experiment, problem, participation)
     return replace(setup, server=server, attack_warnings=tuple(attack_warnings(experiment)))
 
 
@@ -146,9 +146,9 @@ def _sizes(client_data: ClientData, round: int) -> list[int]:
     return [len(client_data.train(client, round=round)) for client in range(len(client_data))]
 
 
-def _weighted(members: Membership, experiment: Experiment, client_data: ClientData) -> Membership:
+def _weighted(participation: Participation, experiment: Experiment, client_data: ClientData) -> Participation:
     """Who takes part, with the weights that the experiment samples by."""
-    return replace(members, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
+    return replace(participation, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
 
 
 def _refuse_public(experiment: Experiment) -> None:
@@ -171,7 +171,9 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
     return tuple(warning for warning in found if warning is not None)
 
 
-def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, members: Membership) -> SimulationSpec:
+def _spec(
+    experiment: Experiment, dataset: data.Dataset, partition: Partition, participation: Participation
+) -> SimulationSpec:
     """What the engine is made of."""
     # Of the columns, only the one that marks independent units is still needed.
     columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
@@ -181,21 +183,25 @@ def _spec(experiment: Experiment, dataset: data.Dataset, partition: Partition, m
         partition,
         experiment.seed,
         # The plans that follow the last round must not meet data of a later one.
-        {client: (since, other) for client, (since, other) in members.handovers.items() if since <= experiment.rounds},
+        {
+            client: (since, other)
+            for client, (since, other) in participation.handovers.items()
+            if since <= experiment.rounds
+        },
         experiment.engine.precision,
         objective_of(experiment),
     )
 
 
 def _engine(
-    experiment: Experiment, spec: SimulationSpec, members: Membership, training: LocalTraining
+    experiment: Experiment, spec: SimulationSpec, participation: Participation, training: LocalTraining
 ) -> tuple[EngineTable, str]:
     """The engine with "auto" resolved, and the reason for the choice."""
     wanted = experiment.engine
     why = ""
     name, device = resolve_engine(wanted.name, wanted.device)
     if name == "auto":
-        cohort = members.sample(1).cohort
+        cohort = participation.sample(1).cohort
         candidates = engine_candidates(spec, wanted.workers, device, wanted.timeout)
         chosen, why = choose_engine(spec, candidates, training, cohort, experiment.rounds)
         name = chosen.name

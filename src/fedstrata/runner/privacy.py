@@ -19,7 +19,7 @@ from fedstrata.privacy.coverage import Coverage, coverage_of
 from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.quoting import shown
 from fedstrata.runner.baseline import baseline_of
-from fedstrata.runner.membership import Membership, cohort_size
+from fedstrata.runner.participation import Participation, cohort_size
 
 _LARGEST_DELTA = 1e-5
 """The default of delta in runs of few clients."""
@@ -96,10 +96,10 @@ def private_run(
     problem: Problem,
     disclosure: Disclosure | None,
     plan: Plan,
-    members: Membership,
+    participation: Participation,
     *,
     noise_seed: NoiseSeed | None = None,
-    members_known: bool = True,
+    participants_known: bool = True,
 ) -> PrivateRun | None:
     """The differential privacy of an experiment; None where there is none.
 
@@ -108,9 +108,9 @@ def private_run(
         problem: What is fixed for the run.
         disclosure: What its algorithm says that it discloses; None if it says nothing.
         plan: The first plan of the algorithm, for all clients.
-        members: Who takes part, by chance.
+        participation: Who takes part, by chance.
         noise_seed: The seed of the noise; by default that of the run, which is no secret.
-        members_known: Whether it is known before the run who can take part in each round.
+        participants_known: Whether it is known before the run who can take part in each round.
 
     Raises:
         ExperimentError: When something in the experiment has no differential privacy.
@@ -120,9 +120,9 @@ def private_run(
     if table.kind == "none":
         return None
     _refuse_unfit(experiment)
-    coverage = covered_by_epsilon(experiment, disclosure, plan, members_known=members_known)
+    coverage = covered_by_epsilon(experiment, disclosure, plan, participants_known=participants_known)
     sent = _sent_tensors(experiment, problem.layout, plan)
-    exposure = _exposure(table, coverage, experiment.rounds, members)
+    exposure = _exposure(table, coverage, experiment.rounds, participation)
     amount = noise_of_run(table, exposure, problem.clients)
     seed = NoiseSeed(problem.seed) if noise_seed is None else noise_seed
     mechanism: CentralPrivacy | LocalPrivacy
@@ -132,7 +132,7 @@ def private_run(
             released=sent,
             clip_norm=table.clip_norm,
             noise_multiplier=amount.multiplier,
-            answers=members.expected_answers,
+            answers=participation.expected_answers,
             min_cluster=table.min_cluster,
             noise_seed=seed,
         )
@@ -158,7 +158,7 @@ def client_noise(private: PrivateRun | None) -> LocalPrivacy | None:
 
 
 def covered_by_epsilon(
-    experiment: Experiment, disclosure: Disclosure | None, plan: Plan, *, members_known: bool
+    experiment: Experiment, disclosure: Disclosure | None, plan: Plan, *, participants_known: bool
 ) -> Coverage:
     """What epsilon covers in an experiment.
 
@@ -166,7 +166,7 @@ def covered_by_epsilon(
         experiment: The experiment.
         disclosure: What its algorithm says that it discloses; None if it says nothing.
         plan: The first plan of the algorithm.
-        members_known: As in `private_run`.
+        participants_known: As in `private_run`.
 
     Raises:
         ExperimentError: When the algorithm, or what clients make of its models, has no differential privacy.
@@ -174,7 +174,7 @@ def covered_by_epsilon(
     kind = experiment.privacy.kind
     assert kind != "none"
     events = experiment.events
-    newcomers = bool(events.join or events.change) or not members_known
+    newcomers = bool(events.join or events.change) or not participants_known
     coverage = coverage_of(kind, disclosure, plan, experiment.rounds, newcomers=newcomers)
     if isinstance(coverage, str):
         name = shown(experiment.algorithm.name)
@@ -298,28 +298,28 @@ def _refuse_unfit(experiment: Experiment) -> None:
         )
 
 
-def _exposure(table: PrivacyTable, coverage: Coverage, rounds: int, members: Membership) -> Exposure:
+def _exposure(table: PrivacyTable, coverage: Coverage, rounds: int, participation: Participation) -> Exposure:
     """What a client adds to over the run."""
     if table.kind == "local":
         # Whoever knows the cohorts knows in which rounds a client sent something.
         return Exposure("replace_one", rounds + coverage.further_queries)
-    drawn = Counter(_cohorts(rounds, members))
+    drawn = Counter(_cohorts(rounds, participation))
     by_chance = tuple(replace(one, rounds=times) for one, times in drawn.items() if one.clients > one.expected)
     queries = rounds - sum(each.rounds for each in by_chance) + coverage.further_queries
     fixed = any(each.fixed for each in by_chance)
     return Exposure("replace_one" if fixed else "add_or_remove_one", queries, by_chance)
 
 
-def _cohorts(rounds: int, members: Membership) -> Iterator[Sampled]:
+def _cohorts(rounds: int, participation: Participation) -> Iterator[Sampled]:
     """How the cohort of each round is drawn, each as one round."""
-    always = not members.joins and not members.leaves
-    first = len(members.active(1))
+    always = not participation.joins and not participation.leaves
+    first = len(participation.active(1))
     for round in range(1, rounds + 1):
-        clients = first if always else len(members.active(round))
-        if members.poisson:
-            yield Sampled(rounds=1, clients=clients, expected=members.fraction * clients, fixed=False)
+        clients = first if always else len(participation.active(round))
+        if participation.poisson:
+            yield Sampled(rounds=1, clients=clients, expected=participation.fraction * clients, fixed=False)
         else:
-            size = float(cohort_size(clients, members.fraction))
+            size = float(cohort_size(clients, participation.fraction))
             yield Sampled(rounds=1, clients=clients, expected=size, fixed=True)
 
 

@@ -59,7 +59,7 @@ class Recorder:
         """The evaluations that the record of the last round waits for."""
         if self.record is None:
             return {}
-        clients = self.setup.server.members.scoring(state.round, last=state.round >= self.experiment.rounds)
+        clients = self.setup.server.participation.scoring(state.round, last=state.round >= self.experiment.rounds)
         wanted = self.setup.server.algorithm.evaluations(self.setup.server.problem, state, clients)
         if self.setup.client_data.validates:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
@@ -187,7 +187,7 @@ class Recorder:
         """The part of a record that says who is in which cluster; a client that has left or not joined yet is at -1."""
         pending = state.labels < 0
         nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
-        nodes[~torch.isin(self.setup.everyone, self.setup.server.members.active(state.round))] = -1
+        nodes[~torch.isin(self.setup.everyone, self.setup.server.participation.active(state.round))] = -1
         return {
             "clusters": len(set(state.labels[~pending].tolist())),
             "labels": nodes.tolist(),

@@ -17,7 +17,7 @@ import torch
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
 from fedstrata.privacy.secure_sum import Summed
-from fedstrata.runner.membership import CohortSample
+from fedstrata.runner.participation import CohortSample
 from fedstrata.runner.validation import Validation, decide, divergence_of_answers, missing_events, validate
 
 _T = TypeVar("_T")

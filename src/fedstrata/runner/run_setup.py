@@ -85,6 +85,6 @@ class RunSetup:
         if self.server.problem.truth is None:
             return None
         truth = self.server.problem.truth.clone()
-        for client, (since, other) in self.server.members.handovers.items():
+        for client, (since, other) in self.server.participation.handovers.items():
             truth[client] = truth[other if round >= since else client]
         return truth

@@ -117,7 +117,7 @@ def scan_experiment(
             algorithm,
             problem,
             algorithm.init(problem),
-            setup.server.members.sample,
+            setup.server.participation.sample,
             stop=lambda state: state.round >= rounds,
             observe=lambda done: show(f"round {done.plan.round}/{rounds}"),
             upload=setup.simulate_upload,

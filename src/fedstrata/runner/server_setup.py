@@ -16,7 +16,7 @@ from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.privacy.secure_sum import SumTerms
-from fedstrata.runner.membership import Membership
+from fedstrata.runner.participation import Participation
 from fedstrata.runner.privacy import PrivateRun, client_noise, private_run, with_central_privacy
 from fedstrata.runner.probes import check_probes
 from fedstrata.runner.problem import objective_of
@@ -33,7 +33,7 @@ class ServerSetup:
     Attributes:
         problem: What is fixed for the run.
         algorithm: The algorithm with its hyper-parameters, and what the personal method does in every round.
-        members: Who takes part in which round.
+        participation: Who takes part in which round.
         objective: What the networks learn.
         personal: How clients make models of their own; None where they do not.
         private: The differential privacy of the run; None where there is none.
@@ -45,7 +45,7 @@ class ServerSetup:
 
     problem: Problem
     algorithm: Algorithm[Any]
-    members: Membership
+    participation: Participation
     objective: Objective
     personal: PersonalMethod | None
     private: PrivateRun | None
@@ -57,19 +57,19 @@ class ServerSetup:
 def server_setup(
     experiment: Experiment,
     problem: Problem,
-    members: Membership,
+    participation: Participation,
     *,
     noise_seed: NoiseSeed | None = None,
-    members_known: bool = True,
+    participants_known: bool = True,
 ) -> ServerSetup:
     """Fit the algorithm of an experiment, and what goes with it, to its network. No data are needed.
 
     Args:
         experiment: The experiment.
         problem: What is fixed for the run.
-        members: Who takes part in which round.
+        participation: Who takes part in which round.
         noise_seed: The seed of the noise of differential privacy; by default that of the run, which is no secret.
-        members_known: Whether it is known before the run who can take part in each round.
+        participants_known: Whether it is known before the run who can take part in each round.
 
     Raises:
         ExperimentError: When something in the experiment does not fit the network, or does not go together.
@@ -81,14 +81,20 @@ def server_setup(
         personal.check(problem, algorithm)
     disclosure = disclosure_of(algorithm, experiment.rounds)
     private = private_run(
-        experiment, problem, disclosure, plan, members, noise_seed=noise_seed, members_known=members_known
+        experiment,
+        problem,
+        disclosure,
+        plan,
+        participation,
+        noise_seed=noise_seed,
+        participants_known=participants_known,
     )
     sums = sum_terms(experiment, problem.layout, disclosure, plan)
     check_probes(experiment, algorithm, problem)
     return ServerSetup(
         problem=with_central_privacy(problem, private),
         algorithm=algorithm if personal is None else personal.around(algorithm),
-        members=members,
+        participation=participation,
         objective=objective_of(experiment),
         personal=personal,
         private=private,

@@ -55,7 +55,7 @@ class Choice:
 
 def models_in_use(setup: RunSetup, state: State) -> Evaluation:
     """The models that the clients would use that take part at the end of a run."""
-    clients = setup.server.members.active(state.round)
+    clients = setup.server.participation.active(state.round)
     return setup.server.algorithm.evaluations(setup.server.problem, state, clients)[CLIENT]
 
 

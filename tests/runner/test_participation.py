@@ -12,17 +12,17 @@ from fedstrata.config import load_experiment
 from fedstrata.core import initial_state
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
-from fedstrata.runner.membership import Membership, membership, sample_cohort
+from fedstrata.runner.participation import Participation, participation_of, sample_cohort
 from fedstrata.testing import toy_problem
 
 
-def of(**events: Any) -> Membership:
-    return membership(load_experiment({"data": {"clients": 6}, "events": events}))
+def of(**events: Any) -> Participation:
+    return participation_of(load_experiment({"data": {"clients": 6}, "events": events}))
 
 
 def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave() -> None:
-    members = of(join=[{"round": 3, "clients": [4, 5]}], leave=[{"round": 4, "clients": [0, 4]}])
-    assert [members.active(round).tolist() for round in (1, 2, 3, 4)] == [
+    participation = of(join=[{"round": 3, "clients": [4, 5]}], leave=[{"round": 4, "clients": [0, 4]}])
+    assert [participation.active(round).tolist() for round in (1, 2, 3, 4)] == [
         [0, 1, 2, 3],
         [0, 1, 2, 3],
         [0, 1, 2, 3, 4, 5],
@@ -42,10 +42,10 @@ def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave()
 )
 def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], expected: list[float]) -> None:
     events = {"leave": [{"round": 2, "clients": [0]}]}
-    members = membership(load_experiment({"data": {"clients": 6}, "cohort": cohort, "events": events}))
-    assert [members.expected_answers(round) for round in (1, 2)] == pytest.approx(expected)
-    if not members.poisson:
-        cohort_of_2, dropped = members.sample(2)
+    participation = participation_of(load_experiment({"data": {"clients": 6}, "cohort": cohort, "events": events}))
+    assert [participation.expected_answers(round) for round in (1, 2)] == pytest.approx(expected)
+    if not participation.poisson:
+        cohort_of_2, dropped = participation.sample(2)
         assert len(cohort_of_2) - len(dropped) == expected[1]
 
 
@@ -53,57 +53,57 @@ def test_a_drop_out_of_everybody_is_refused() -> None:
     """One client of ten is selected, and half of one is rounded up."""
     keys = {"data": {"clients": 10}, "cohort": {"fraction": 0.1, "dropout": 0.5}}
     with pytest.raises(ExperimentError, match=r"^cohort\.dropout = 0\.5: expected less, as all of the 1 clients of r"):
-        membership(load_experiment(keys))
+        participation_of(load_experiment(keys))
 
 
 def test_a_drop_out_of_everybody_who_stays_is_refused() -> None:
     """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort never answers."""
     keys: dict[str, Any] = {"rounds": 5, "data": {"clients": 6}, "cohort": {"fraction": 0.5, "dropout": 0.5}}
-    membership(load_experiment(keys))
+    participation_of(load_experiment(keys))
     with pytest.raises(ExperimentError, match="as all of the 1 clients of round 5 would drop out"):
-        membership(load_experiment({**keys, "events": {"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]}}))
+        participation_of(load_experiment({**keys, "events": {"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]}}))
 
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
-    members = of(join=[{"round": 3, "clients": [5]}], leave=[{"round": 2, "clients": [0]}])
-    state, events = members.apply_events(initial_state(toy_problem(6)), 1)
+    participation = of(join=[{"round": 3, "clients": [5]}], leave=[{"round": 2, "clients": [0]}])
+    state, events = participation.apply_events(initial_state(toy_problem(6)), 1)
     assert state.labels.tolist() == [0, 0, 0, 0, 0, -1] and events == []
     assert state.tree[0].members == (0, 1, 2, 3, 4)
-    state, events = members.apply_events(state, 2)
+    state, events = participation.apply_events(state, 2)
     assert state.labels.tolist() == [-1, 0, 0, 0, 0, -1] and events == [{"kind": "leave", "clients": [0]}]
 
 
 def test_a_client_whose_data_changed_is_placed_like_a_newcomer() -> None:
-    members = of(change=[{"round": 2, "client": 1, "takes_data_of": 5}])
-    assert members.active(1).tolist() == [0, 1, 2, 3, 4]
-    state, _ = members.apply_events(initial_state(toy_problem(6)), 1)
-    state, events = members.apply_events(state, 2)
+    participation = of(change=[{"round": 2, "client": 1, "takes_data_of": 5}])
+    assert participation.active(1).tolist() == [0, 1, 2, 3, 4]
+    state, _ = participation.apply_events(initial_state(toy_problem(6)), 1)
+    state, events = participation.apply_events(state, 2)
     assert state.labels.tolist() == [0, -1, 0, 0, 0, -1] and state.waiting[1] == 0
     assert events == [{"kind": "change", "clients": [1]}]
 
 
 def test_misplaced_clients_are_put_into_another_cluster() -> None:
-    members, state = of(misplace=[{"round": 2, "share": 0.5}]), initial_state(toy_problem(6))
-    untouched, events = members.apply_events(state, 2)
+    participation, state = of(misplace=[{"round": 2, "share": 0.5}]), initial_state(toy_problem(6))
+    untouched, events = participation.apply_events(state, 2)
     assert torch.equal(untouched.labels, state.labels) and events == []  # there is only one cluster
     two = core.State(
         torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
     )
-    moved, events = members.apply_events(two, 2)
+    moved, events = participation.apply_events(two, 2)
     assert int((moved.labels != two.labels).sum()) == 3 and events[0]["kind"] == "misplace"
     assert moved.tree[1].members == tuple((moved.labels == 0).nonzero().flatten().tolist())
 
 
 def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_clusters() -> None:
     """Round 1 has one cluster, which is split in round 1: those of round 1 are misplaced before round 2, once."""
-    members, state = of(misplace=[{"round": 1, "share": 0.5}]), initial_state(toy_problem(6))
-    assert members.apply_events(state, 1)[1] == []
+    participation, state = of(misplace=[{"round": 1, "share": 0.5}]), initial_state(toy_problem(6))
+    assert participation.apply_events(state, 1)[1] == []
     two = core.State(
         torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
     )
-    moved, events = members.apply_events(two, 2)
+    moved, events = participation.apply_events(two, 2)
     assert [event["kind"] for event in events] == ["misplace"] and int((moved.labels != two.labels).sum()) == 3
-    assert members.apply_events(two, 3)[1] == []
+    assert participation.apply_events(two, 3)[1] == []
 
 
 def tree() -> tuple[core.Node, ...]:
@@ -220,12 +220,12 @@ def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path
 
 
 def test_events_in_the_last_round_are_accepted() -> None:
-    members = of(
+    participation = of(
         join=[{"round": 49, "clients": [4]}],
         leave=[{"round": 50, "clients": [0, 1, 2, 4]}],
         change=[{"round": 50, "client": 3, "takes_data_of": 5}],
     )
-    assert [members.active(round).tolist() for round in (48, 49, 50)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [3]]
+    assert [participation.active(round).tolist() for round in (48, 49, 50)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [3]]
 
 
 @given(st.integers(0, 99), st.integers(1, 50), st.integers(1, 40), st.floats(0.01, 1.0), st.floats(0.0, 0.99))
@@ -276,11 +276,11 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
         "events": {"change": [{"round": 2, "client": 0, "takes_data_of": 3}]},
     }
     setup = build_run(load_experiment(keys))
-    assert setup.server.members.weights is not None
+    assert setup.server.participation.weights is not None
     sizes = [len(setup.client_data.train(client)) for client in range(4)]
-    assert setup.server.members.weights(1).tolist() == sizes and len(set(sizes)) > 1
-    assert setup.server.members.weights(2).tolist() == [sizes[3], *sizes[1:]]
-    assert build_run(load_experiment({"data": {"clients": 4}})).server.members.weights is None
+    assert setup.server.participation.weights(1).tolist() == sizes and len(set(sizes)) > 1
+    assert setup.server.participation.weights(2).tolist() == [sizes[3], *sizes[1:]]
+    assert build_run(load_experiment({"data": {"clients": 4}})).server.participation.weights is None
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
 )
 def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
-        membership(load_experiment({"data": {"clients": 3}, "cohort": cohort}))
+        participation_of(load_experiment({"data": {"clients": 3}, "cohort": cohort}))
 
 
 def test_weights_of_clients_that_have_all_left_are_refused() -> None:
@@ -304,4 +304,4 @@ def test_weights_of_clients_that_have_all_left_are_refused() -> None:
         "events": {"leave": [{"round": 2, "clients": [0]}, {"round": 4, "clients": [1]}]},
     }
     with pytest.raises(ExperimentError, match="expected a weight above 0 of a client in round 4, found none"):
-        membership(load_experiment(keys))
+        participation_of(load_experiment(keys))

@@ -81,7 +81,7 @@ def _round_half_up(value: float) -> int:
 
 
 @dataclass(frozen=True)
-class Membership:
+class Participation:
     """Who could take part in each round, and who does. An event of round t happens before that round.
 
     Attributes:
@@ -183,7 +183,7 @@ class Membership:
 def sampling_weights(
     cohort: CohortTable, sizes: Callable[[int], Sequence[int]]
 ) -> Callable[[int], torch.Tensor] | None:
-    """The weights by which an experiment samples clients, as `Membership` takes them.
+    """The weights by which an experiment samples clients, as `Participation` takes them.
 
     Args:
         cohort: The keys.
@@ -197,7 +197,7 @@ def sampling_weights(
     return None
 
 
-def membership(experiment: Experiment) -> Membership:
+def participation_of(experiment: Experiment) -> Participation:
     """Read who takes part in an experiment, and when.
 
     Raises:
@@ -215,7 +215,7 @@ def membership(experiment: Experiment) -> Membership:
     _check_entries(experiment)
     _check_leaves(joins, leaves)
     _check_changes(joins, leaves, handovers)
-    member = Membership(
+    participation = Participation(
         clients=n,
         seed=experiment.seed,
         fraction=experiment.cohort.fraction,
@@ -227,16 +227,16 @@ def membership(experiment: Experiment) -> Membership:
         poisson=experiment.cohort.sampling == "poisson",
         scored=experiment.cohort.scored,
     )
-    if not len(member.active(1)):
+    if not len(participation.active(1)):
         raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")
     for round in sorted(set(leaves.values())):
-        if not len(member.active(round)):
+        if not len(participation.active(round)):
             raise ExperimentError(
                 f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
             )
-    _check_dropout(experiment, member)
-    _check_weights(experiment, member)
-    return member
+    _check_dropout(experiment, participation)
+    _check_weights(experiment, participation)
+    return participation
 
 
 def _check_entries(experiment: Experiment) -> None:
@@ -333,10 +333,10 @@ def _check_change_round(client: int, round: int, joins: Mapping[int, int], leave
         )
 
 
-def _check_dropout(experiment: Experiment, member: Membership) -> None:
+def _check_dropout(experiment: Experiment, participation: Participation) -> None:
     """Refuse a drop-out of all clients of the last cohorts, after which no model would ever move."""
     cohort = experiment.cohort
-    size = cohort_size(len(member.active(experiment.rounds)), cohort.fraction)
+    size = cohort_size(len(participation.active(experiment.rounds)), cohort.fraction)
     if cohort.sampling != "poisson" and dropouts(size, cohort.dropout) >= size:
         raise ExperimentError(
             f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of round "
@@ -344,7 +344,7 @@ def _check_dropout(experiment: Experiment, member: Membership) -> None:
         )
 
 
-def _check_weights(experiment: Experiment, member: Membership) -> None:
+def _check_weights(experiment: Experiment, participation: Participation) -> None:
     """Refuse weights that do not fit the clients."""
     cohort = experiment.cohort
     if not cohort.weights:
@@ -353,10 +353,11 @@ def _check_weights(experiment: Experiment, member: Membership) -> None:
         raise ExperimentError(f"cohort.weights: expected none beside cohort.sampling = {cohort.sampling!r}; use one")
     if cohort.fraction == 1 and min(cohort.weights) > 0:
         raise ExperimentError("cohort.weights: expected cohort.fraction below 1, as all clients are selected anyway")
-    if len(cohort.weights) != member.clients:
+    if len(cohort.weights) != participation.clients:
         raise ExperimentError(
-            f"cohort.weights: expected a weight for each of the {member.clients} clients, found {len(cohort.weights)}"
+            f"cohort.weights: expected a weight for each of the {participation.clients} clients, "
+            f"found {len(cohort.weights)}"
         )
-    for round in sorted({1, *member.leaves.values()}):
-        if not sum(cohort.weights[client] for client in member.active(round).tolist()) > 0:
+    for round in sorted({1, *participation.leaves.values()}):
+        if not sum(cohort.weights[client] for client in participation.active(round).tolist()) > 0:
             raise ExperimentError(f"cohort.weights: expected a weight above 0 of a client in round {round}, found none")
