@@ -7,7 +7,8 @@ import torch
 from folded import Folded, Turn, drive, groups_of, problem_of
 
 from fedstrata.algorithms.strata import Strata
-from fedstrata.algorithms.strata.reassignment import unite_alike, unsettled
+from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
+from fedstrata.algorithms.strata.reassignment import choosing_among_all
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Plan, Report, Result, Rows, make_pending
 
@@ -35,7 +36,7 @@ def test_new_clusters_whose_models_suit_each_others_members_are_one_again() -> N
     """By the other model they lose 0.2 more; by the third one 1 more. The first of two equally large ones stays."""
     state = three_clusters()
     report = losses_of(state, [0.5, 0.7, 1.5], [0.7, 0.5, 1.5], [1.5, 1.5, 0.5])
-    assert unite_alike(state, report, state.labels).tolist() == [0] * 12 + [2] * 6
+    assert merge_alike_clusters(state, report, state.labels).tolist() == [0] * 12 + [2] * 6
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_new_clusters_whose_models_suit_each_others_members_are_one_again() -> N
 )
 def test_clusters_that_are_apart_stay_apart(rows: tuple[list[float], ...]) -> None:
     state = three_clusters()
-    assert unite_alike(state, losses_of(state, *rows), state.labels).equal(state.labels)
+    assert merge_alike_clusters(state, losses_of(state, *rows), state.labels).equal(state.labels)
 
 
 def test_who_leaves_has_no_say_and_one_of_four_may_deny_that_clusters_are_alike() -> None:
@@ -56,9 +57,9 @@ def test_who_leaves_has_no_say_and_one_of_four_may_deny_that_clusters_are_alike(
     report = losses_of(state, [0.5, 0.7, 1.5], [0.7, 0.5, 1.5], [1.5, 1.5, 0.5])
     result = report.results[TRAIN]
     result.losses[:2, 1] = 9.0
-    assert unite_alike(state, report, state.labels).equal(state.labels)
+    assert merge_alike_clusters(state, report, state.labels).equal(state.labels)
     moved = state.labels.index_fill(0, torch.tensor([0]), 2)
-    assert unite_alike(state, report, moved).tolist() == [2, *[1] * 11, *[2] * 6]  # six are more than five
+    assert merge_alike_clusters(state, report, moved).tolist() == [2, *[1] * 11, *[2] * 6]  # six are more than five
 
 
 def test_a_cluster_that_is_united_with_another_ends_and_events_say_so() -> None:
@@ -93,13 +94,13 @@ def test_newcomers_choose_among_all_clusters_until_they_are_tested() -> None:
     turns = drive(algorithm, clients, 1, state)
     assert turns[0].state.labels[18] == turns[0].state.labels[19]  # both have the nearest of the three
     # Round 9 is a split-half round.
-    assert unsettled(state).tolist() == [False] * 18 + [True] * 2
-    assert not unsettled(turns[0].state).any()
+    assert choosing_among_all(state).tolist() == [False] * 18 + [True] * 2
+    assert not choosing_among_all(turns[0].state).any()
 
 
 def test_newcomers_that_are_too_small_for_any_test_choose_once() -> None:
     _, _, state = late(sizes=[200] * 18 + [15, 16])
-    assert unsettled(state).tolist() == [False] * 19 + [True]
+    assert choosing_among_all(state).tolist() == [False] * 19 + [True]
 
 
 @pytest.mark.parametrize("size", [16, 40, 95])

@@ -17,6 +17,7 @@ from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.norms import no_norms
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, split_half_rounds, usable_sizes
+from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
 from fedstrata.algorithms.strata.multi_round import multi_round_events
@@ -24,11 +25,10 @@ from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
 from fedstrata.algorithms.strata.outliers import add_outlier_training, outlier_training_rounds
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
-    open_clusters,
+    choosing_among_all,
+    may_choose,
     reassigned_clients,
     reassignment_events,
-    unite_alike,
-    unsettled,
 )
 from fedstrata.algorithms.strata.split_clusters import after_splits, split_clusters
 from fedstrata.algorithms.strata.split_tests import (
@@ -210,7 +210,7 @@ class Strata:
         self, problem: Problem, state: StrataState, report: Report, labels: torch.Tensor, reassigned: torch.Tensor
     ) -> CheckedUpdates:
         """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such."""
-        state = replace(state, newcomers=state.newcomers | (reassigned & unsettled(state)))
+        state = replace(state, newcomers=state.newcomers | (reassigned & choosing_among_all(state)))
         # With central differential privacy, no client may decide whether another one counts.
         may_compare = problem.privacy is None
         return check_updates(
@@ -227,9 +227,9 @@ class Strata:
         labels = assign_pending(state, report)
         result = report.results[TRAIN]
         clients = result.updates.clients
-        free = (state.labels[clients] >= 0) & (open_clusters(state)[state.labels[clients]] | unsettled(state)[clients])
+        free = may_choose(state)[clients]
         labels[clients[free]] = result.chosen[free]
-        return unite_alike(state, report, labels)
+        return merge_alike_clusters(state, report, labels)
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""

@@ -3,10 +3,6 @@
 A test that confirms groups says little about a single client near their border. Its training losses by the models of
 the new clusters say more. So for some rounds after a split, members may be reassigned to another new cluster. Clients
 that are new, or whose data seem to have changed, may choose among all clusters.
-
-Nor does a test say anything about two groups that were on different sides of an earlier split: nobody has compared
-them. If the sides cut through a true group, it has two clusters. Their models serve each other's members nearly as well
-as their own, and those of all other new clusters do not. Then the smaller cluster goes over to the larger one.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from typing import Any
 from fedstrata.algorithms.shared.split_half import MIN_FOLD
 from fedstrata.algorithms.strata.split_tests import clusters_due
 from fedstrata.algorithms.strata.state import StrataState
-from fedstrata.core import TRAIN, Plan, Report
+from fedstrata.core import TRAIN, Plan
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.lazy_torch import torch
 
@@ -27,20 +23,19 @@ _MAX_SIBLINGS = 5
 _MIN_TRUSTED = 3
 """The direction check needs so many clients. In a smaller cluster it never clears one that it suspects."""
 
-_ALIKE_SHARE = 0.25
-"""Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by
-that of any third one."""
 
-_AGREEING_SHARE = 0.75
-"""The share of the members of each of the two of whom this must be so. The others may be Byzantine."""
+def may_choose(state: StrataState) -> torch.Tensor:
+    """Who of the clients in clusters may go over to another one in the next round, bool (n,)."""
+    placed = state.labels >= 0
+    return choosing_among_all(state) | (placed & _with_reassignment(state)[state.labels])
 
 
-def open_clusters(state: StrataState) -> torch.Tensor:
+def _with_reassignment(state: StrataState) -> torch.Tensor:
     """The clusters whose members may still choose another cluster of their split, bool (k,)."""
     return torch.tensor([known.reassignment_rounds > 0 for known in state.clusters])
 
 
-def _open_to_others(state: StrataState) -> torch.Tensor:
+def _offered_to_others(state: StrataState) -> torch.Tensor:
     """The clusters that other clients may choose, bool (k,): all but those of one or two clients that are suspect.
 
     Byzantine clients that are split off make a model of their own. By chance it may serve an honest client a little
@@ -55,7 +50,7 @@ def _open_to_others(state: StrataState) -> torch.Tensor:
     return offered
 
 
-def unsettled(state: StrataState) -> torch.Tensor:
+def choosing_among_all(state: StrataState) -> torch.Tensor:
     """Who may choose among all clusters in the next round, bool (n,): newcomers, and whose data seem to have changed.
 
     Newcomers of one group find no model of theirs, and each takes some other. The model that most of them have taken
@@ -78,9 +73,9 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
     """
     task = plan.tasks[TRAIN]
     clusters = state.labels[plan.cohort].tolist()
-    free = unsettled(state)[plan.cohort].tolist()
-    models = _open_to_others(state).nonzero().flatten().tolist()
-    siblings = _siblings(state)
+    free = choosing_among_all(state)[plan.cohort].tolist()
+    models = _offered_to_others(state).nonzero().flatten().tolist()
+    by_cluster = siblings(state)
     rows = list[list[int]]()
     for own, is_free, row in zip(clusters, free, task.candidates.tolist(), strict=True):
         if is_free:
@@ -88,17 +83,17 @@ def add_other_candidates(plan: Plan, state: StrataState) -> Plan:
         elif own < 0:
             rows.append([model for model in row if model in models] or row)
         else:
-            rows.append([own, *siblings[own]])
+            rows.append([own, *by_cluster[own]])
     return replace(plan, tasks={**plan.tasks, TRAIN: replace(task, candidates=padded_candidates(rows))})
 
 
-def _siblings(state: StrataState) -> list[list[int]]:
+def siblings(state: StrataState) -> list[list[int]]:
     """The other models that the members of each cluster may choose while it is open, k lists, each ascending.
 
     They are those of the nearest open clusters of the same split.
     """
-    open_ = open_clusters(state)
-    may_be_chosen = (open_ & _open_to_others(state)).nonzero().flatten().tolist()
+    open_ = _with_reassignment(state)
+    may_be_chosen = (open_ & _offered_to_others(state)).nonzero().flatten().tolist()
     parents = [state.tree[node].parent for node in state.nodes.tolist()]
     found = list[list[int]]()
     for own, parent in enumerate(parents):
@@ -132,43 +127,3 @@ def reassignment_events(
         }
         for client in reassigned.nonzero().flatten().tolist()
     )
-
-
-def unite_alike(state: StrataState, report: Report, labels: torch.Tensor) -> torch.Tensor:
-    """The cluster of each client, (n,), if new clusters whose models suit each other's members are one again.
-
-    Args:
-        state: The state before the round.
-        report: Its result of the task `TRAIN` has the losses of members by the models of the new clusters.
-        labels: What the clients chose, (n,). Only those who stay in their cluster say whether it is like another one.
-    """
-    alike = _alike_clusters(state, report, labels)
-    sizes = labels[labels >= 0].bincount(minlength=len(state.models)).tolist()
-    labels = labels.clone()
-    united = set[int]()
-    for pair in sorted(pair for pair in alike if pair == tuple(sorted(pair)) and pair[::-1] in alike):
-        if not united & set(pair):
-            small, large = sorted(pair, key=lambda cluster: (sizes[cluster], -cluster))
-            labels[labels == small] = large
-            united |= set(pair)
-    return labels
-
-
-def _alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) -> set[tuple[int, int]]:
-    """The pairs of open clusters of which the second one has a model that suits most members of the first."""
-    result = report.results[TRAIN]
-    chooses_freely = unsettled(state)
-    siblings = _siblings(state)
-    votes = dict[tuple[int, int], list[bool]]()
-    for client, losses in zip(result.updates.clients.tolist(), result.losses.tolist(), strict=True):
-        own = int(state.labels[client])
-        stays = own >= 0 and own == int(labels[client]) and not chooses_freely[client]
-        others = siblings[own] if stays else []
-        if len(others) < 2:
-            continue
-        own_loss, *other_losses = losses[: 1 + len(others)]
-        excess = {other: loss - own_loss for other, loss in zip(others, other_losses, strict=True)}
-        for other in others:
-            third = min(value for each, value in excess.items() if each != other)
-            votes.setdefault((own, other), []).append(excess[other] < _ALIKE_SHARE * third)
-    return {pair for pair, cast in votes.items() if sum(cast) >= _AGREEING_SHARE * len(cast)}

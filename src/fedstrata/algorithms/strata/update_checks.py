@@ -16,7 +16,7 @@ from fedstrata.algorithms.shared.directions import with_directions
 from fedstrata.algorithms.shared.norms import NormHistory, clip_long_updates, clip_to_median_of_others, with_norms
 from fedstrata.algorithms.shared.one_sided_updates import one_sided
 from fedstrata.algorithms.shared.own_updates import compared_updates
-from fedstrata.algorithms.strata.reassignment import reassigned_clients, unsettled
+from fedstrata.algorithms.strata.reassignment import choosing_among_all, reassigned_clients
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.lazy_torch import torch
@@ -124,7 +124,7 @@ def _check_norms(
     if bool(before.drifted.any()):
         # Whoever was offered other models has now chosen.
         answered = nobody.index_fill(0, report.results[TRAIN].updates.clients, True)
-        before = before.without_drift(answered & unsettled(state))
+        before = before.without_drift(answered & choosing_among_all(state))
     history = with_norms(before, norms, report, state.labels, state.newcomers)
     counted, ids = clip_long_updates(history, norms, report, labels)
     who = {
