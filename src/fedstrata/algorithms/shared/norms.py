@@ -293,13 +293,13 @@ def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tens
     if not bool(clients.any()):
         return report
     results: Mapping[str, Result] = {
-        name: result if name == TRAIN else _clip_to_median_of_others(layout, result, clients[result.updates.clients])
+        name: result if name == TRAIN else _clip_result(layout, result, clients[result.updates.clients])
         for name, result in report.results.items()
     }
     return replace(report, results=results)
 
 
-def _clip_to_median_of_others(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
+def _clip_result(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
     """A result in which some rows, bool (m,), have the median norm of the others at most."""
     norms = _norms_of(layout, result.updates)
     others = norms[~rows & (norms > ZERO_NORM)]
