@@ -290,13 +290,17 @@ def sound_checkpoints(folder: Path) -> list[int]:
     return [int(path.stem) for path in found]
 
 
-def lines_of(folder: Path, *, trains_on: bool = True, on_round: OnRound = lambda record, state: None) -> list[str]:
+def lines_of(
+    folder: Path, *, may_skip_checkpoints: bool = True, on_round: OnRound = lambda record, state: None
+) -> list[str]:
     """Run five rounds, and return what the user is told."""
     told = list[str]()
     experiment = load_experiment(FIVE_ROUNDS)
     setup = build_run(experiment)
     with one_thread(), resource_errors(folder):
-        steps = run_steps(experiment, setup, folder, on_round=on_round, tell=told.append, trains_on=trains_on)
+        steps = run_steps(
+            experiment, setup, folder, on_round=on_round, tell=told.append, may_skip_checkpoints=may_skip_checkpoints
+        )
         answer_plans(steps, partial(timed_reply, setup.clients))
     return told
 
@@ -373,13 +377,13 @@ def test_a_run_without_its_last_checkpoint_ends_in_one_line_and_is_resumed(whole
     assert without_notes(fs.run(None, "a", resume=True, quiet=True).folder) == (whole, [(1, "resume")])
 
 
-@pytest.mark.parametrize(("after", "trains_on"), [(0, True), (OF_A_CHECKPOINT, False)])
+@pytest.mark.parametrize(("after", "may_skip_checkpoints"), [(0, True), (OF_A_CHECKPOINT, False)])
 def test_a_run_that_could_not_be_resumed_ends_at_its_first_checkpoint_that_fails(
-    after: int, trains_on: bool, here: Path
+    after: int, may_skip_checkpoints: bool, here: Path
 ) -> None:
     """Without any checkpoint nothing can be resumed, and real devices go back one round and not several."""
     with refusing("a/checkpoint", after, errno.ENOSPC), pytest.raises(ResourceError, match="free space"):
-        lines_of(here / "a", trains_on=trains_on)
+        lines_of(here / "a", may_skip_checkpoints=may_skip_checkpoints)
     assert not Path("a/rounds.jsonl").exists() or len(Path("a/rounds.jsonl").read_text().splitlines()) < 2
 
 

@@ -140,7 +140,7 @@ def drive(
             resume=resume,
             on_round=lambda record, state: progress.show(record),
             tell=tell,
-            trains_on=False,
+            may_skip_checkpoints=False,
         )
 
         def reply(plan: Plan) -> PlanReply:

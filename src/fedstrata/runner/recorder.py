@@ -42,7 +42,7 @@ class Recorder:
         record: The record of the last round, still without scores; None before the first round.
         on_round: Is given the complete record of a round, and the state after it.
         tell: Is called with a line for the user when something is unusual.
-        trains_on: Whether the run trains on where the disk refuses a checkpoint and an older one is there.
+        may_skip_checkpoints: Whether the run goes on where the disk refuses a checkpoint and an older one is there.
         unsaved: The first round since the last checkpoint whose own could not be written; 0 where there is none.
     """
 
@@ -52,7 +52,7 @@ class Recorder:
     record: Mapping[str, Any] | None
     on_round: OnRound
     tell: Callable[[str], object]
-    trains_on: bool
+    may_skip_checkpoints: bool
     unsaved: int = 0
 
     def evaluations(self, state: State) -> Mapping[str, Evaluation]:
@@ -113,7 +113,7 @@ class Recorder:
         try:
             self.save(done.state)
         except OSError as error:
-            self._train_on(number, error)
+            self._continue_without_checkpoint(number, error)
 
     def save(self, state: State) -> None:
         """Write the checkpoint of a round, whose record is still without scores."""
@@ -131,14 +131,14 @@ class Recorder:
             self.tell(f"round {state.round}: checkpoints can be written again")
         self.unsaved = 0
 
-    def _train_on(self, round: int, error: OSError) -> None:
+    def _continue_without_checkpoint(self, round: int, error: OSError) -> None:
         """Go on without the checkpoint of a round, if that loses nothing but time; the next round tries again.
 
         Raises:
             OSError: The error, where the run has to end: there is no older checkpoint, or no later round.
         """
         found = disk_error(error, self.folder.path)
-        if found is None or not self.trains_on or round >= self.experiment.rounds:
+        if found is None or not self.may_skip_checkpoints or round >= self.experiment.rounds:
             raise error
         older = checkpoints(self.folder.checkpoints)
         if not older:

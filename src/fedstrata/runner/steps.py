@@ -38,7 +38,7 @@ def run_steps(
     on_round: OnRound = lambda record, state: None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], object] = lambda line: None,
-    trains_on: bool = True,
+    may_skip_checkpoints: bool = True,
 ) -> RunSteps:
     """A run as a generator, so that several can be advanced side by side.
 
@@ -52,8 +52,9 @@ def run_steps(
         on_round: Is called with the record of each round once it is complete, and the state after the round.
         stop: Is asked before every round whether there shall be no more for now.
         tell: Is called with a line for the user when something is unusual about a run that goes on.
-        trains_on: Whether the run trains on where the disk refuses a checkpoint and an older one is there. Resumed, it
-            repeats the rounds since then. Real devices keep their own layers of two rounds, and cannot go farther back.
+        may_skip_checkpoints: Whether the run goes on where the disk refuses a checkpoint and an older one is there.
+            Resumed, it repeats the rounds since then. Real devices keep their own layers of two rounds, and cannot go
+            farther back.
 
     Raises:
         OSError: When the disk refuses a record, or the checkpoint of the first or the last round.
@@ -82,7 +83,7 @@ def run_steps(
                 log(done)
                 on_round(done, state)
 
-            recorder = Recorder(resolved, setup, folder, record, recorded, tell, trains_on)
+            recorder = Recorder(resolved, setup, folder, record, recorded, tell, may_skip_checkpoints)
             state = yield from play_rounds(
                 setup.server.algorithm,
                 setup.server.problem,
