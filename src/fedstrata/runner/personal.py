@@ -14,6 +14,7 @@ from fedstrata.personal import LastModels, PersonalChoice
 from fedstrata.runner.rounds import PlanReply
 from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.traffic import traffic
+from fedstrata.runner.used_models import chosen_models
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,7 @@ def make_personal(
 
 def _last_models(state: State, uses: Evaluation, chosen: Mapping[int, int], round: int) -> LastModels:
     """What the clients start from: those of them whose model is known."""
-    models = dict[int, int]()
-    for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
-        candidates = [model for model in row if model >= 0]
-        model = candidates[0] if len(candidates) == 1 else chosen.get(client)
-        if model is not None:
-            models[client] = model
+    models = {client: model for client, model in chosen_models(uses, chosen).items() if model is not None}
     return LastModels(
         round=round,
         clients=torch.tensor(list(models), dtype=torch.int64),

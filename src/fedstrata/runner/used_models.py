@@ -59,6 +59,20 @@ def models_in_use(setup: RunSetup, state: State) -> Evaluation:
     return setup.server.algorithm.evaluations(setup.server.problem, state, clients)[CLIENT]
 
 
+def chosen_models(uses: Evaluation, chosen: Mapping[int, int]) -> dict[int, int | None]:
+    """The model of each client: its only candidate, or the one that it chose; None where it did not say which.
+
+    Args:
+        uses: The models that the clients use.
+        chosen: The model that each client with several candidates chose, by client.
+    """
+    found = dict[int, int | None]()
+    for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
+        candidates = [model for model in row if model >= 0]
+        found[client] = candidates[0] if len(candidates) == 1 else chosen.get(client)
+    return found
+
+
 class ModelInUse(NamedTuple):
     """The model that a client uses at the end of a run.
 
@@ -83,9 +97,7 @@ def choices_in_use(setup: RunSetup, uses: Evaluation, chosen: Mapping[int, int],
         before: The round before which the store has the tensors.
     """
     found = list[ModelInUse]()
-    for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
-        candidates = [model for model in row if model >= 0]
-        model = candidates[0] if len(candidates) == 1 else chosen.get(client)
+    for client, model in chosen_models(uses, chosen).items():
         stored = setup.clients.store.read(client, before=before) if any(uses.load_local) else {}
         own = {place: values for place, values in sorted(stored.items()) if uses.load_local[place]}
         found.append(ModelInUse(client, model, own))
