@@ -322,6 +322,17 @@ def test_what_epsilon_is_by_itself() -> None:
     assert snapshot_of(clustered(unequal, [], cut=0.0, epsilon="spread")[2]).epsilon == torch.inf  # everyone is alone
 
 
+def test_the_automatic_epsilon_grows_with_the_clusters_that_newcomers_found() -> None:
+    """The only cluster gives 1.3 times the distance of its members, 0.39. The first newcomer founds one, 5 away, whose
+    distance is then the epsilon: the second newcomer is 4 from it, and joins."""
+    points = torch.tensor([[0.0], [0.3], [5.15], [9.15]])
+    algorithm, problem, state = clustered(points, [2, 3])
+    state, _ = come(algorithm, problem, state, points, [0, 1, 2])
+    assert state.labels.tolist() == [0, 0, 1, -1]
+    state, _ = come(algorithm, problem, state, points, [0, 1, 2, 3])
+    assert state.labels.tolist() == [0, 0, 1, 1]
+
+
 def test_literally_newcomers_are_compared_with_the_clusters_as_they_are_now() -> None:
     points = torch.cat([PAIRS, torch.tensor([[1.0]])])
     for compare, label in (("snapshot", 0), ("current", 1)):

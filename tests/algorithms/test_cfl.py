@@ -9,6 +9,8 @@ import torch
 from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, LocalTraining, TensorSpec
+from fedstrata.core.aggregation import Aggregation, weighted_mean
+from fedstrata.core.robust_aggregation import geometric_median, krum, median
 from fedstrata.records import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
 from recorded import decision_of, metric
@@ -200,6 +202,16 @@ def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(
     state, _ = play(CFL(trigger="stability", **keys), toy_problem(4, PLANE), turning(TORN, 0.04))
     assert len(state.models) == 1 and decision_of(state).kind == kind
     assert {name: decision_of(state).values[name] for name in values} == pytest.approx(values, abs=1e-6)
+
+
+@pytest.mark.parametrize("rule", [weighted_mean, median, geometric_median, krum])
+def test_a_cluster_is_stationary_by_the_mean_whatever_rule_moves_its_model(rule: Aggregation) -> None:
+    """Two groups, of 6 and of 4 clients, that want the opposite; a robust rule follows the larger one."""
+    direction = torch.tensor([1.0, 0.0])
+    noise = 0.05 * torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
+    updates = direction * torch.tensor([1.0] * 6 + [-1.0] * 4)[:, None] + noise
+    state, _ = play(CFL(eps1=0.5, eps2=0.5), replace(toy_problem(10, PLANE), aggregation=rule), [updates])
+    assert state.labels.tolist() == [0] * 6 + [1] * 4
 
 
 @pytest.mark.parametrize(

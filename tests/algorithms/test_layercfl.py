@@ -23,6 +23,7 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
     make_pending,
+    reassign,
 )
 from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import find_checkpoint, save
@@ -355,6 +356,21 @@ def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
     for cohort in ([0, 1, 2], [0, 1, 2], [0, 1, 2, 3]):
         state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, torch.tensor(cohort))))
     assert len(state.models) == 2
+
+
+def test_final_clusters_are_examined_again_when_clients_are_moved_to_them() -> None:
+    """Both clusters were final by Theorem 1. Then clients 0 and 1 are misplaced among those that want the opposite."""
+    algorithm, problem = LayerCFL(layers="conv", eps1=10.0, eps2=0.5), toy_problem(8)
+    directions = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]]).repeat(2, 1)
+    clients = Scripted([torch.nn.functional.pad(directions, (0, 4))] * 3)
+    state = algorithm.init(problem)
+    for _ in range(2):
+        state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, torch.arange(8))))
+    assert state.bipartition.final.all() and len(state.models) == 2
+    other = 1 - int(state.labels[0])
+    moved = reassign(state, {0: other, 1: other})
+    after, _ = algorithm.update(problem, moved, clients.run(algorithm.plan(problem, moved, torch.arange(8))))
+    assert len(after.models) == 3 and int(after.labels[0]) != int(after.labels[2])
 
 
 def turning(stability: dict[str, float]) -> list[torch.Tensor]:

@@ -35,15 +35,33 @@ def three_clusters() -> StrataState:
 def test_new_clusters_whose_models_suit_each_others_members_are_one_again() -> None:
     """By the other model they lose 0.2 more; by the third one 1 more. The first of two equally large ones stays."""
     state = three_clusters()
-    report = losses_of(state, [0.5, 0.7, 1.5], [0.7, 0.5, 1.5], [1.5, 1.5, 0.5])
-    assert merge_alike_clusters(state, report, state.labels).tolist() == [0] * 12 + [2] * 6
+    report = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
+    assert merge_alike_clusters(state, report, state.labels).tolist() == [0] * 6 + [1] * 12
+
+
+def test_the_two_groups_of_one_split_stay_apart_however_far_a_third_one_is() -> None:
+    """A test has told the first two apart, inside one side of the first split. By the third model they lose 9 more."""
+    state = three_clusters()
+    assert [cluster.group_parent for cluster in state.clusters] == [1, 1, 0]
+    report = losses_of(state, [0.5, 0.7, 9.5], [0.7, 0.5, 9.5], [9.5, 9.5, 0.5])
+    assert merge_alike_clusters(state, report, state.labels).equal(state.labels)
+
+
+@pytest.mark.parametrize(("answering", "merged"), [([0, 6, 12], False), ([0, 6, 7, 8, 12, 13, 14], True)])
+def test_few_answers_merge_no_clusters(answering: list[int], merged: bool) -> None:
+    """Of six selected members, three must answer."""
+    state = three_clusters()
+    report = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
+    few = torch.isin(torch.arange(18), torch.tensor(answering))
+    report = replace(report, results={TRAIN: report.results[TRAIN].only(few)})
+    assert (not merge_alike_clusters(state, report, state.labels).equal(state.labels)) == merged
 
 
 @pytest.mark.parametrize(
     "rows",
     [
-        pytest.param(([0.5, 0.8, 1.5], [0.8, 0.5, 1.5], [1.5, 1.5, 0.5]), id="0.3 of what they lose by a third one"),
-        pytest.param(([0.5, 0.7, 1.5], [1.4, 0.5, 1.5], [1.5, 1.5, 0.5]), id="one of the two alone"),
+        pytest.param(([0.5, 1.5, 1.5], [1.5, 0.5, 0.8], [1.5, 0.8, 0.5]), id="0.3 of what they lose by a third one"),
+        pytest.param(([0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 1.4, 0.5]), id="one of the two alone"),
     ],
 )
 def test_clusters_that_are_apart_stay_apart(rows: tuple[list[float], ...]) -> None:
@@ -52,25 +70,25 @@ def test_clusters_that_are_apart_stay_apart(rows: tuple[list[float], ...]) -> No
 
 
 def test_who_leaves_has_no_say_and_one_of_four_may_deny_that_clusters_are_alike() -> None:
-    """Two of six in the first cluster deny it. Where one of them leaves, it is one of five."""
+    """Two of six in the last cluster deny it. Where one of them leaves, it is one of five."""
     state = three_clusters()
-    report = losses_of(state, [0.5, 0.7, 1.5], [0.7, 0.5, 1.5], [1.5, 1.5, 0.5])
+    report = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
     result = report.results[TRAIN]
-    result.losses[:2, 1] = 9.0
+    result.losses[12:14, 2] = 9.0
     assert merge_alike_clusters(state, report, state.labels).equal(state.labels)
-    moved = state.labels.index_fill(0, torch.tensor([0]), 2)
-    assert merge_alike_clusters(state, report, moved).tolist() == [2, *[1] * 11, *[2] * 6]  # six are more than five
+    moved = state.labels.index_fill(0, torch.tensor([12]), 0)
+    assert merge_alike_clusters(state, report, moved).tolist() == [*[0] * 6, *[1] * 6, 0, *[1] * 5]
 
 
-def test_a_cluster_that_is_united_with_another_ends_and_events_say_so() -> None:
+def test_a_cluster_that_is_merged_with_another_ends_and_events_say_so() -> None:
     state = three_clusters()
     plan = Strata().plan(problem_of(18), state, torch.arange(18))
-    alike = losses_of(state, [0.5, 0.7, 1.5], [0.7, 0.5, 1.5], [1.5, 1.5, 0.5]).results[TRAIN]
+    alike = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5]).results[TRAIN]
     report = Folded(THREE).run(plan)
     trained = report.results[TRAIN]
     report = replace(report, results={TRAIN: replace(trained, losses=alike.losses)})
     after, diagnostics = Strata().update(problem_of(18), state, report)
-    assert groups_of(after) == [list(range(12)), GROUPS[2]]
+    assert groups_of(after) == [GROUPS[0], list(range(6, 18))]
     kinds = [event["kind"] for event in diagnostics.events]
     assert kinds == ["reassign"] * 6 + ["dissolve"]
 

@@ -270,12 +270,11 @@ class AdaCFL:
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
         """What newcomers are compared by, columns (q,), and with, centroids (k, q); and epsilon."""
         columns = self._columns(problem)
-        if self.compare == "snapshot":
-            return columns, snapshot.centroids, snapshot.epsilon
-        now = state.models[:, columns]
-        if self.epsilon == "auto" and len(now) > 1:
-            return columns, now, largest_distance(now)
-        return columns, now, snapshot.epsilon
+        centroids = snapshot.centroids if self.compare == "snapshot" else state.models[:, columns]
+        if self.epsilon == "auto" and len(centroids) > 1:
+            # A cluster that a newcomer has founded since may lie farther away.
+            return columns, centroids, largest_distance(centroids)
+        return columns, centroids, snapshot.epsilon
 
 
 def with_registrations(client_stats: torch.Tensor, report: Report) -> torch.Tensor:

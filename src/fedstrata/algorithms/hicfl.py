@@ -131,7 +131,8 @@ class HiCFL:
             without the pairs of the reference, with which a cluster is split. The mean across must be negative too. 0
             takes any split, as the paper does. "auto" is 0, and 8 in the robust variant.
         ending: What happens after `patience` rounds without a split. "none" is nothing. "fine" splits each cluster once
-            more. "personal" splits until every client is alone. "reorganise" merges clusters that move alike.
+            more. "personal" splits until every client is alone. "reorganise" merges clusters that move alike. Members
+            that all point one way are divided by the robust variant only.
         patience: The number of rounds without a split after which the clustering is complete. They count from the first
             split on, or from the round in which every layer is stable without one. So a slow first split is waited for.
         quorum: The share of the members asked in a round whose answers must be usable for a cluster to be examined.
@@ -426,5 +427,7 @@ def _without(state: HiCFLState, remain: list[int], members: list[list[int]], mer
         nodes=torch.tensor(nodes),
         waiting=torch.tensor(waiting),
         tree=with_members(tree, {node: members[cluster] for node, cluster in zip(nodes, remain, strict=True)}),
-        bipartition=BipartitionState(known.max_norms[kept], known.max_compared_norms[kept], known.final[kept]),
+        bipartition=BipartitionState(
+            known.max_norms[kept], known.max_compared_norms[kept], known.final[kept], labels.clone()
+        ),
     )

@@ -87,6 +87,11 @@ def _scan_without_samples(layer: str | None, values: Mapping[str, float]) -> str
     return f"no scan: {values['compared_clients']:.0f} clients have {needed}, too few for a test"
 
 
+def _scan_without_answers(layer: str | None, values: Mapping[str, float]) -> str:
+    needed = f"{values['compared_clients']:.0f} clients have the {values['samples_needed']:.0f} samples"
+    return f"no scan: {needed} that two parts need, but in no round did enough answer with all parts of their data"
+
+
 def _scan_without_clients(layer: str | None, values: Mapping[str, float]) -> str:
     reach = f"p = {values['floor']:.2g} at best, above the level {values['level']:.2g}"
     return f"no scan: {values['compared_clients']:.0f} clients reach {reach}"
@@ -238,6 +243,7 @@ SENTENCES: Mapping[str, str | _Words] = {
     ),
     "split_not_tested_again": _not_confirmed("some members that differed have left since the test"),
     "scan_without_samples": _scan_without_samples,
+    "scan_without_answers": _scan_without_answers,
     "scan_without_clients": _scan_without_clients,
     "no_separation": _no_separation,
     "layer_chosen": _layer_chosen,

@@ -20,7 +20,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     participants,
     scan_layers,
 )
-from fedstrata.algorithms.shared.split_half import add_fold_tasks
+from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients
 from fedstrata.config import Experiment
 from fedstrata.core import (
     Diagnostics,
@@ -61,12 +61,12 @@ class _ScannedFedAvg:
 
     def plan(self, problem: Problem, state: _ScanState, cohort: torch.Tensor) -> Plan:
         """The plan of FedAvg with a task for each fold of the data."""
-        asked = participants(problem, state, state.evidence, LEVEL)
+        asked = participants(problem, state, state.evidence, LEVEL, cohort)
         return add_fold_tasks(fedavg_plan(problem, state, cohort), asked, state.evidence.sizes, TASKS)
 
     def update(self, problem: Problem, state: _ScanState, report: Report) -> tuple[_ScanState, Diagnostics]:
         """Add the evidence of the round, and average."""
-        asked = participants(problem, state, state.evidence, LEVEL)
+        asked = participants(problem, state, state.evidence, LEVEL, selected_clients(report))
         evidence = add_evidence(problem.layout, state.evidence, report, asked)
         moved, diagnostics = aggregate(problem, state, report, self.assign(problem, state, report))
         return replace(moved, evidence=evidence), diagnostics

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,10 +137,19 @@ def test_what_clients_showed_is_forgotten_with_their_data() -> None:
 def test_nobody_trains_on_parts_of_its_data_before_sample_counts_are_known() -> None:
     problem = toy_problem(20, LAYOUT)
     blank = no_evidence(LAYOUT, 20)
-    assert participants(problem, initial_state(problem), blank, LEVEL) == ()
+    everyone = torch.arange(20)
+    assert participants(problem, initial_state(problem), blank, LEVEL, everyone) == ()
     known = add_evidence(LAYOUT, blank, answer(half(20)), [])
-    (found,) = participants(problem, initial_state(problem), known, LEVEL)
+    (found,) = participants(problem, initial_state(problem), known, LEVEL, everyone)
     assert found.clients.tolist() == list(range(20)) and found.folds == 2
+
+
+def test_of_many_clients_those_train_on_parts_of_their_data_that_the_round_selects() -> None:
+    problem = toy_problem(300, LAYOUT)
+    known = replace(no_evidence(LAYOUT, 300), sizes=torch.full((300,), 200), most_answers=20)
+    cohort = torch.arange(0, 300, 15)
+    (found,) = participants(problem, initial_state(problem), known, LEVEL, cohort)
+    assert found.clients.tolist() == cohort.tolist()
 
 
 def test_groups_in_one_layer_are_found_there() -> None:
@@ -204,6 +214,8 @@ def test_too_few_clients_are_not_judged() -> None:
     nothing = scan_layers(LAYOUT, no_evidence(LAYOUT, 4), seeded())
     assert nothing.layer is None and nothing.scores == () and nothing.rounds == 0
     assert nothing.decision.kind == "scan_without_samples" and nothing.decision.values["samples_needed"] == 48
+    unanswered = replace(no_evidence(LAYOUT, 4), sizes=torch.full((4,), 200))
+    assert scan_layers(LAYOUT, unanswered, seeded()).decision.kind == "scan_without_answers"
     found = scan_layers(LAYOUT, evidence_of(8, conv=signal(8, 2, 7)), seeded())
     assert (found.layer, found.scores, found.clients, found.rounds) == (None, (), 8, 1)
     assert found.decision.kind == "scan_without_clients" and found.floor == pytest.approx(0.029, abs=1e-3)

@@ -112,6 +112,19 @@ def test_groups_are_split_as_soon_as_they_are_proposed_and_confirmed(algorithm: 
     assert decision.values["p"] == 0.001 and decision.values["level"] == pytest.approx(0.025)
 
 
+def test_a_cluster_of_which_few_answer_in_a_round_uses_four_folds() -> None:
+    """Two folds of eight clients reach p = 0.029, which is above the level; so nothing would ever be tested."""
+    algorithm = CFL(**EAGER, quorum=0.0, split_guard="split_half")
+    pattern = groups(20, 20)
+    problem = toy_problem(40, LAYOUT)
+    state = algorithm.init(problem)
+    clients = Folded(pattern)
+    for round in range(1, 10):
+        cohort = torch.randperm(40, generator=seeded(round))[:8].sort().values
+        state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, cohort)))
+    assert len(state.models) > 1 and decision_of(state).kind == "split_confirmed"
+
+
 def test_a_split_that_is_proposed_but_not_confirmed_says_so() -> None:
     algorithm = CFL(**EAGER, split_guard="split_half")
     state = play(algorithm, Folded(groups(14)), 1)

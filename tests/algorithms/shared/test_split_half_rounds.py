@@ -46,6 +46,15 @@ def test_small_clients_take_part(sizes: list[int], folds: int, able: int) -> Non
     assert found is not None and (len(found.clients), found.folds) == (able, folds)
 
 
+def test_of_many_clients_the_others_stay_when_one_is_too_small() -> None:
+    problem = toy_problem(clients=300)
+    state, sizes = initial_state(problem), torch.full((300,), 200)
+    first = select_participants(problem, state, sizes, 0, "auto", 0.025)
+    later = select_participants(problem, state, sizes.index_fill(0, torch.tensor([299]), 10), 0, "auto", 0.025)
+    assert first is not None and later is not None and len(later.clients) == 200
+    assert int(torch.isin(later.clients, first.clients).sum()) >= 199
+
+
 def test_two_or_three_small_clients_take_part() -> None:
     problem = toy_problem(clients=3)
     found = select_few(initial_state(problem), torch.tensor([20, 30, 18]), 0)

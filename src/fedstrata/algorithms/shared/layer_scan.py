@@ -21,6 +21,7 @@ from fedstrata.algorithms.shared.split_half import (
     needed_samples,
     next_level,
     select_participants,
+    selected_clients,
     usable_sizes,
 )
 from fedstrata.clustering import cosine, norms, replication
@@ -59,6 +60,7 @@ class LayerEvidence:
         rounds: The number of such rounds.
         max_norms: The largest norm of an update by all data so far, for every view, (v,).
         sizes: The number of training samples of each client, (n,); 0 until it has answered.
+        most_answers: The largest number of clients that answered in one round so far.
     """
 
     by_layer: FoldSimilarity | None
@@ -67,6 +69,7 @@ class LayerEvidence:
     rounds: int
     max_norms: torch.Tensor
     sizes: torch.Tensor
+    most_answers: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ class LayerChoice:
         """What was measured, how sure that is, and what it suggests, as data."""
         values = {"compared_clients": float(self.clients), "rounds": float(self.rounds), "level": self.level}
         if not self.scores and not self.rounds:
-            return Decision(kind="scan_without_samples", values={**values, "samples_needed": float(self.needed)})
+            kind = "scan_without_samples" if self.clients < MIN_TEST_CLIENTS else "scan_without_answers"
+            return Decision(kind=kind, values={**values, "samples_needed": float(self.needed)})
         if not self.scores:
             return Decision(kind="scan_without_clients", values={**values, "floor": self.floor})
         layers = [score for score in self.scores if score.name != self.bias]
@@ -185,15 +189,26 @@ def without_clients(evidence: LayerEvidence, clients: torch.Tensor) -> LayerEvid
     return replace(evidence, by_layer=by_layer, by_bias=by_bias, sizes=torch.where(clients, 0, evidence.sizes))
 
 
-def participants(problem: Problem, state: State, evidence: LayerEvidence, level: float) -> tuple[Participants, ...]:
-    """Who trains on folds of its data, of the only cluster; nobody until the numbers of samples are known."""
-    found = select_participants(problem, state, evidence.sizes, 0, "auto", level)
+def participants(
+    problem: Problem, state: State, evidence: LayerEvidence, level: float, cohort: torch.Tensor
+) -> tuple[Participants, ...]:
+    """Who trains on folds of its data, of the only cluster; nobody until the numbers of samples are known.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round, with one cluster.
+        evidence: The evidence before the round.
+        level: The level of the scan.
+        cohort: The clients that the round selects, ids.
+    """
+    answering = evidence.most_answers or None
+    found = select_participants(problem, state, evidence.sizes, 0, "auto", level, answering, cohort)
     return () if found is None else (found,)
 
 
 def scan_plan(problem: Problem, state: State, evidence: LayerEvidence, plan: Plan) -> Plan:
     """The plan in which clients also train on folds of their data, in the last rounds before a scan."""
-    return add_fold_tasks(plan, _scanned(problem, state, evidence), evidence.sizes, TASKS)
+    return add_fold_tasks(plan, _scanned(problem, state, evidence, plan.cohort), evidence.sizes, TASKS)
 
 
 def scan_round(
@@ -212,22 +227,22 @@ def scan_round(
     """
     round = state.round + 1
     known = without_clients(evidence, state.labels < 0)
-    known = add_evidence(problem.layout, known, report, _scanned(problem, state, evidence))
+    known = add_evidence(problem.layout, known, report, _scanned(problem, state, evidence, selected_clients(report)))
     if not scan_due(round):
         return known, None
     choice = scan_layers(problem.layout, known, problem.generator("scout", round), level_of(round))
     if choice.layer is None:
         anew = no_evidence(problem.layout, problem.clients)
-        known = replace(anew, max_norms=known.max_norms, sizes=known.sizes)
+        known = replace(anew, max_norms=known.max_norms, sizes=known.sizes, most_answers=known.most_answers)
     return known, choice
 
 
-def _scanned(problem: Problem, state: State, evidence: LayerEvidence) -> tuple[Participants, ...]:
-    """Who trains on folds of its data in the coming round of a run."""
+def _scanned(problem: Problem, state: State, evidence: LayerEvidence, cohort: torch.Tensor) -> tuple[Participants, ...]:
+    """Who trains on folds of its data in the coming round of a run, which selects a cohort."""
     round = state.round + 1
     if not is_scanned(round):
         return ()
-    return participants(problem, state, without_clients(evidence, state.labels < 0), level_of(round))
+    return participants(problem, state, without_clients(evidence, state.labels < 0), level_of(round), cohort)
 
 
 def add_evidence(
@@ -249,7 +264,12 @@ def add_evidence(
         )
     for sent in fold_updates(report, asked, TASKS).values():
         evidence = _with_similarities(layout, evidence, sent)
-    return replace(evidence, max_norms=max_norms, sizes=usable_sizes(evidence.sizes, report, asked, TASKS))
+    return replace(
+        evidence,
+        max_norms=max_norms,
+        sizes=usable_sizes(evidence.sizes, report, asked, TASKS),
+        most_answers=max(evidence.most_answers, len(updates.clients)),
+    )
 
 
 def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[Rows]) -> LayerEvidence:

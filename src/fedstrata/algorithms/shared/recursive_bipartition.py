@@ -30,6 +30,7 @@ from fedstrata.core import (
     assign_pending,
     members_in_cohort,
 )
+from fedstrata.core.aggregation import plain_mean, weighted_mean
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
 
@@ -51,11 +52,14 @@ class BipartitionState:
         max_norms: The largest norm of any member's update so far, over all conv and linear layers, (k,).
         max_compared_norms: The same over the compared layers, (k,).
         final: The clusters that are not examined again, (k,) bool. A client that joins one reopens it.
+        labels: The cluster of each client after the last round, (n,), which tells who has been moved since; None before
+            the first round.
     """
 
     max_norms: torch.Tensor
     max_compared_norms: torch.Tensor
     final: torch.Tensor
+    labels: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def collect_answers(
     max_norms = remembered.max_norms.clone()
     max_compared_norms = remembered.max_compared_norms.clone()
     final = remembered.final.clone()
-    final[labels[labels != state.labels]] = False
+    final[labels[_joined(state, remembered, labels)]] = False
     to_examine = dict[int, Result]()
     too_few = dict[int, Decision]()
     for cluster in range(len(state.models)):
@@ -158,6 +162,14 @@ def collect_answers(
         elif state.round + 1 >= rules.first:
             to_examine[cluster] = examined
     return RoundAnswers(labels, BipartitionState(max_norms, max_compared_norms, final), to_examine, too_few)
+
+
+def _joined(state: State, remembered: BipartitionState, labels: torch.Tensor) -> torch.Tensor:
+    """Who is in another cluster than after the last round, or was pending, bool (n,)."""
+    joined = labels != state.labels
+    if remembered.labels is not None:
+        joined |= labels != remembered.labels
+    return joined & (labels >= 0)
 
 
 def apply_decisions(
@@ -183,6 +195,7 @@ def apply_decisions(
         max_norms=answers.remembered.max_norms[parents] * whole,
         max_compared_norms=answers.remembered.max_compared_norms[parents] * whole,
         final=final[parents] & whole,
+        labels=moved.labels.clone(),
     )
     metrics = (*diagnostics.metrics, *_norm_metrics(state, reasons))
     matrices = tuple(decision.matrix for decision in decisions.values() if decision.matrix is not None)
@@ -232,10 +245,12 @@ def max_norm(rows: torch.Tensor) -> float:
 
 
 def mean_norm(problem: Problem, usable: Result) -> float:
-    """The norm of the weighted mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27)."""
+    """The norm of the mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27)."""
     updates = usable.updates.take_columns(problem.layout.conv_and_linear)
     together = torch.zeros(len(usable.sizes), dtype=torch.int64)
-    return float(problem.aggregation(updates, usable.sizes, together, 1).double().norm())
+    # Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
+    mean = plain_mean if problem.aggregation is plain_mean else weighted_mean
+    return float(mean(updates, usable.sizes, together, 1).double().norm())
 
 
 def norm_threshold(value: float | str, largest: torch.Tensor, share: float) -> float:

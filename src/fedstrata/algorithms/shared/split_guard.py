@@ -23,7 +23,7 @@ from fedstrata.algorithms.shared.split_half import (
     usable_sizes,
 )
 from fedstrata.clustering import PermutationResult
-from fedstrata.core import Decision, Plan, Problem, Report, State
+from fedstrata.core import TRAIN, Decision, Plan, Problem, Report, State
 from fedstrata.lazy_torch import torch
 
 _REFUSAL_KINDS = {
@@ -43,6 +43,7 @@ class TestState:
         node: The tree id of the cluster.
         evidence: What parts of its members' data have shown; None before the first such round.
         tests: The number of tests so far.
+        most_answers: The largest number of its members that answered in one round so far.
         confirmed: The clients of whom it is shown that they are not all alike; none while it is not.
         decision: What the last test came to; None before the first.
     """
@@ -50,6 +51,7 @@ class TestState:
     node: int
     evidence: FoldSimilarity | None = None
     tests: int = 0
+    most_answers: int = 0
     confirmed: tuple[int, ...] = ()
     decision: Decision | None = None
 
@@ -59,7 +61,7 @@ class TestState:
         if bool(members[list(self.confirmed)].all()):
             return replace(self, evidence=evidence)
         # That some differ says nothing about those who are left.
-        return TestState(self.node, evidence, self.tests, decision=Decision(kind="members_left"))
+        return TestState(self.node, evidence, self.tests, self.most_answers, decision=Decision(kind="members_left"))
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,8 @@ def run_split_half_tests(
         evidence = with_round(problem.layout, known.evidence, sent, state.labels == cluster)
         draw = problem.generator(f"test of node {known.node}", round)
         clients, found = groups_test(problem.layout, evidence, draw, next_level(alpha, known.tests))
-        tests[cluster] = TestState(
-            node=known.node,
+        tests[cluster] = replace(
+            known,
             evidence=evidence,
             tests=known.tests + found.tested,
             confirmed=tuple(clients.tolist()) if found.confirmed else (),
@@ -141,6 +143,11 @@ def run_split_half_tests(
             replace(known, decision=known.decision or _too_few_samples(guard.sizes[state.labels == cluster], round))
             for cluster, known in enumerate(tests)
         ]
+    answered = state.labels[report.results[TRAIN].updates.clients]
+    tests = [
+        replace(known, most_answers=max(known.most_answers, int((answered == cluster).sum())))
+        for cluster, known in enumerate(tests)
+    ]
     # A pending client may have other data than before.
     sizes = usable_sizes(torch.where(state.labels < 0, 0, guard.sizes), report, participants)
     return GuardState(sizes, tuple(tests))
@@ -182,12 +189,16 @@ def _participants(
     """Who trains on folds of its data in this round: members of clusters whose groups are not confirmed."""
     if not is_split_half_round(state.round + 1):
         return []
-    found = [
-        select_participants(problem, state, guard.sizes, cluster, "auto", next_level(alpha, known.tests), cohort=cohort)
-        for cluster, known in enumerate(_tests(state, guard))
-        if not known.confirmed
-    ]
-    return [each for each in found if each is not None]
+    found = list[Participants]()
+    for cluster, known in enumerate(_tests(state, guard)):
+        if known.confirmed:
+            continue
+        level = next_level(alpha, known.tests)
+        answering = known.most_answers or None
+        selected = select_participants(problem, state, guard.sizes, cluster, "auto", level, answering, cohort)
+        if selected is not None:
+            found.append(selected)
+    return found
 
 
 def _test_decision(found: PermutationResult, round: int, answered: int) -> Decision:

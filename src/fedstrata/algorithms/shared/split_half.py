@@ -158,10 +158,11 @@ def _drawn(problem: Problem, node: int, clients: torch.Tensor, cohort: torch.Ten
     So the same clients are compared again where many are selected, and where few are, no place is lost to absent ones.
     """
     # This name is a seed of random numbers, so it stays as it is.
-    order = torch.randperm(len(clients), generator=problem.generator(f"voters of node {node}"))
+    order = torch.randperm(problem.clients, generator=problem.generator(f"voters of node {node}"))
+    order = order[torch.isin(order, clients)]
     if cohort is not None:
-        order = order[torch.isin(clients[order], cohort)]
-    return clients[order[:MAX_PARTICIPANTS].sort().values]
+        order = order[torch.isin(order, cohort)]
+    return order[:MAX_PARTICIPANTS].sort().values
 
 
 def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:

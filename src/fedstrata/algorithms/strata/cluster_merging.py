@@ -2,14 +2,15 @@
 
 A test says nothing about two groups that were on different sides of an earlier split: nobody has compared them. If the
 sides cut through a true group, it has two clusters. Their models serve each other's members nearly as well as their
-own, and those of all other new clusters do not. Then the smaller cluster goes over to the larger one.
+own, and those of all other new clusters do not. Then the smaller cluster goes over to the larger one. The two groups of
+one split stay apart, as a test has told them apart, and each does better with its own model.
 """
 
 from __future__ import annotations
 
 from fedstrata.algorithms.strata.reassignment import choosing_among_all, siblings
 from fedstrata.algorithms.strata.state import StrataState
-from fedstrata.core import TRAIN, Report
+from fedstrata.core import TRAIN, Report, members_in_cohort
 from fedstrata.lazy_torch import torch
 
 _ALIKE_SHARE = 0.25
@@ -18,6 +19,12 @@ that of any third one."""
 
 _AGREEING_SHARE = 0.75
 """The share of the members of each of the two of whom this must be so. The others may be Byzantine."""
+
+_MIN_ANSWERS = 3
+"""At least so many members of each of the two must say it, or all where it has fewer."""
+
+_QUORUM = 0.5
+"""The share of the selected members of each of the two that must say whether it is so."""
 
 
 def merge_alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) -> torch.Tensor:
@@ -42,6 +49,17 @@ def merge_alike_clusters(state: StrataState, report: Report, labels: torch.Tenso
 
 def _alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) -> set[tuple[int, int]]:
     """The pairs of open clusters of which the second one has a model that suits most members of the first."""
+    return {
+        pair
+        for pair, votes in _votes(state, report, labels).items()
+        if not _were_compared(state, *pair)
+        and len(votes) >= _needed_votes(state, report, pair[0])
+        and sum(votes) >= _AGREEING_SHARE * len(votes)
+    }
+
+
+def _votes(state: StrataState, report: Report, labels: torch.Tensor) -> dict[tuple[int, int], list[bool]]:
+    """Whether the model of a second open cluster suits each member of a first one, by the pair of them."""
     result = report.results[TRAIN]
     chooses_freely = choosing_among_all(state)
     by_cluster = siblings(state)
@@ -57,4 +75,17 @@ def _alike_clusters(state: StrataState, report: Report, labels: torch.Tensor) ->
         for other in others:
             third = min(value for each, value in excess.items() if each != other)
             votes.setdefault((own, other), []).append(excess[other] < _ALIKE_SHARE * third)
-    return {pair for pair, cast in votes.items() if sum(cast) >= _AGREEING_SHARE * len(cast)}
+    return votes
+
+
+def _were_compared(state: StrataState, one: int, other: int) -> bool:
+    """Whether two open clusters of one split are the two groups of one split in the comparison's tree."""
+    parents = (state.clusters[one].group_parent, state.clusters[other].group_parent)
+    return parents[0] == parents[1] >= 0
+
+
+def _needed_votes(state: StrataState, report: Report, cluster: int) -> float:
+    """How many members of a cluster must say whether another one is like it."""
+    members = state.labels == cluster
+    selected = int(members_in_cohort(report, members).sum())
+    return max(_QUORUM * selected, min(_MIN_ANSWERS, int(members.sum())))

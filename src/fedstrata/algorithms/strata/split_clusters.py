@@ -69,6 +69,7 @@ def split_clusters(
                     last_test_round=known.last_test_round,
                     last_multi_round=known.last_multi_round,
                     reassignment_rounds=reassignment_rounds,
+                    group_parent=split.parents[group] if split.parents else -1,
                 )
                 clusters.append(child)
         elif bool(members.any()) or not _is_emptied_child(state, labels, cluster):

@@ -42,6 +42,8 @@ class ClusterSplit:
         count: The number of groups; 1 if everyone stays together.
         decision: What decided.
         doubted: Who is split off because its updates did harm to itself, ids.
+        parents: The group in the comparison's tree whose split made each group, (count); none without such a tree. Two
+            groups of the same one have been compared with each other.
     """
 
     clients: torch.Tensor
@@ -49,6 +51,7 @@ class ClusterSplit:
     count: int
     decision: Decision
     doubted: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,9 @@ def split_decision(
         p = pruned.p if groups.confirmed else _split_p(comparison, 0)
     gains = counted_gains(comparison, 0, losses, ignored | pruned.doubted)
     decision = _to_decision(comparison, round, pruned.leaves, gains, p)
-    return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision, comparison.clients[pruned.doubted])
+    doubted = comparison.clients[pruned.doubted]
+    parents = tuple(groups.parents[list(pruned.leaves)].tolist())
+    return ClusterSplit(comparison.clients, labels, len(pruned.leaves), decision, doubted, parents)
 
 
 def _prune(

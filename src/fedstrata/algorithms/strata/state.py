@@ -46,6 +46,7 @@ class ClusterState:
             the first.
         most_answers: The largest number of members that answered in one round so far.
         reassignment_rounds: The number of rounds for which its members may still choose another cluster of its split.
+        group_parent: The group in the tree of a hold-out comparison whose split made the cluster; -1 for none.
         comparison: The hold-out comparison that is running, if there is one.
         search: The search for outliers that is running, if there is one.
         last_search_round: The last round after which a search for outliers began; 0 before the first.
@@ -62,6 +63,7 @@ class ClusterState:
     last_test_round: int = 0
     most_answers: int = 0
     reassignment_rounds: int = 0
+    group_parent: int = -1
     comparison: HoldoutComparison | None = None
     search: OutlierSearch | None = None
     last_search_round: int = 0
