@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs deploy-test recipes lock audit sbom licences
+.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -14,7 +14,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # once what its tests share; the order of files is that of tests/conftest.py.
 WORKERS := --dist loadfile --no-loadscope-reorder
 test: .venv/installed
-	$(BIN)/pytest -n 3 $(WORKERS) -m "not deploy"
+	$(BIN)/pytest -n 3 $(WORKERS) -m "not pages and not deploy"
+
+pages-test: .venv/installed
+	$(BIN)/pytest -n 2 $(WORKERS) -m pages
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy
@@ -38,7 +41,7 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 $(WORKERS) -m "not slow and not deploy"
+	$(BIN)/pytest -n 2 $(WORKERS) -m "not slow and not pages and not deploy"
 
 # All packages of the environment, with hashes. Versions stay as they are where pyproject.toml admits them; the newest
 # ones are taken with UPGRADE=--upgrade. The pip that comes with Python 3.11 asks that a version is

@@ -70,7 +70,7 @@ def build(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [("::: fedstrata.nothing", "fedstrata.nothing could not be found"), ("[a][fedstrata.nothing]", "cross-reference")],
@@ -85,7 +85,7 @@ def test_a_reference_to_what_does_not_exist_is_refused(text: str, complaint: str
     assert done.returncode != 0 and complaint in done.stderr, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     built = tmp_path / "site"
     done = build(ROOT / "mkdocs.yml", built)

@@ -19,7 +19,7 @@ from fedstrata import cli
 from fedstrata.config import load_experiment
 from fedstrata.runner.build import build_run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.pages
 
 WINDOW, STEP = 64, 32
 ALGORITHMS = ("fedavg", "local", "ditto", "cfl", "ifca", "layercfl", "strata")

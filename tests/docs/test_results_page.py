@@ -14,7 +14,7 @@ from blocks import agree, blocks, run
 BLOCKS = blocks("results.md")
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 def test_every_block_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from blocks import agree, blocks, run
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_every_block_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

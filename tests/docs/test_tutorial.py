@@ -26,7 +26,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("network", None)
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 def test_every_block_of_the_tutorial_does_what_it_says(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for block in BLOCKS:
         if block.language != "console":

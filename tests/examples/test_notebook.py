@@ -24,7 +24,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return notebook
 
 
-@pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_cell_runs_and_progress_stays_in_one_output(executed: Any) -> None:
     train, summary, plot, predict, compare, export = [each for each in executed.cells if each.cell_type == "code"]
