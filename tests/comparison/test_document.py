@@ -140,7 +140,7 @@ def test_a_lead_that_no_reader_would_see_makes_no_winner() -> None:
 
 
 def said(outcomes: list[Outcome]) -> str:
-    return result_text(rows(outcomes), differences(outcomes), ACCURACY)
+    return result_text(rows(outcomes), differences(outcomes), ACCURACY, "algorithm")
 
 
 def test_the_first_sentence_names_a_winner_only_beyond_the_noise() -> None:
@@ -216,7 +216,7 @@ def test_a_row_is_the_mean_over_seeds_with_its_spread() -> None:
     assert accuracy is not None
     assert (round(accuracy.mean, 6), accuracy.least, accuracy.most) == (0.7, 0.6, 0.8)
     assert round(accuracy.spread or 0, 6) == 0.141421  # sqrt((0.01 + 0.01) / 1)
-    assert table_of([fedavg, cfl], ACCURACY, of_sweep=False).rows[1] == (
+    assert table_of([fedavg, cfl], ACCURACY, "algorithm").rows[1] == (
         "cfl",
         "2",
         "70.0 ± 14.1 %",
@@ -235,13 +235,13 @@ def test_clients_are_worse_off_than_with_fedavg_of_the_same_seed() -> None:
     fedavg, ifca = rows([run("fedavg", 0, 0.6, 1), run("ifca", 0, 0.7, 2), run("ifca", 1, 0.1, 2)])
     assert (ifca.lower_than_fedavg, ifca.clients) == (1, 3)
     assert (fedavg.lower_than_fedavg, fedavg.clients) == (None, 0)
-    assert list(table_of([fedavg, ifca], ACCURACY, of_sweep=False).titles)[-1] == "clients worse than fedavg"
+    assert list(table_of([fedavg, ifca], ACCURACY, "algorithm").titles)[-1] == "clients worse than fedavg"
 
 
 def test_without_fedavg_no_column_compares_with_it() -> None:
     alone = rows([run("ifca", 0, 0.7, 2)])
     assert alone[0].lower_than_fedavg is None
-    table = table_of(alone, ACCURACY, of_sweep=True)
+    table = table_of(alone, ACCURACY, "setting")
     first, *_, last = table.titles
     assert (first, last) == ("setting", "time")
     assert len(table.rows[0]) == len(table.titles)
@@ -252,9 +252,9 @@ def test_what_failed_or_is_not_known_leaves_no_number() -> None:
     (row,) = rows([run("hicfl", 0, 0.5, 2, ari=None), failed])
     assert (row.seeds, row.failed, row.figures["ari"]) == ((0, 1), (1,), None)
     assert row.figures["clusters"] == Statistic(2, None, 2, 2)
-    (cells,) = table_of([row], ACCURACY, of_sweep=False).rows
+    (cells,) = table_of([row], ACCURACY, "algorithm").rows
     assert cells[1:6] == ("1, 1 failed", "50.0 %", "25.0 %", "2", "\N{EN DASH}")
-    nothing = table_of(rows([failed]), ACCURACY, of_sweep=False)
+    nothing = table_of(rows([failed]), ACCURACY, "algorithm")
     assert nothing.rows[0][2:] == ("\N{EN DASH}",) * (len(nothing.titles) - 2)
 
 
@@ -266,9 +266,9 @@ def test_rounds_to_a_target_are_a_column_where_all_runs_have_the_same_one() -> N
         return replace(done, summary={**(done.summary or {}), "target": target, "rounds_to_target": reached})
 
     known = [targeted("ifca", 0, 4), targeted("ifca", 1, 8), targeted("cfl", 0, 2), targeted("cfl", 1, None)]
-    table = table_of(rows(known), ACCURACY, of_sweep=False)
+    table = table_of(rows(known), ACCURACY, "algorithm")
     assert list(table.titles)[-1] == "rounds to target"
     assert [row[-1] for row in table.rows] == ["6.0 (4 to 8)", "\N{EN DASH}"]
     for others in ([run("cfl", 2, 0.5, 1)], [targeted("cfl", 2, 3, target=0.8)]):
-        table = table_of(rows([*known, *others]), ACCURACY, of_sweep=False)
+        table = table_of(rows([*known, *others]), ACCURACY, "algorithm")
         assert "rounds to target" not in table.titles

@@ -29,6 +29,7 @@ from fedstrata.report.comparison import (
     SweepChoice,
     choice_text,
     difference_text,
+    row_kind,
     run_warnings,
     table_of,
     write_comparison_page,
@@ -351,7 +352,7 @@ def _markdown(comparison: Comparison) -> str:
     keys = comparison.experiment
     seeds = dict.fromkeys(str(run.seed) for run in comparison.runs)
     metric = comparison.metric
-    found = table_of(comparison.table, metric, of_sweep=comparison.sweep is not None)
+    found = table_of(comparison.table, metric, row_kind(comparison.sweep))
     table = [tuple(found.titles), ("---",) * len(found.titles), *found.rows]
     paragraphs = [
         f"# Comparison on {keys['data']['name']}",

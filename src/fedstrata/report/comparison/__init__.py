@@ -9,6 +9,7 @@ from fedstrata.report.comparison.words import (
     difference_text,
     pair_table,
     result_text,
+    row_kind,
     table_of,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "pair_table",
     "read_document",
     "result_text",
+    "row_kind",
     "run_warnings",
     "table_of",
     "write_comparison_page",

@@ -20,6 +20,7 @@ from fedstrata.report.comparison.words import (
     difference_text,
     pair_table,
     result_text,
+    row_kind,
     same_curves,
     table_of,
 )
@@ -58,6 +59,7 @@ def _render(folder: ComparisonFolder) -> str:
     """Return the page as text."""
     document = folder.document
     rows = document.table
+    kind = row_kind(document.sweep)
     styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
     metric = document.measured
     charts = comparison_charts(folder.runs, styles, metric)
@@ -65,9 +67,9 @@ def _render(folder: ComparisonFolder) -> str:
         "comparison.html",
         charts,
         document=document,
-        title=f"{plural(len(rows), 'setting' if document.sweep else 'algorithm')} on "
-        f"{data_name(document.setting('data', 'name'))}",
-        sentence=result_text(rows, document.differences, metric),
+        title=f"{plural(len(rows), kind)} on {data_name(document.setting('data', 'name'))}",
+        kind=kind,
+        sentence=result_text(rows, document.differences, metric, kind),
         answers=answers(document),
         shared_seconds=SHARED_SECONDS,
         same_curves=same_curves(folder.runs),
@@ -75,7 +77,7 @@ def _render(folder: ComparisonFolder) -> str:
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,
         styles=styles,
-        table=table_of(rows, metric, of_sweep=document.sweep is not None),
+        table=table_of(rows, metric, kind),
         names=[row.algorithm for row in rows],
         pairs=pair_table(rows, document.differences, metric),
         differences=[difference_text(each, metric) for each in document.differences],

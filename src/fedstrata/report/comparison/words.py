@@ -98,18 +98,23 @@ class Table(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def table_of(rows: Sequence[Row], metric: MetricInfo, *, of_sweep: bool) -> Table:
+def row_kind(sweep: SweepChoice | None) -> str:
+    """Return what the rows of a table are, algorithms or the settings of a sweep: a noun in the singular."""
+    return "algorithm" if sweep is None else "setting"
+
+
+def table_of(rows: Sequence[Row], metric: MetricInfo, kind: str) -> Table:
     """Return the table of a comparison in words.
 
     Args:
         rows: Its rows.
         metric: What is measured.
-        of_sweep: Whether the rows are the settings of a sweep.
+        kind: What the rows are, as by `row_kind`.
     """
     columns = _columns(rows, metric)
     with_fedavg = any(row.lower_than_fedavg is not None for row in rows)
     titles = {
-        "setting" if of_sweep else "algorithm": "",
+        kind: "",
         "seeds": "Number of finished runs.",
         **{column.title: column.text for column in columns.values()},
     }
@@ -162,8 +167,8 @@ def _noise_text(difference: Difference, metric: MetricInfo) -> str:
     return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
 
 
-def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo) -> str:
-    """Return which algorithm is the best in words, or that none is beyond the noise."""
+def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo, kind: str) -> str:
+    """Return which row is the best in words, or that none is beyond the noise. The arguments are as in `table_of`."""
     known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
     ranked = sorted(known, key=lambda pair: -metric.quality(pair[1].mean))
     if not ranked:
@@ -178,11 +183,11 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     if level:
         verb = "is" if len(level) == 1 else "are"
         texts = [
-            f"No algorithm of {len(ranked)} is clearly the best: {first} has {value}, and {joined(level)} {verb} "
+            f"No {kind} of {len(ranked)} is clearly the best: {first} has {value}, and {joined(level)} {verb} "
             "within the noise."
         ]
     else:
-        texts = [f"{first} is the best of {len(ranked)} algorithms: {value}, the {metric.best}."]
+        texts = [f"{first} is the best of {plural(len(ranked), kind)}: {value}, the {metric.best}."]
     for each in differences:
         if {each.algorithm, each.other} == {first, second}:
             texts.append(f"{difference_text(each, metric)}.")
