@@ -263,6 +263,28 @@ def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_we
     assert torch.equal(again, sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights).cohort)
 
 
+def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None:
+    """Of two clients, or of three, one or two would always answer. Each by itself, all numbers of answers occur."""
+    keys = {"cohort": {"dropout": 0.5}, "privacy": {"kind": "central", "epsilon": 8.0, "clip_norm": 1.0}}
+    for clients in (2, 3):
+        participation = participation_of(load_experiment({**keys, "data": {"clients": clients}}))
+        assert participation.independent_dropout
+        answers = [clients - len(participation.sample(round).dropped) for round in range(1, 401)]
+        assert set(answers) == set(range(clients + 1))
+        deviation = (clients / 4 / 400) ** 0.5
+        assert abs(sum(answers) / 400 - participation.expected_answers(1)) < 4 * deviation
+
+
+@pytest.mark.parametrize("poisson", [True, False])
+def test_of_a_secret_seed_all_bits_count(poisson: bool) -> None:
+    """torch takes the low 32 bits of a seed, which can be tried out."""
+    draws = [
+        sample_cohort(seed, 1, torch.arange(64), 0.5, 0.0, poisson=poisson, secret=True)[0].tolist()
+        for seed in (5, 5 + 2**40, 5)
+    ]
+    assert draws[0] == draws[2] != draws[1]
+
+
 def test_no_more_clients_are_sampled_than_have_a_weight() -> None:
     cohort, _ = sample_cohort(0, 1, torch.tensor([3, 5, 8]), 1.0, 0.0, torch.tensor([0.0, 2.0, 1.0]))
     assert cohort.tolist() == [5, 8]

@@ -234,7 +234,7 @@ def _run_setup(
     noise_seed = None
     if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
-        participation = replace(participation, seed=secret)
+        participation = replace(participation, seed=secret, secret=True)
         noise_seed = NoiseSeed(secret, config.run)
     server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:

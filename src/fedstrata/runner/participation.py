@@ -13,7 +13,7 @@ from fedstrata.config.tables import CohortTable
 from fedstrata.core import State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.errors import ExperimentError
-from fedstrata.randomness import generator
+from fedstrata.randomness import generator, secret_generator
 
 
 class CohortSample(NamedTuple):
@@ -36,6 +36,8 @@ def sample_cohort(
     dropout: float,
     weights: torch.Tensor | None = None,
     poisson: bool = False,
+    independent_dropout: bool = False,
+    secret: bool = False,
 ) -> CohortSample:
     """Draw a cohort, and those of it that never answer: a pure function, the same for every algorithm.
 
@@ -49,20 +51,53 @@ def sample_cohort(
             each in proportion to its weight. None is the same chance for all.
         poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
             size, and may be empty.
+        independent_dropout: Whether each client drops out by itself with the chance `dropout`, so that their number is
+            not fixed.
+        secret: Whether the seed is a secret, which nobody may find by trying.
     """
     size = cohort_size(len(clients), fraction)
-    draw = generator(seed, "cohort", round)
+    draw = _Draw(seed, "cohort", round, secret)
     if poisson:
-        chosen = (torch.rand(len(clients), generator=draw, dtype=torch.float64) < fraction).nonzero().flatten()
+        chosen = (draw.uniform(len(clients)) < fraction).nonzero().flatten()
         size = len(chosen)
     elif weights is None:
-        chosen = torch.randperm(len(clients), generator=draw)[:size]
+        chosen = draw.permutation(len(clients))[:size]
     else:
         size = min(size, int((weights > 0).sum()))
-        chosen = torch.multinomial(weights.double(), size, generator=draw) if size else torch.arange(0)
+        chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
     cohort = clients[chosen.sort().values]
-    lost = torch.randperm(size, generator=generator(seed, "dropout", round))[: dropouts(size, dropout)]
+    draw = _Draw(seed, "dropout", round, secret)
+    if independent_dropout:
+        lost = (draw.uniform(size) < dropout).nonzero().flatten()
+    else:
+        lost = draw.permutation(size)[: dropouts(size, dropout)]
     return CohortSample(cohort, cohort[lost].sort().values)
+
+
+class _Draw(NamedTuple):
+    """The random numbers of a round for one purpose."""
+
+    seed: int
+    stream: str
+    round: int
+    secret: bool
+
+    @property
+    def of_torch(self) -> torch.Generator:
+        """A new generator of torch, whose seed has 32 bits."""
+        return generator(self.seed, self.stream, self.round)
+
+    def uniform(self, count: int) -> torch.Tensor:
+        """So many numbers between 0 and 1, (count,) float64."""
+        if self.secret:
+            return torch.from_numpy(secret_generator(self.seed, self.stream, self.round).random(count))
+        return torch.rand(count, generator=self.of_torch, dtype=torch.float64)
+
+    def permutation(self, count: int) -> torch.Tensor:
+        """The numbers from 0 on in a random order, (count,) int64."""
+        if self.secret:
+            return torch.from_numpy(secret_generator(self.seed, self.stream, self.round).permutation(count))
+        return torch.randperm(count, generator=self.of_torch)
 
 
 def cohort_size(clients: int, fraction: float) -> int:
@@ -96,6 +131,9 @@ class Participation:
         misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
         weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
         poisson: Whether each client is selected by itself.
+        independent_dropout: Whether each client drops out by itself. With a fixed number of them, another client would
+            drop out because of one that takes part, and central noise would hide too little.
+        secret: Whether the seed is a secret of the server.
         scored: The number of clients that score the models of a round; 0 is all of them.
     """
 
@@ -109,6 +147,8 @@ class Participation:
     misplaced: Mapping[int, float]
     weights: Callable[[int], torch.Tensor] | None = None
     poisson: bool = False
+    independent_dropout: bool = False
+    secret: bool = False
     scored: int = 0
 
     def active(self, round: int) -> torch.Tensor:
@@ -125,14 +165,24 @@ class Participation:
         """Draw who takes part in a round."""
         clients = self.active(round)
         weights = None if self.weights is None else self.weights(round)[clients]
-        return sample_cohort(self.seed, round, clients, self.fraction, self.dropout, weights, self.poisson)
+        return sample_cohort(
+            self.seed,
+            round,
+            clients,
+            self.fraction,
+            self.dropout,
+            weights,
+            self.poisson,
+            self.independent_dropout,
+            self.secret,
+        )
 
     def expected_answers(self, round: int) -> float:
         """The number of clients that answer in a round on average: those of its cohort that do not drop out."""
         clients = len(self.active(round))
-        if self.poisson:
-            return self.fraction * clients * (1 - self.dropout)
         size = cohort_size(clients, self.fraction)
+        if self.independent_dropout:
+            return (self.fraction * clients if self.poisson else size) * (1 - self.dropout)
         # At least one, so that a sum to which nobody adds has a mean.
         return float(max(1, size - dropouts(size, self.dropout)))
 
@@ -225,6 +275,7 @@ def participation_of(experiment: Experiment) -> Participation:
         handovers=handovers,
         misplaced={event.round: event.share for event in events.misplace},
         poisson=experiment.cohort.sampling == "poisson",
+        independent_dropout=experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central",
         scored=experiment.cohort.scored,
     )
     if not len(participation.active(1)):
@@ -337,7 +388,7 @@ def _check_dropout(experiment: Experiment, participation: Participation) -> None
     """Refuse a drop-out of all clients of the last cohorts, after which no model would ever move."""
     cohort = experiment.cohort
     size = cohort_size(len(participation.active(experiment.rounds)), cohort.fraction)
-    if cohort.sampling != "poisson" and dropouts(size, cohort.dropout) >= size:
+    if not participation.independent_dropout and dropouts(size, cohort.dropout) >= size:
         raise ExperimentError(
             f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of round "
             f"{experiment.rounds} would drop out; lower it, or raise cohort.fraction"
