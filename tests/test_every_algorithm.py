@@ -9,6 +9,7 @@ import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Disclosure, Mask, Report, Rows, disclosure_of
+from fedstrata.privacy.coverage import uploads_of_plan
 from fedstrata.records import find_checkpoint, save
 from fedstrata.runner.traffic import traffic
 from fedstrata.runner.validation import decide, validate
@@ -338,7 +339,7 @@ def test_clients_send_no_more_updates_than_declared(case: Case) -> None:
         declaration = declared(case, len(turns))
         if declaration.no_local_noise:
             continue
-        usual = sum(any(task.upload) for task in turns[0].plan.tasks.values())
+        usual = uploads_of_plan(turns[0].plan)
         sent = torch.zeros(CLIENTS + 1, dtype=torch.int64)
         for turn in turns:
             for task in turn.plan.tasks.values():

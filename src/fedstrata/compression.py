@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedstrata.core import TRAIN, Layout, LocalTask, Mask, Plan, Report, Result, Rows, empty_rows
 from fedstrata.errors import InputError
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
+from fedstrata.shares import rounded_up
 
 if TYPE_CHECKING:
     from fedstrata.engine import ClientStore
@@ -178,8 +178,7 @@ class Compression:
 
     def _sent(self, count: int) -> int:
         """How many of so many numbers are sent (k)."""
-        # 0.07 of 100 is 7.000000000000001 by floating point.
-        return ceil(round(self.share * count, 9))
+        return rounded_up(self.share, count)
 
 
 def _quantised(update: torch.Tensor, widths: list[int], draw: torch.Generator) -> Packed:

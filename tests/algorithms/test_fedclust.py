@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from grouped_digits import ROTATIONS, STEEP, agreement
 from fedstrata.algorithms.fedclust import FedClust
 from fedstrata.algorithms.shared.one_shot import SignatureState
 from fedstrata.core import Problem, make_pending
+from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.errors import LayoutError
 from fedstrata.runner.traffic import traffic
 from fedstrata.testing import Scripted, play, toy_problem
@@ -77,6 +79,17 @@ def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
     # In round 2 clients 0 and 2 would say something else; they are not asked again.
     state = played(algorithm, problem, [FOUR, updates(9.0, 0.1, 9.0, 5.2)], cohorts=[[0, 2], [0, 1, 2, 3]])
     assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 2
+
+
+def test_with_central_noise_no_model_moves_before_anybody_is_asked_for_an_update_of_it() -> None:
+    problem = toy_problem(4)
+    noisy = CentralPrivacy(problem.layout, problem.layout.everything, clip_norm=1.0, noise_multiplier=1.0)
+    private = replace(problem, privacy=noisy)
+    state = played(FedClust(quorum=1.0), private, [FOUR] * 3, cohorts=[[0, 2], [0, 2], [0, 1, 2, 3]])
+    assert state.clustered == 3 and len(state.models) == 2
+    assert state.models.equal(problem.fresh(0).expand(2, -1))
+    moved = played(FedClust(quorum=1.0), private, [FOUR] * 2)
+    assert not moved.models.equal(problem.fresh(0).expand(2, -1))
 
 
 def test_who_comes_later_trains_the_start_once_and_joins_the_nearest_members() -> None:

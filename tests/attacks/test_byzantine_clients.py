@@ -21,6 +21,12 @@ def test_a_share_of_all_clients_or_of_the_largest_group_is_drawn() -> None:
     assert len(inside) == 4 and set(inside) <= set(range(5, 15))
     assert len(choose_byzantine(20, 0.01, None, seed=0)) == 1  # rounded up
     assert len(choose_byzantine(100, 0.07, None, seed=0)) == 7  # although 0.07 * 100 is a little more
+    assert len(choose_byzantine(100, 1e-12, None, seed=0)) == 1
+
+
+def test_who_never_takes_part_is_not_drawn() -> None:
+    drawn = {choose_byzantine(4, 0.25, None, seed, idle={1, 3}) for seed in range(20)}
+    assert drawn == {(0,), (2,)}
 
 
 def plan_and_report(round: int = 2) -> tuple[Plan, Report]:

@@ -1,8 +1,10 @@
 """What epsilon covers, by what an algorithm declares that it discloses."""
 
+from dataclasses import replace
+
 import torch
 
-from fedstrata.core import Disclosure, Plan, fedavg_plan, fixed_clusters
+from fedstrata.core import TRAIN, Disclosure, Plan, fedavg_plan, fixed_clusters
 from fedstrata.privacy.coverage import Coverage, coverage_of
 from fedstrata.testing import toy_problem
 
@@ -24,6 +26,22 @@ def test_comparisons_are_sums_and_further_updates_are_uploads() -> None:
     declared = Disclosure(server_needs="updates", further_sums=2, further_uploads=7)
     assert covered(declared, "central").further_queries == 2
     assert covered(declared, "local").further_queries == 7
+
+
+def test_a_client_of_two_tasks_in_turn_sends_one_update_a_round() -> None:
+    plan = plan_of(0, 1)
+    one, other = (replace(plan.tasks[TRAIN], candidates=torch.tensor(rows)) for rows in ([[0], [-1]], [[-1], [1]]))
+    in_turn = replace(plan, tasks={TRAIN: one, "signature": other})
+    declared = Disclosure(server_needs="updates")
+    assert covered(declared, "local", in_turn).further_queries == 0
+    both = replace(plan, tasks={TRAIN: plan.tasks[TRAIN], "signature": other})
+    assert covered(declared, "local", both).further_queries == 5
+
+
+def test_the_numbers_of_samples_are_not_covered_where_groups_are_compared() -> None:
+    """The smallest client of a test decides on how many samples all others train."""
+    declared = Disclosure(server_needs="updates", compares_group_models=True, further_sums=2)
+    assert "the numbers of samples of the clients in a test" in covered(declared, "central").not_covered
 
 
 def test_clusters_are_covered_where_the_server_needs_sums_alone() -> None:

@@ -161,6 +161,19 @@ def test_attackers_of_other_groups_need_true_groups(kind: str) -> None:
         )
 
 
+def test_clients_that_never_take_part_do_not_attack() -> None:
+    """Client 1 gives its data away, and all others but client 0 have no weight."""
+    weights = [1.0, 1.0, *[0.0] * (TABLES["data"]["clients"] - 2)]
+    keys = {
+        **TABLES,
+        "cohort": {"fraction": 0.5, "weights": weights},
+        "events": {"change": [{"round": 2, "client": 2, "takes_data_of": 1}]},
+        "attack": {"kind": "sign_flip", "share": 0.1},
+    }
+    with pytest.raises(ExperimentError, match=r"^attack\.share = 0\.1: expected a share that leaves honest clients"):
+        build_run(load_experiment(keys))
+
+
 @pytest.mark.parametrize("kind", DATA_ATTACKS)
 def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(kind: str) -> None:
     change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}

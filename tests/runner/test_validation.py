@@ -138,6 +138,13 @@ def test_a_norm_whose_square_is_no_float32_number_is_rejected_without_comparison
     assert event["median"] is None and event["limit"] == pytest.approx(LARGEST_NORM, rel=1e-3)
 
 
+def test_where_norms_are_not_compared_one_with_which_nothing_can_be_computed_is_rejected_all_the_same() -> None:
+    """With central noise: clipping such an update would make numbers that are none."""
+    plan = plan_of([3, 5, 7, 9])
+    report = Report({"train": result_of(plan, constants([1.0, 1.0, 1e6, 1e30]))})
+    assert validate(LAYOUT, plan, report, compared=False).rejected == (9,)
+
+
 def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
     """The norm of the whole row hardly changes: sqrt(4 * 100**2 + 1) beside sqrt(4 * 100**2 + 40**2)."""
     values = torch.tensor([[100.0, 100.0, 1.0, 1.0, 100.0, 100.0]] * 6)

@@ -84,10 +84,10 @@ class FedClust:
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
+            return aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
         layer = ", ".join(selector_tuple(self.layers))
         groups = agglomerative_groups(rows.clients, euclidean(rows.values), self.cut, self.linkage, layer, "l2")
-        moved, diagnostics = split_once(problem, state, report, labels, groups)
+        moved, diagnostics = split_once(problem, state, report, labels, groups, asked=False)
         return replace(moved, clustered=moved.round), diagnostics
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:

@@ -97,7 +97,7 @@ class FLIS:
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
+            return aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
         angles = disagreement(rows.values)
         finest = resolution(rows.values.shape[1])
         groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "predictions", "angle", finest)

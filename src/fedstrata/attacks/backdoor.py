@@ -17,6 +17,7 @@ from fedstrata.data import Dataset
 from fedstrata.lazy_torch import torch
 from fedstrata.partition import Partition
 from fedstrata.randomness import generator
+from fedstrata.shares import rounded_up
 
 _SHARE_OF_SIDE = 7
 """The trigger takes a seventh of each side of a sample, rounded up: 4 x 4 of 28 x 28 pixels."""
@@ -90,7 +91,7 @@ def with_backdoor(
         index = torch.from_numpy(partition.train[client])
         relabel = torch.from_numpy(partition.relabel[client])
         other = index[relabel[labels[index]] != trigger.target]
-        count = ceil(round(share * len(other), 9))
+        count = rounded_up(share, len(other))
         chosen = other[torch.randperm(len(other), generator=generator(seed, "backdoor", client=client))[:count]]
         turns = int(partition.turns[client]) if inputs.ndim == 4 else 0
         inputs[chosen] = _turned(trigger.stamp(_turned(inputs[chosen], turns)), -turns)

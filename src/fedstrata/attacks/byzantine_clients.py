@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Literal
 
 from fedstrata.attacks.knowledge import Knowledge
@@ -12,6 +11,7 @@ from fedstrata.attacks.registry import InformedAttack
 from fedstrata.core import Layout, Plan, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
+from fedstrata.shares import rounded_up
 
 Losses = Literal["honest", "for_splits", "against_splits"]
 """What Byzantine clients say about models that they compare: the truth; that the models of groups have no error, and
@@ -21,7 +21,9 @@ _WORST_LOSS = 1e3
 """The loss that a lie claims, in nats. It is larger than that of any model that is worth a comparison."""
 
 
-def choose_byzantine(clients: int, share: float, groups: torch.Tensor | None, seed: int) -> tuple[int, ...]:
+def choose_byzantine(
+    clients: int, share: float, groups: torch.Tensor | None, seed: int, idle: Collection[int] = ()
+) -> tuple[int, ...]:
     """Draw the Byzantine clients, ascending.
 
     Args:
@@ -29,15 +31,14 @@ def choose_byzantine(clients: int, share: float, groups: torch.Tensor | None, se
         share: The share of them that is Byzantine, rounded up; with `groups` that of the largest group.
         groups: The true group of each client, (n,), to draw all of them from the largest; None draws them from all.
         seed: The seed of the run.
+        idle: The clients that never take part, of which none is drawn.
     """
-    among = torch.arange(clients)
+    among = torch.tensor([client for client in range(clients) if client not in idle], dtype=torch.int64)
     if groups is not None:
-        among = among[groups == groups.bincount().argmax()]
-    # 0.07 of 100 is 7.000000000000001 by floating point.
-    drawn = torch.randperm(len(among), generator=generator(seed, "byzantine clients"))[
-        : ceil(round(share * len(among), 9))
-    ]
-    return tuple(sorted(among[drawn].tolist()))
+        here = groups[among]
+        among = among[here == here.bincount().argmax()]
+    order = torch.randperm(len(among), generator=generator(seed, "byzantine clients"))
+    return tuple(sorted(among[order[: rounded_up(share, len(among))]].tolist()))
 
 
 @dataclass(frozen=True)

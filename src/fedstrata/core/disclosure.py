@@ -30,8 +30,8 @@ class Disclosure:
         further_sums: With central noise, the number of sums, at most, that the updates of a client enter in the run
             beside those of the clusters, such as those of such models.
         further_uploads: With local noise (``Problem.local_noise``), the number of updates, at most, that a client sends
-            in the run beside those of the tasks of the first plan, which it sends in every round. It is not read where
-            `no_local_noise` says why there is none.
+            in the run beside one for each of the tasks that the first plan asks of it, which count in every round. It
+            is not read where `no_local_noise` says why there is none.
         no_central_noise: Why there is no central differential privacy, as the end of a sentence; "" if there is.
             There is one only if every model that leaves the server moves by ``Problem.released_means`` alone, as with
             `aggregate`.

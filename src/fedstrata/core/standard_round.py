@@ -181,6 +181,8 @@ def aggregate(
     decisions: Mapping[int, Decision] | None = None,
     founded: torch.Tensor | None = None,
     sent_as_values: Mask = (),
+    *,
+    asked: bool = True,
 ) -> tuple[StateT, Diagnostics]:
     """End a round: average inside the new clusters, and grow the tree.
 
@@ -200,6 +202,8 @@ def aggregate(
         founded: The models of the clusters whose parent is -1, in their order, (f, p).
         sent_as_values: The tensors that clients sent as values (`LocalTask.upload_values`), (l,), or () for none. The
             optimiser of the server leaves them alone: a cluster has the mean of the values.
+        asked: Whether the plan of the round has asked any client for an update in the task `TRAIN`. If not, no model
+            moves, and with differential privacy none needs noise.
 
     Returns:
         The state after the round, and its events. The metric ``left_out`` counts the updates that were not averaged,
@@ -210,9 +214,12 @@ def aggregate(
     result = report.results[TRAIN]
     counted = _counted(problem, result, labels, parents)
     used = result.only(counted)
-    means = _mean_updates(problem, used, labels, k, state.round + 1)
+    means = torch.zeros(k, problem.layout.p)
+    updated = torch.zeros(k, dtype=torch.bool)
+    if asked:
+        means = _mean_updates(problem, used, labels, k, state.round + 1)
+        updated = _have_update(problem, used, labels, k)
     grown, origins = _with_new_clusters(state, labels, parents, decisions or {}, founded)
-    updated = _have_update(problem, used, labels, k)
     moves, moments = server_step(
         problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
     )

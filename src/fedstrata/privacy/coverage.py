@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedstrata.core import Disclosure, Plan
+from fedstrata.lazy_torch import torch
 
 _MODELS = "the models of the clusters in every round"
 
@@ -71,6 +72,15 @@ def coverage_of(
     return found
 
 
+def uploads_of_plan(plan: Plan) -> int:
+    """The number of updates that a client sends for a plan, at most: of the tasks that it is asked to do."""
+    sent = torch.zeros(len(plan.cohort), dtype=torch.int64)
+    for task in plan.tasks.values():
+        if any(task.upload):
+            sent += (task.candidates >= 0).any(dim=1)
+    return int(sent.max()) if len(sent) else 0
+
+
 def _central(disclosure: Disclosure) -> Coverage:
     """The server adds noise to sums."""
     outside: tuple[str, ...] = ("the records of the run, with the scores of clients",)
@@ -80,7 +90,8 @@ def _central(disclosure: Disclosure) -> Coverage:
     if not disclosure.further_sums:
         return Coverage(0, (_MODELS,), outside, decisions=False)
     covered = (_MODELS, "the models of groups that members compare")
-    outside = ("which clients are compared in a test", *outside)
+    # All that are compared train on as many samples as the smallest of them has.
+    outside = ("which clients are compared in a test", "the numbers of samples of the clients in a test", *outside)
     return Coverage(disclosure.further_sums, covered, outside, decisions=False)
 
 
@@ -92,6 +103,5 @@ def _local(disclosure: Disclosure, plan: Plan, rounds: int) -> Coverage:
         outside.append(_LOSSES)
     if plan.client_stats:
         outside.append("statistics of the data that clients send")
-    further_queries = rounds * (sum(any(task.upload) for task in plan.tasks.values()) - 1)
-    further_queries += disclosure.further_uploads
+    further_queries = rounds * (uploads_of_plan(plan) - 1) + disclosure.further_uploads
     return Coverage(further_queries, ("every update that a client sends",), tuple(outside), decisions=by_sums)

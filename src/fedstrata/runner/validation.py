@@ -127,7 +127,8 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         layout: The tensors of the network.
         plan: The plan for the whole cohort.
         report: The report of the clients that answered.
-        compared: Whether norms are compared with those of the other clients.
+        compared: Whether norms are compared with those of the other clients. Where they are not, only a norm is too
+            large with which nothing can be computed.
     """
     not_finite = set[int]()
     no_samples = set[int]()
@@ -136,9 +137,9 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     for name, result in report.results.items():
         no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
         negative.update(_with_negative_variance(layout, plan, plan.tasks[name], result))
-    for norms in measure_norms(layout, plan, report):
+    for norms in measure_norms(layout, plan, report, compared=compared):
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
-        for event in _too_large(norms, plan) if compared else ():
+        for event in _too_large(norms, plan):
             _keep_worst(too_large, event)
     for rows in report.client_stats.values():
         values = _norms(rows.values, [slice(0, rows.values.shape[1])])
@@ -156,7 +157,7 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     return Validation(_without(report, rejected), rejected, events)
 
 
-def measure_norms(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]:
+def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Iterator[Norms]:
     """The norms of everything that was uploaded, by task and part, in one pass over the rows.
 
     The arguments are those of `validate`.
@@ -169,7 +170,7 @@ def measure_norms(layout: Layout, plan: Plan, report: Report) -> Iterator[Norms]
         for part, spans in _parts(layout, plan.tasks[name]).items():
             values = _norms(updates, spans)
             # A norm of zero is no outlier, and says nothing about how large the others may be.
-            comparable = np.isfinite(values) & (values > 0) & (sizes > 0)
+            comparable = np.isfinite(values) & (values > 0) & (sizes > 0) & compared
             medians, limits = _limits(values, comparable, given, sizes)
             yield Norms(name, part, spans, clients, given, values, medians, limits)
 

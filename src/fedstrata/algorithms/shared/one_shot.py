@@ -162,7 +162,7 @@ def agglomerative_groups(
 
 
 def split_once(
-    problem: Problem, state: StateT, report: Report, labels: torch.Tensor, groups: Groups
+    problem: Problem, state: StateT, report: Report, labels: torch.Tensor, groups: Groups, *, asked: bool = True
 ) -> tuple[StateT, Diagnostics]:
     """Split the only cluster into groups, and average inside them.
 
@@ -172,6 +172,7 @@ def split_once(
         report: Its result of the task ``"train"`` holds the updates that move the models.
         labels: The label of each client, (n,): 0 for a member of the only cluster, -1 for a pending client.
         groups: Who belongs together. The other clients become pending if there is a split.
+        asked: As in `aggregate`.
     """
     # Clusters are numbered by their smallest member.
     found = list(dict.fromkeys(groups.labels.tolist()))
@@ -180,7 +181,7 @@ def split_once(
     rest = torch.full_like(labels, -1) if len(found) > 1 else labels
     parents = torch.zeros(len(found), dtype=torch.int64)
     moved, diagnostics = aggregate(
-        problem, state, report, rest.index_copy(0, groups.clients, own), parents, {0: groups.decision}
+        problem, state, report, rest.index_copy(0, groups.clients, own), parents, {0: groups.decision}, asked=asked
     )
     return moved, replace(diagnostics, matrices=groups.matrices, metrics=(*diagnostics.metrics, *groups.metrics))
 
