@@ -15,8 +15,9 @@ from flwr.app import Array, ConfigRecord, Message
 from in_process import Federation, Loopback, Ticks, federation, message_of
 
 from fedstrata.config import load_experiment
-from fedstrata.core import TRAIN, Plan, Report
+from fedstrata.core import TRAIN, LocalTask, Plan, Report
 from fedstrata.core.private_aggregation import SIMULATED_RUN
+from fedstrata.engine import Loop
 from fedstrata.errors import EngineError, InputError
 from fedstrata.flower.client_work import Device, work
 from fedstrata.flower.clients import RoundRules
@@ -100,6 +101,28 @@ def test_a_federation_has_the_bits_of_the_simulator(case: str, here: Federation,
         plain = run_experiment(load_experiment({**KEYS, **changes, "privacy": {}}), tmp_path / "plain", quiet=True)
         # Rounding moves the first mean by half a step, and training from there on moves the second a little more.
         assert (real.state.models - plain.state.models).abs().max() < 4 * TERMS.step
+
+
+def test_a_client_whose_update_is_not_finite_is_as_in_the_simulator(
+    here: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no sum. Its scores count, and the layers that it keeps are those that the server knows of."""
+    train = Loop._train
+
+    def spoilt(self: Loop, plan: Plan, task: LocalTask, client: int, *given: Any) -> torch.Tensor:
+        end = train(self, plan, task, client, *given)
+        return end * torch.inf if (plan.round, client) == (2, 2) else end
+
+    monkeypatch.setattr(Loop, "_train", spoilt)
+    changes: dict[str, Any] = {"rounds": 4, "algorithm": {"name": "fedper"}}
+    real = driven(here, tmp_path / "real", **changes)
+    simulated = run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
+    assert torch.equal(real.state.models, simulated.state.models)
+    for mine, expected in zip(real.rounds, simulated.rounds, strict=True):
+        assert {key: mine[key] for key in ("loss", "absent", "events")} == {
+            key: expected[key] for key in ("loss", "absent", "events")
+        }
+    assert real.rounds[1]["absent"] == [2]
 
 
 def test_clients_of_a_group_that_is_too_small_for_a_sum_train_for_themselves(here: Federation, tmp_path: Path) -> None:

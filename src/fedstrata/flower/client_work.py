@@ -30,8 +30,8 @@ from fedstrata.flower.replies import Reply, write_reply
 from fedstrata.flower.requests import Request, needed_tensors, read_request, without_updates
 from fedstrata.flower.run_config import RunConfig, read_run_config
 from fedstrata.flower.sum_client import BadSharesError
-from fedstrata.flower.sum_messages import asks_for_sum, write_bad_shares
-from fedstrata.flower.sum_work import SUFFIX, masked_update, sum_step
+from fedstrata.flower.sum_messages import asks_for_sum, write_bad_shares, write_not_finite
+from fedstrata.flower.sum_work import SUFFIX, NotFiniteError, masked_update, sum_step
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
 from fedstrata.privacy.local import LocalPrivacy
@@ -218,6 +218,9 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     except BadSharesError as error:
         # Other clients are to blame. This one is out of the sum, and its scores count all the same.
         vector = write_bad_shares(error.senders)
+    except NotFiniteError:
+        # Its scores count, and the server has to know what the device keeps.
+        vector = write_not_finite()
     reply = Reply(without_sizes(report), stored, not_finite)
     return write_reply(reply, without_updates(request), layout, config.run) | vector
 

@@ -23,7 +23,7 @@ from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_byte
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import WORK, Request, request_for, without_models, without_updates, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
-from fedstrata.flower.sum_messages import SUM
+from fedstrata.flower.sum_messages import SUM, says_not_finite
 from fedstrata.flower.sum_round import SumRound, SumStep
 from fedstrata.models import layout_of
 from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed, require_sums_alone
@@ -216,7 +216,7 @@ class FlowerClients:
                 self._tell(f"round {plan.round}: client {client} is rejected: {reason}")
             if attempt.sums is not None:
                 self._note_bad_shares(plan.round, attempt.sums)
-            found = len(scored & attempt.replies.keys())
+            found = len(scored & attempt.replies.keys() - attempt.not_finite)
             if found >= least:
                 report = self._merge(plan, dict(sorted(attempt.replies.items())))
                 return report if attempt.sums is None else self._open(plan, attempt, attempt.sums, report)
@@ -375,8 +375,6 @@ class FlowerClients:
         try:
             if reason := failure_reason(message):
                 traffic.absent[client] = reason
-                if NOT_FINITE in reason:
-                    attempt.not_finite.add(client)
                 return
             traffic.up += content_bytes(message.content)
             payload = decode(message.content, asked.expected)
@@ -389,10 +387,14 @@ class FlowerClients:
             else:
                 reply = read_reply(payload, request, self._layout, asked.bounds, self._compression)
                 sums = attempt.sums_of(request)
-                if sums is not None:
+                not_finite = sums is not None and says_not_finite(payload)
+                if sums is not None and not not_finite:
                     sums.take_work(client, payload)
                 attempt.replies[client] = reply
                 traffic.absent.pop(client, None)
+                if not_finite:
+                    attempt.not_finite.add(client)
+                    traffic.absent[client] = NOT_FINITE
         except InputError as error:
             traffic.absent.pop(client, None)
             traffic.rejected[client] = one_line(without_paths(str(error)))

@@ -26,6 +26,9 @@ _PART = "sum"
 _BAD_SHARES = "bad_shares"
 """The name of the record of a client that cannot open the shares of others."""
 
+_NOT_FINITE = "not_finite"
+"""The name of the record of a client whose update is not finite."""
+
 
 @dataclass(frozen=True)
 class SumRequest:
@@ -90,10 +93,10 @@ def expected_arrays(arrays: Mapping[str, tuple[int, ...]], dtype: str = "uint8")
 
 
 def with_vector(expected: ExpectedReply, length: int, word: int, senders: int) -> ExpectedReply:
-    """What the reply to a request for work may hold with a masked vector, or with the senders of bad shares instead."""
+    """What the reply to a request for work may hold with a masked vector, or with the reason why there is none."""
     vector = {"vector": ArrayForm((length,), f"int{word}")}
     return ExpectedReply(
-        records=expected.records | {_BAD_SHARES},
+        records=expected.records | {_BAD_SHARES, _NOT_FINITE},
         arrays={**expected.arrays, _PART: vector},
         longest=max(expected.longest, senders),
     )
@@ -123,6 +126,16 @@ def read_bad_shares(payload: Payload) -> tuple[int, ...]:
     if _BAD_SHARES not in payload.records:
         return ()
     return _BAD_SHARES_SCHEMA.read(payload.record(_BAD_SHARES)).senders
+
+
+def write_not_finite() -> Payload:
+    """Write that a client's update is not finite, in place of its masked vector."""
+    return Payload({_NOT_FINITE: {"update": True}})
+
+
+def says_not_finite(payload: Payload) -> bool:
+    """Whether a client says that its update is not finite."""
+    return _NOT_FINITE in payload.records
 
 
 def write_arrays(**arrays: Tensor) -> Payload:

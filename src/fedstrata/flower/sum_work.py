@@ -78,6 +78,10 @@ def sum_step(payload: Payload, config: RunConfig, state: Path) -> Payload:
     return write_arrays(**shares_arrays(seeds, parts))
 
 
+class NotFiniteError(InputError):
+    """The update is not finite, so that no sum can hold it."""
+
+
 def masked_update(
     payload: Payload, config: RunConfig, state: Path, request: Request, layout: Layout, report: Report
 ) -> Payload:
@@ -92,6 +96,7 @@ def masked_update(
         report: The report of the client.
 
     Raises:
+        NotFiniteError: When the update is not finite.
         InputError: When the device must not send it.
     """
     asked = read_sum_request(payload)
@@ -100,7 +105,7 @@ def masked_update(
     result = report.results[TRAIN]
     update = result.updates.values[0, layout.columns(request.plan.tasks[TRAIN].upload)]
     if not bool(update.isfinite().all()):
-        raise InputError(NOT_FINITE)
+        raise NotFiniteError(NOT_FINITE)
     samples = int(result.sizes)
     if config.sums.weight(samples) > asked.max_weight:
         raise InputError(f"expected a weight of at most {asked.max_weight} in the sum, found {samples} samples")
