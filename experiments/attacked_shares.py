@@ -11,7 +11,7 @@ compared with themselves without an attack.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -111,7 +111,8 @@ def outcome(run: Mapping[str, Any], unharmed: Mapping[str, Any]) -> dict[str, fl
         all, and the mean of those of the true group that lost most. ``captured`` is the number of honest clients in
         clusters of which at least half is Byzantine, ``with attackers`` that in clusters with any Byzantine client,
         ``pure`` whether no cluster has honest clients of two groups, and ``exact`` whether each group also has one
-        cluster.
+        cluster. ``as unharmed`` is whether the groups are exact, or not exact without the attack either, and
+        ``outvoted`` whether most clients of some true group are Byzantine.
     """
     clients = range(len(run["accuracy"]))
     honest = [client for client in clients if client not in run["byzantine"]]
@@ -120,8 +121,7 @@ def outcome(run: Mapping[str, Any], unharmed: Mapping[str, Any]) -> dict[str, fl
     by_group = [mean(loss[client] for client in honest if run["truth"][client] == group) for group in groups]
     labels = run["labels"]
     hostile = {client: [labels[other] for other in run["byzantine"]].count(labels[client]) for client in honest}
-    clusters = {labels[client] for client in honest}
-    pure = all(len({run["truth"][client] for client in honest if labels[client] == each}) == 1 for each in clusters)
+    pure, exact = _pure_and_exact(run, honest)
     return {
         "accuracy": mean(run["accuracy"][client] for client in honest),
         "loss": mean(loss.values()),
@@ -130,8 +130,22 @@ def outcome(run: Mapping[str, Any], unharmed: Mapping[str, Any]) -> dict[str, fl
         "with attackers": sum(hostile[client] > 0 for client in honest),
         "honest": len(honest),
         "pure": pure,
-        "exact": pure and len(clusters) == len(groups),
+        "exact": exact,
+        "as unharmed": exact or not _pure_and_exact(unharmed, honest)[1],
+        "outvoted": any(
+            2 * sum(run["truth"][client] == group for client in run["byzantine"]) > run["truth"].count(group)
+            for group in set(run["truth"])
+        ),
     }
+
+
+def _pure_and_exact(run: Mapping[str, Any], clients: Sequence[int]) -> tuple[bool, bool]:
+    """Whether no cluster has clients of two groups, and whether each group also has one cluster."""
+    pairs = {(run["labels"][client], run["truth"][client]) for client in clients}
+    clusters = {cluster for cluster, _ in pairs}
+    groups = {group for _, group in pairs}
+    pure = len(pairs) == len(clusters)
+    return pure, pure and len(pairs) == len(groups)
 
 
 def outcomes(known: Mapping[str, Any], who: str, rule: str) -> list[dict[str, float]]:

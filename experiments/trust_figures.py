@@ -208,6 +208,8 @@ def attacks_beside_absence(result: Any) -> Found | None:
     """
     costs = dict[str, Mapping[str, float]]()
     exact = list[bool]()
+    kept = list[bool]()
+    costly = list[bool]()
     missing = 0
     for rule in ("mean", tolerated_attacks.ROBUST):
         wanted = [case for case in tolerated_attacks.CASES.values() if case[3] == rule]
@@ -219,6 +221,8 @@ def attacks_beside_absence(result: Any) -> Found | None:
         missing += sum(not runs for runs in cases.values())
         costs[rule] = {name: mean(run["loss"] for run in runs) for name, runs in cases.items() if runs}
         exact += [bool(run["exact"]) for runs in cases.values() for run in runs]
+        kept += [bool(run["as unharmed"]) for runs in cases.values() for run in runs]
+        costly += [bool(run["outvoted"]) for runs in cases.values() for run in runs if run["loss"] > HONEST_LOSS]
     default, robust = costs.values()
     if len(default) < 2 or not robust:
         return None
@@ -227,10 +231,12 @@ def attacks_beside_absence(result: Any) -> Found | None:
         f"beside the attackers' absence, {len(default)} attacks on two data sets cost honest clients at most "
         f"{100 * default[most[1]]:.1f} points by default ({most[1]}), the next {100 * default[most[0]]:.1f}, and the "
         f"costliest ones {100 * max(robust.values()):.1f} with {tolerated_attacks.ROBUST}; "
-        f"{sum(exact)} of {len(exact)} runs keep the groups exactly"
+        f"{len(exact) - len(costly)} of {len(exact)} runs cost at most {100 * HONEST_LOSS:.0f} points, and in "
+        f"{sum(costly)} of the other {len(costly)} most clients of a group are Byzantine; "
+        f"groups are exact in {sum(exact)} of {len(exact)} runs, and as exact as without the attackers in {sum(kept)}"
     )
     lacks = f"{missing} cases were not run" if missing else ""
-    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(exact) >= EXACT_RUNS * len(exact), lacks)
+    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(kept) >= EXACT_RUNS * len(kept), lacks)
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")
