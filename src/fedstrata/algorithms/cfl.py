@@ -150,7 +150,7 @@ class CFL:
         return extend_state(
             initial_state(problem),
             CFLState,
-            bipartition=one_cluster(),
+            bipartition=one_cluster(problem.clients),
             window=empty_window(problem, self.window) if self.trigger == "stability" else None,
             guard=initial_guard(problem, self.split_guard),
         )

@@ -169,7 +169,7 @@ class HiCFL:
         return extend_state(
             initial_state(problem),
             HiCFLState,
-            bipartition=one_cluster(),
+            bipartition=one_cluster(problem.clients),
             window=empty_window(problem, self.window),
             guard=initial_guard(problem, self.split_guard),
             rounds_without_split=0,

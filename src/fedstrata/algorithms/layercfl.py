@@ -218,7 +218,7 @@ class LayerCFL:
         return extend_state(
             initial_state(problem),
             LayerCFLState,
-            bipartition=one_cluster(),
+            bipartition=one_cluster(problem.clients),
             selectors=selectors,
             evidence=no_evidence(problem.layout, n) if selectors is None else None,
             accumulated=accumulated,

@@ -46,7 +46,7 @@ def played(
         PROBLEM,
         state,
         REPORT,
-        one_cluster(),
+        one_cluster(PROBLEM.clients),
         guard,
         compared=columns,
         rules=rules,

@@ -214,7 +214,7 @@ def test_too_few_clients_are_not_judged() -> None:
     nothing = scan_layers(LAYOUT, no_evidence(LAYOUT, 4), seeded())
     assert nothing.layer is None and nothing.scores == () and nothing.rounds == 0
     assert nothing.decision.kind == "scan_without_samples" and nothing.decision.values["samples_needed"] == 48
-    unanswered = replace(no_evidence(LAYOUT, 4), sizes=torch.full((4,), 200))
+    unanswered = replace(no_evidence(LAYOUT, 20), sizes=torch.full((20,), 200))
     assert scan_layers(LAYOUT, unanswered, seeded()).decision.kind == "scan_without_answers"
     found = scan_layers(LAYOUT, evidence_of(8, conv=signal(8, 2, 7)), seeded())
     assert (found.layer, found.scores, found.clients, found.rounds) == (None, (), 8, 1)

@@ -24,7 +24,7 @@ from fedstrata.algorithms.shared.split_half import (
     selected_clients,
     usable_sizes,
 )
-from fedstrata.clustering import cosine, norms, replication
+from fedstrata.clustering import cosine, norms, replication, smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows, State, TensorSpec
 from fedstrata.lazy_torch import torch
@@ -138,7 +138,8 @@ class LayerChoice:
         """What was measured, how sure that is, and what it suggests, as data."""
         values = {"compared_clients": float(self.clients), "rounds": float(self.rounds), "level": self.level}
         if not self.scores and not self.rounds:
-            kind = "scan_without_samples" if self.clients < MIN_TEST_CLIENTS else "scan_without_answers"
+            enough = self.clients >= MIN_TEST_CLIENTS and smallest_sure_p(self.clients) <= self.level
+            kind = "scan_without_answers" if enough else "scan_without_samples"
             return Decision(kind=kind, values={**values, "samples_needed": float(self.needed)})
         if not self.scores:
             return Decision(kind="scan_without_clients", values={**values, "floor": self.floor})

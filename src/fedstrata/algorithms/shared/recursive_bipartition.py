@@ -52,8 +52,8 @@ class BipartitionState:
         max_norms: The largest norm of any member's update so far, over all conv and linear layers, (k,).
         max_compared_norms: The same over the compared layers, (k,).
         final: The clusters that are not examined again, (k,) bool. A client that joins one reopens it.
-        labels: The cluster of each client after the last round, (n,), which tells who has been moved since; None before
-            the first round.
+        labels: The cluster of each client after the last round, (n,), which tells who has been moved since; None in
+            checkpoints of earlier versions, before their next round.
     """
 
     max_norms: torch.Tensor
@@ -111,9 +111,10 @@ class SplitDecision:
     final: bool = False
 
 
-def one_cluster() -> BipartitionState:
-    """Everyone in one cluster, no update seen yet."""
-    return BipartitionState(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool))
+def one_cluster(clients: int) -> BipartitionState:
+    """So many clients in one cluster, no update seen yet."""
+    labels = torch.zeros(clients, dtype=torch.int64)
+    return BipartitionState(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
 
 
 def collect_answers(
