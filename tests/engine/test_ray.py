@@ -243,7 +243,7 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_ray_is_the_loop_in_every_bit() -> None:
-    engine = Parallel(SITE, Ray(SITE, 3))
+    engine = Parallel(SITE, Ray(SITE, 2))
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
     engine.close()
     assert Ray(SITE).workers >= 1
