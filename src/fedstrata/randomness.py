@@ -33,10 +33,18 @@ def model_seed(seed: int, start: int = 0) -> int:
     return seed_of(seed, "model", client=start)
 
 
-def secret_generator(secret: int, stream: str, round: int = 0) -> np.random.Generator:
-    """A new generator for one purpose from all bits of a secret. A seed of torch's has 32, which can be tried out."""
-    digest = blake2b(repr((stream, round)).encode(), key=f"{secret:x}".encode(), digest_size=32).digest()
-    words = np.frombuffer(digest, dtype="<u4").tolist()
+def secret_generator(secret: int, purpose: tuple[object, ...], hidden: bytes | memoryview = b"") -> np.random.Generator:
+    """A new generator for one purpose, from all bits of a secret. A seed of torch's has 32, which can be tried out.
+
+    Args:
+        secret: The secret.
+        purpose: Texts and numbers that name the purpose.
+        hidden: Bytes with whose every change all random numbers change.
+    """
+    digest = blake2b(key=f"{secret:x}".encode(), digest_size=32)
+    digest.update(repr(purpose).encode())
+    digest.update(hidden)
+    words = np.frombuffer(digest.digest(), dtype="<u4").tolist()
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words, pool_size=8)))
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedstrata.models import layout_of
 from fedstrata.models.tied_layers import tied_warning
 
 
@@ -32,7 +33,8 @@ def twice() -> nn.Sequential:
 def test_an_output_layer_with_the_weight_of_another_layer_is_named_with_what_head_selects(
     bias: bool, selected: str
 ) -> None:
-    found = tied_warning(LanguageModel(bias))
+    network = LanguageModel(bias)
+    found = tied_warning(network, layout_of(network))
     assert found is not None
     assert "has 'output.weight' from 'embed.weight'" in found
     assert f"'head' stands for {selected} only" in found
@@ -40,4 +42,4 @@ def test_an_output_layer_with_the_weight_of_another_layer_is_named_with_what_hea
 
 @pytest.mark.parametrize("network", [twice(), nn.Linear(4, 3), nn.BatchNorm1d(3)], ids=["twice", "one", "norm"])
 def test_other_networks_have_no_warning(network: nn.Module) -> None:
-    assert tied_warning(network) is None
+    assert tied_warning(network, layout_of(network)) is None

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
-
-import numpy as np
 
 from fedstrata.core.layout import Layout, Mask
 from fedstrata.core.rows import Rows
 from fedstrata.lazy_torch import torch
+from fedstrata.randomness import secret_generator
 
 SIMULATED_RUN = 16 * "0"
 """The name of a run whose noise is no secret."""
@@ -163,10 +161,6 @@ def gaussian_noise(
         round: The round.
         place: The client, or the subset of the clients.
     """
-    # All 256 bits go into the generator; a seed of torch's has 32, which can be tried out.
-    digest = blake2b(key=f"{seed.secret:x}".encode(), digest_size=32)
-    digest.update(repr((seed.run, purpose, round, place, len(hidden))).encode())
-    digest.update(hidden.contiguous().numpy().data)
-    words = np.frombuffer(digest.digest(), dtype="<u4").tolist()
-    draw = np.random.Generator(np.random.Philox(np.random.SeedSequence(words, pool_size=8)))
+    names = (seed.run, purpose, round, place, len(hidden))
+    draw = secret_generator(seed.secret, names, hidden.contiguous().numpy().data)
     return torch.from_numpy(scale * draw.standard_normal(len(hidden)))

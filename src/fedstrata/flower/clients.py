@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_byte
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import WORK, Request, request_for, without_models, without_updates, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
-from fedstrata.flower.sum_messages import SUM, says_not_finite
+from fedstrata.flower.sum_messages import SUM
 from fedstrata.flower.sum_round import SumRound, SumStep
 from fedstrata.models import layout_of
 from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed, require_sums_alone
@@ -98,7 +98,11 @@ class _Attempt:
     replies: dict[int, Reply] = field(default_factory=dict)
     sums: SumRound | None = None
     missing: list[int] = field(default_factory=list)
-    not_finite: set[int] = field(default_factory=set)
+
+    @property
+    def not_finite(self) -> Set[int]:
+        """The clients that say that their updates are not finite, so that no sum has them."""
+        return frozenset() if self.sums is None else self.sums.not_finite
 
     def sums_of(self, request: Request) -> SumRound | None:
         """The sums, if the client of a request adds something to one of them."""
@@ -256,6 +260,7 @@ class FlowerClients:
         for client in clients:
             if client not in attempt.replies and client not in traffic.rejected:
                 traffic.absent.setdefault(client, late)
+        traffic.absent |= dict.fromkeys(attempt.not_finite, NOT_FINITE)
         traffic.absent = dict(sorted(traffic.absent.items()))
         traffic.rejected = dict(sorted(traffic.rejected.items()))
         return attempt
@@ -387,14 +392,10 @@ class FlowerClients:
             else:
                 reply = read_reply(payload, request, self._layout, asked.bounds, self._compression)
                 sums = attempt.sums_of(request)
-                not_finite = sums is not None and says_not_finite(payload)
-                if sums is not None and not not_finite:
+                if sums is not None:
                     sums.take_work(client, payload)
                 attempt.replies[client] = reply
                 traffic.absent.pop(client, None)
-                if not_finite:
-                    attempt.not_finite.add(client)
-                    traffic.absent[client] = NOT_FINITE
         except InputError as error:
             traffic.absent.pop(client, None)
             traffic.rejected[client] = one_line(without_paths(str(error)))

@@ -26,6 +26,7 @@ from fedstrata.flower.sum_messages import (
     public_of_array,
     read_array,
     read_bad_shares,
+    says_not_finite,
     sealed_array,
     with_vector,
     words_of_tensor,
@@ -63,6 +64,7 @@ class SumRound:
         max_weights: The largest weight of each client that is there.
         left_out: Why clients are asked for nothing, by client.
         servers: The sums that have begun, by the model that their clients start from.
+        not_finite: The clients that say that their updates are not finite.
     """
 
     terms: SumTerms
@@ -71,6 +73,7 @@ class SumRound:
     max_weights: Mapping[int, int]
     left_out: dict[int, str] = field(default_factory=dict)
     servers: dict[int, SumServer] = field(default_factory=dict)
+    not_finite: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Begin a sum for each model that enough clients start from."""
@@ -140,12 +143,15 @@ class SumRound:
         return with_vector(expected, server.length, server.word, len(server.members))
 
     def take_work(self, client: int, payload: Payload) -> None:
-        """Take its masked vector in, or whose shares it cannot open.
+        """Take its masked vector in, or why there is none: it cannot open shares, or its update is not finite.
 
         Raises:
             InputError: When there is neither.
         """
         server = self._of[client]
+        if says_not_finite(payload):
+            self.not_finite.add(client)
+            return
         if senders := read_bad_shares(payload):
             server.take_refusal(client, senders)
             return

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fedstrata.core.layout import Layout
 from fedstrata.lazy_torch import torch
-from fedstrata.models.rows import layout_of
 
 
-def tied_warning(network: torch.nn.Module) -> str | None:
+def tied_warning(network: torch.nn.Module, layout: Layout) -> str | None:
     """Say so if the selector "head" leaves out a weight of the last linear layer, because it is tied.
 
     Tied parameters appear in a layout once, at their first place, such as the embedding whose weight the output layer
@@ -15,11 +14,11 @@ def tied_warning(network: torch.nn.Module) -> str | None:
 
     Args:
         network: The network.
+        layout: Its layout.
 
     Returns:
         A line, or None where "head" selects the whole of the last linear layer.
     """
-    layout = layout_of(network)
     tensors = network.state_dict(keep_vars=True)
     first = {id(tensors[slot.name]): slot.name for slot in layout.tensors if slot.kind == "linear"}
     weights = [(name, first[id(tensor)]) for name, tensor in tensors.items() if tensor.ndim > 1 and id(tensor) in first]

@@ -167,7 +167,8 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
     network = network_of(experiment, dataset.shape, dataset.outputs)()
     kind = torch.int64 if experiment.data.tokens else torch.float32
     samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
-    found = (order_warning(network, layout_of(network), samples), tied_warning(network))
+    layout = layout_of(network)
+    found = (order_warning(network, layout, samples), tied_warning(network, layout))
     return tuple(warning for warning in found if warning is not None)
 
 

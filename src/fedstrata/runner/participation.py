@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from fedstrata.config import Experiment
@@ -35,6 +36,7 @@ def sample_cohort(
     fraction: float,
     dropout: float,
     weights: torch.Tensor | None = None,
+    *,
     poisson: bool = False,
     independent_dropout: bool = False,
     secret: bool = False,
@@ -87,16 +89,21 @@ class _Draw(NamedTuple):
         """A new generator of torch, whose seed has 32 bits."""
         return generator(self.seed, self.stream, self.round)
 
+    @property
+    def _of_secret(self) -> np.random.Generator:
+        """A new generator from all bits of the seed."""
+        return secret_generator(self.seed, (self.stream, self.round))
+
     def uniform(self, count: int) -> torch.Tensor:
         """So many numbers between 0 and 1, (count,) float64."""
         if self.secret:
-            return torch.from_numpy(secret_generator(self.seed, self.stream, self.round).random(count))
+            return torch.from_numpy(self._of_secret.random(count))
         return torch.rand(count, generator=self.of_torch, dtype=torch.float64)
 
     def permutation(self, count: int) -> torch.Tensor:
         """The numbers from 0 on in a random order, (count,) int64."""
         if self.secret:
-            return torch.from_numpy(secret_generator(self.seed, self.stream, self.round).permutation(count))
+            return torch.from_numpy(self._of_secret.permutation(count))
         return torch.randperm(count, generator=self.of_torch)
 
 
@@ -172,9 +179,9 @@ class Participation:
             self.fraction,
             self.dropout,
             weights,
-            self.poisson,
-            self.independent_dropout,
-            self.secret,
+            poisson=self.poisson,
+            independent_dropout=self.independent_dropout,
+            secret=self.secret,
         )
 
     def expected_answers(self, round: int) -> float:

@@ -14,6 +14,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
 from fedstrata.algorithms.shared.split_half import (
     Participants,
     add_fold_tasks,
+    answer_counts,
     fold_updates,
     is_split_half_round,
     needed_samples,
@@ -23,7 +24,7 @@ from fedstrata.algorithms.shared.split_half import (
     usable_sizes,
 )
 from fedstrata.clustering import PermutationResult
-from fedstrata.core import TRAIN, Decision, Plan, Problem, Report, State
+from fedstrata.core import Decision, Plan, Problem, Report, State
 from fedstrata.lazy_torch import torch
 
 _REFUSAL_KINDS = {
@@ -143,10 +144,9 @@ def run_split_half_tests(
             replace(known, decision=known.decision or _too_few_samples(guard.sizes[state.labels == cluster], round))
             for cluster, known in enumerate(tests)
         ]
-    answered = state.labels[report.results[TRAIN].updates.clients]
+    counts = answer_counts(state.labels, report, len(tests))
     tests = [
-        replace(known, most_answers=max(known.most_answers, int((answered == cluster).sum())))
-        for cluster, known in enumerate(tests)
+        replace(known, most_answers=max(known.most_answers, count)) for known, count in zip(tests, counts, strict=True)
     ]
     # A pending client may have other data than before.
     sizes = usable_sizes(torch.where(state.labels < 0, 0, guard.sizes), report, participants)

@@ -286,6 +286,13 @@ def usable_sizes(
     return known
 
 
+def answer_counts(labels: torch.Tensor, report: Report, k: int) -> list[int]:
+    """How many members of each of k clusters, by the labels of the clients (n,), have answered in a round."""
+    answered = labels[report.results[TRAIN].updates.clients]
+    counts: list[int] = answered[answered >= 0].bincount(minlength=k).tolist()
+    return counts
+
+
 def selected_clients(report: Report) -> torch.Tensor:
     """The ids of the clients that a round selected; if the report does not say, of those that answered."""
     return report.results[TRAIN].updates.clients if report.cohort is None else report.cohort

@@ -10,7 +10,7 @@ from fedstrata.algorithms.shared.directions import DirectionHistory
 from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity
 from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, moving_layers, stability_threshold
 from fedstrata.algorithms.shared.norms import NormHistory
-from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
+from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, answer_counts
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
@@ -228,10 +228,10 @@ def with_answer_counts(
     clusters: Sequence[ClusterState], labels: torch.Tensor, report: Report
 ) -> tuple[ClusterState, ...]:
     """What is remembered of the clusters, with the largest number of members that answered in one round."""
-    answered = labels[report.results[TRAIN].updates.clients]
+    counts = answer_counts(labels, report, len(clusters))
     return tuple(
-        replace(known, most_answers=max(int((answered == cluster).sum()), known.most_answers))
-        for cluster, known in enumerate(clusters)
+        replace(known, most_answers=max(known.most_answers, count))
+        for known, count in zip(clusters, counts, strict=True)
     )
 
 
