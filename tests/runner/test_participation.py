@@ -85,7 +85,8 @@ def test_a_client_whose_data_changed_is_placed_like_a_newcomer() -> None:
 def test_misplaced_clients_are_put_into_another_cluster() -> None:
     participation, state = of(misplace=[{"round": 2, "share": 0.5}]), initial_state(toy_problem(6))
     untouched, events = participation.apply_events(state, 2)
-    assert torch.equal(untouched.labels, state.labels) and events == []  # there is only one cluster
+    assert torch.equal(untouched.labels, state.labels)
+    assert [(event["kind"], event["clients"]) for event in events] == [("misplace", [])]  # there is only one cluster
     two = core.State(
         torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
     )
@@ -97,13 +98,25 @@ def test_misplaced_clients_are_put_into_another_cluster() -> None:
 def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_clusters() -> None:
     """Round 1 has one cluster, which is split in round 1: those of round 1 are misplaced before round 2, once."""
     participation, state = of(misplace=[{"round": 1, "share": 0.5}]), initial_state(toy_problem(6))
-    assert participation.apply_events(state, 1)[1] == []
+    assert participation.apply_events(state, 1)[1][0]["clients"] == []
     two = core.State(
         torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
     )
     moved, events = participation.apply_events(two, 2)
     assert [event["kind"] for event in events] == ["misplace"] and int((moved.labels != two.labels).sum()) == 3
     assert participation.apply_events(two, 3)[1] == []
+
+
+def test_an_event_says_why_nobody_is_misplaced() -> None:
+    """IFCA has two models before any client has chosen one; a twentieth of six clients is less than half a client."""
+    two = core.State(
+        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), torch.full((6,), -1), 0, tree()
+    )
+    nobody = core.make_pending(two, range(6), node=0)
+    (event,) = of(misplace=[{"round": 1, "share": 0.5}]).apply_events(nobody, 1)[1]
+    assert event["clients"] == [] and "nobody is in a cluster" in event["why"]
+    (event,) = of(misplace=[{"round": 1, "share": 0.05}]).apply_events(two, 1)[1]
+    assert event["clients"] == [] and "half a client" in event["why"]
 
 
 def tree() -> tuple[core.Node, ...]:

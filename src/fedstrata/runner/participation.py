@@ -218,10 +218,12 @@ class Participation:
         first_split = state.tree[0].split == round - 1
         for since, share in self.misplaced.items():
             due = since == round or (since < round and first_split)
-            moves = self._moves(state, since, share) if due else {}
-            if moves:
-                state = reassign(state, moves)
-                events.append({"kind": "misplace", "clients": sorted(moves)})
+            if not due:
+                continue
+            moves = self._moves(state, since, share)
+            event: dict[str, Any] = {"kind": "misplace", "clients": sorted(moves)}
+            events.append(event if moves else {**event, "why": _why_nobody_is_misplaced(state)})
+            state = reassign(state, moves) if moves else state
         return state, events
 
     def _moves(self, state: State, since: int, share: float) -> dict[int, int]:
@@ -235,6 +237,15 @@ class Participation:
         chosen = placed[torch.randperm(len(placed), generator=draw)[:size]]
         shifts = torch.randint(1, k, (len(chosen),), generator=draw)
         return dict(zip(chosen.tolist(), ((state.labels[chosen] + shifts) % k).tolist(), strict=True))
+
+
+def _why_nobody_is_misplaced(state: State) -> str:
+    """Why no client is put into another cluster."""
+    if len(state.models) < 2:
+        return "there is one cluster, so clients are misplaced after the first split"
+    if not bool((state.labels >= 0).any()):
+        return "nobody is in a cluster yet"
+    return "the share is less than half a client"
 
 
 def sampling_weights(
