@@ -1,4 +1,4 @@
-"""The tree of candidate groups of a cluster: splits that permutation tests have confirmed, and finer ones inside."""
+"""Trees of groups of a cluster: splits that permutation tests have confirmed, and finer ones inside; or outliers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _ACROSS_LEAVES = 3.0
 class GroupTree:
     """A tree of groups. Node 0 is everyone. Each node comes after its parent, and those of confirmed splits come first.
 
+    Every group is split into two subgroups or none. But where outliers are compared, everyone has one: all outliers.
+
     Attributes:
         inside: Who is in each group, bool (q, m).
         parents: The parent of each group, (q,) int64; -1 for the first.
@@ -40,7 +42,7 @@ class GroupTree:
         return len(self) // 2 - self.confirmed
 
     def children(self, node: int) -> list[int]:
-        """The subgroups of a group: two, or none; of all outliers and all others, every group of outliers."""
+        """The subgroups of a group."""
         return (self.parents == node).nonzero().flatten().tolist()
 
     def is_confirmed(self, node: int) -> bool:

@@ -35,10 +35,6 @@ _LARGEST_EXCESS = 3.0
 The excess loss is that of a personal model beyond that of the group's model.
 """
 
-OUTLIERS = 1
-"""The group of all outliers in a comparison of outliers."""
-
-
 @dataclass(frozen=True)
 class HoldoutComparison:
     """The candidate groups of one cluster, and how well their models do.
@@ -57,7 +53,7 @@ class HoldoutComparison:
         level: The level of the error-rate tests of all other splits than the confirmed ones, together.
         decision: The decision of the permutation test. Without one, its kind is that of a split by error-rate tests.
         round: The round in which the comparison began.
-        of_outliers: Whether the groups are outliers, and all others.
+        of_outliers: Whether outliers are compared with all others, who evaluate the models of all groups of outliers.
         has_stand_ins: Whether other members stand in for those who were compared. They join `clients` when they answer.
         gain_level: The level of the t-test of the gains of personal models.
     """
@@ -111,10 +107,12 @@ class HoldoutComparison:
     @property
     def sides(self) -> torch.Tensor:
         """Who is on each of the two sides, bool (2, m): of the first split, or the outliers and all others."""
-        if not self.of_outliers:
-            return self.groups.inside[self.groups.children(0)]
-        outliers = self.groups.inside[OUTLIERS]
-        return torch.stack([outliers, ~outliers])
+        subgroups = self.groups.inside[self.groups.children(0)]
+        return torch.cat([subgroups, ~subgroups]) if self.of_outliers else subgroups
+
+    def models_for(self, place: int) -> list[int]:
+        """The groups whose models a client evaluates, ascending."""
+        return list(range(len(self.groups))) if self.of_outliers else self.groups.models_for(place)
 
     @property
     def complete(self) -> bool:

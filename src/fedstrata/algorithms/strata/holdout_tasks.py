@@ -115,7 +115,7 @@ def _eval_requests(
     for comparison, others in comparisons:
         start = first + len(comparison.models) if comparison.of_personal_models else -1
         for place, client in _unanswered(comparison, plan.cohort):
-            models = [first + group for group in comparison.groups.models_for(place)]
+            models = [first + group for group in comparison.models_for(place)]
             found[client] = _EvalRequest(models, comparison.shares, start)
         everything = list(range(first, first + len(comparison.groups)))
         for client in others.tolist():
@@ -174,7 +174,7 @@ def with_answers(
     both = torch.isin(measured_losses.updates.clients, measured_errors.updates.clients)
     new = set(others.tolist())
     for place, client in _unanswered(comparison, measured_losses.updates.clients[both]):
-        nodes = comparison.groups.models_for(place)
+        nodes = comparison.models_for(place)
         # A stand-in was asked for the models of all groups, before it was on a side.
         asked = list(range(len(comparison.groups))) if client in new else nodes
         own = [asked.index(node) for node in nodes]

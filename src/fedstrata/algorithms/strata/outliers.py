@@ -21,7 +21,7 @@ from fedstrata.algorithms.shared.own_updates import modified_z_scores
 from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
-from fedstrata.algorithms.strata.holdout import OUTLIERS, HoldoutComparison, comparison_of
+from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, two_groups_p
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
 from fedstrata.lazy_torch import torch
@@ -50,6 +50,9 @@ OUTLIER_TASK = "outlier training"
 
 _EVERYONE = 0
 """The group of everyone in a comparison."""
+
+_OUTLIERS = 1
+"""The group of all outliers in a comparison."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def compare_outliers(
     """A comparison of the models of those outliers that have trained; None where nobody has.
 
     Of its groups, 0 is everyone with the model of the cluster, and 1 the outliers with that which they have trained.
-    The pairs 2 and 3, 4 and 5, and so on, are the two sides of an earlier group of outliers.
+    All others are inside that of the outliers.
 
     Args:
         problem: What is fixed for the run.
@@ -183,19 +186,17 @@ def compare_outliers(
 
 
 def _outlier_groups(search: OutlierSearch, updates: Rows) -> GroupTree:
-    """The groups of a comparison, all below the first, so that everyone evaluates the models of all of them."""
-    inside = torch.zeros(1, len(search.clients), dtype=torch.bool)
-    outliers = inside.index_fill(1, torch.searchsorted(search.clients, updates.clients), True)
-    nodes = [~inside, outliers]
+    """The tree of those outliers that have trained, by average linkage of their updates, below everyone."""
+    outliers = torch.isin(search.clients, updates.clients)
+    everyone = torch.ones_like(outliers)
     among = candidate_groups(single_group(len(updates.clients)), updates.clients, updates)
-    if among is not None:
-        finer = torch.zeros(len(among), len(search.clients), dtype=torch.bool)
-        finer[:, outliers[0]] = among.inside
-        nodes.append(finer[1:])
-    groups = torch.cat(nodes)
-    parents = torch.zeros(len(groups), dtype=torch.int64)
-    parents[0] = -1
-    return GroupTree(groups, parents, confirmed=0)
+    if among is None:
+        return GroupTree(torch.stack([everyone, outliers]), torch.tensor([-1, _EVERYONE]), confirmed=0)
+    inside = torch.zeros(len(among), len(outliers), dtype=torch.bool)
+    inside[:, outliers] = among.inside
+    # Below everyone, each place in the tree among outliers is one further.
+    parents = torch.cat([torch.tensor([-1, _EVERYONE]), among.parents[1:] + 1])
+    return GroupTree(torch.cat([everyone[None], inside]), parents, confirmed=0)
 
 
 def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit | None:
@@ -208,7 +209,7 @@ def outlier_decision(comparison: HoldoutComparison, round: int) -> ClusterSplit 
         comparison: One in which enough have answered.
         round: The round of the last answers.
     """
-    separated = _separated_groups(comparison, OUTLIERS)
+    separated = _separated_groups(comparison, _OUTLIERS)
     if not separated:
         return None
     labels = torch.zeros(len(comparison.clients), dtype=torch.int64)
@@ -230,7 +231,7 @@ def _separated_groups(comparison: HoldoutComparison, group: int) -> list[int]:
     """The groups inside a group of outliers, or itself, that get a cluster of their own."""
     if not bool((comparison.groups.inside[group] & comparison.answered).any()):
         return []
-    sides = _sides(comparison.groups, group)
+    sides = comparison.groups.children(group)
     if sides and _p(comparison, *sides) <= comparison.level:
         return [found for side in sides for found in _separated_groups(comparison, side)]
     if _p(comparison, group) <= comparison.level and _loss_lowered(comparison, group) > 0:
@@ -238,24 +239,16 @@ def _separated_groups(comparison: HoldoutComparison, group: int) -> list[int]:
     return [found for side in sides for found in _separated_groups(comparison, side)]
 
 
-def _sides(groups: GroupTree, group: int) -> list[int]:
-    """The two sides of a group of outliers, or none."""
-    for first in range(OUTLIERS + 1, len(groups), 2):
-        if torch.equal(groups.inside[first] | groups.inside[first + 1], groups.inside[group]):
-            return [first, first + 1]
-    return []
-
-
 def _p(comparison: HoldoutComparison, group: int, other: int | None = None) -> float:
     """The p of the error-rate test of a group and another, by default all but the outliers, times the number of tests.
 
     The number is that of all tests that may be made (Bonferroni): of each group of outliers, and of each two sides.
     """
-    groups = len(comparison.groups) - OUTLIERS
+    groups = len(comparison.groups) - 1
     tests = groups + groups // 2
     inside = comparison.groups.inside
     if other is None:
-        return min(1.0, tests * two_groups_p(comparison, group, _EVERYONE, inside[group], ~inside[OUTLIERS]))
+        return min(1.0, tests * two_groups_p(comparison, group, _EVERYONE, inside[group], ~inside[_OUTLIERS]))
     return min(1.0, tests * two_groups_p(comparison, group, other, inside[group], inside[other]))
 
 
