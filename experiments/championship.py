@@ -39,7 +39,7 @@ from fedstrata.core import Plan, Report
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.errors import InputError
 from fedstrata.records import Folder
-from fedstrata.report.paired import RightSamples, read_right_samples
+from fedstrata.records.final_scores import RightSamples, read_right_samples
 from fedstrata.runner.build import build_run, on_same_clients
 from fedstrata.runner.classified import classify_test_samples, right_samples
 from fedstrata.runner.result import Run, load

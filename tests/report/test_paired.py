@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import fedstrata as fs
-from fedstrata.metric_info import ACCURACY
 from fedstrata.records import Folder
-from fedstrata.report.paired import paired_difference, paired_differences, read_right_samples
-from fedstrata.report.references import Gain, gain
+from fedstrata.records.final_scores import read_right_samples
+from fedstrata.report.paired import paired_difference, paired_differences
 
 
 def samples(both: int, own: int, other: int, neither: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -63,15 +62,6 @@ def test_clients_with_other_samples_are_not_compared() -> None:
     assert list(paired_differences({0: one, 1: one, 2: one}, {0: two, 1: two[:2], 3: two})) == [0]
 
 
-def test_a_verdict_rests_on_the_samples_where_they_are_known() -> None:
-    """Accuracies of .8 and .683 on 60 samples are less than two standard errors of different samples apart."""
-    own = {0: (60, 48 / 60)}
-    other = {0: 41 / 60}
-    one, two = samples(both=40, own=8, other=1, neither=11)
-    assert gain(own, other, ACCURACY, {}) == Gain([], [], [0])
-    assert gain(own, other, ACCURACY, paired_differences({0: one}, {0: two})) == Gain([0], [], [])
-
-
 def test_a_summary_has_the_gain_of_every_client_over_one_model_for_all(tmp_path: Path) -> None:
     keys: dict[str, Any] = {
         "rounds": 6,
@@ -91,9 +81,3 @@ def test_a_summary_has_the_gain_of_every_client_over_one_model_for_all(tmp_path:
         assert found["by"] == pytest.approx(own[int(client)].mean() - other[int(client)].mean())
     better = [client for client, each in known.items() if each["p"] < 0.05 and each["by"] > 0]
     assert folder.summary()["baseline_better"] == len(better)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"no table"])
-def test_a_damaged_file_is_as_none(damaged: bytes, tmp_path: Path) -> None:
-    (tmp_path / "right_samples.parquet").write_bytes(damaged)
-    assert read_right_samples(tmp_path) == {}

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedstrata as fs
-from fedstrata.report.paired import read_right_samples
+from fedstrata.records.final_scores import read_right_samples
 from fedstrata.runner import classified
 
 KEYS: dict[str, Any] = {

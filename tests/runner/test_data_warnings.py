@@ -11,8 +11,8 @@ import fedstrata
 from fedstrata import cli
 from fedstrata.config import load_experiment
 from fedstrata.errors import DataError, PartitionError
+from fedstrata.records.final_scores import last_scores
 from fedstrata.report import build
-from fedstrata.report.references import last_scores
 from fedstrata.runner.build import build_run
 from fedstrata.runner.run import run_experiment
 from fedstrata.runner.run_setup import RunSetup

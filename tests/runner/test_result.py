@@ -13,7 +13,7 @@ import fedstrata
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
 from fedstrata.errors import InputError, RecordError
-from fedstrata.report.references import last_scores
+from fedstrata.records.final_scores import last_scores
 from fedstrata.runner.build import build_run
 from fedstrata.runner.result import Run
 

@@ -28,10 +28,11 @@ from fedstrata.report.drawing import (
     rounded,
     shortened,
 )
+from fedstrata.report.gains import compare, stands_out
 from fedstrata.report.meanings import COMPARED_BY, SIMILARITIES
 from fedstrata.report.paired import PairedDifference
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.references import ALGORITHMS, compare, stands_out
+from fedstrata.report.references import ALGORITHMS
 from fedstrata.report.words import joined, plural
 
 MOST_CLIENTS = 300

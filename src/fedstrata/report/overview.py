@@ -11,8 +11,9 @@ from typing import NamedTuple
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.decisions import plain_sentence, sentence
+from fedstrata.report.gains import gain, stands_out
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import ALGORITHMS, gain, stands_out
+from fedstrata.report.references import ALGORITHMS
 from fedstrata.report.words import IN_MEMORY, capital, plural
 
 MOST_GROUPS = 8

@@ -8,29 +8,17 @@ proportions based on paired data", Journal of Educational and Behavioral Statist
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.special import bdtr, ndtri
 
-from fedstrata.errors import RecordError
-from fedstrata.files import open_file
-from fedstrata.records.schema import RIGHT_SAMPLES
-
-RightSamples: TypeAlias = Mapping[int, NDArray[np.bool_]]
-"""Which test samples of each client are classified correctly, (s,), by client id."""
+from fedstrata.records.final_scores import RightSamples
 
 LEVEL = 0.05
 """A difference is clear where its p-value is below."""
-
-_MOST_SAMPLES = 20_000_000
-"""Test samples of all clients; of more, the file is not read."""
 
 
 class PairedDifference(NamedTuple):
@@ -79,22 +67,3 @@ def paired_differences(own: RightSamples, other: RightSamples) -> dict[int, Pair
     """Compare two runs for every client that has the same number of test samples in both, by client id."""
     both = sorted(client for client in own.keys() & other.keys() if len(own[client]) == len(other[client]) > 0)
     return {client: paired_difference(own[client], other[client]) for client in both}
-
-
-def read_right_samples(folder: Path) -> RightSamples:
-    """Return which test samples a run's models classify correctly at its end; {} where that is not known."""
-    try:
-        with open_file(folder / RIGHT_SAMPLES) as file:
-            table = pq.ParquetFile(file)
-            if _samples_in(table) > _MOST_SAMPLES:
-                return {}
-            columns = table.read(["client", "right"]).to_pydict()
-        return {int(client): np.array(row, dtype=np.bool_) for client, row in zip(*columns.values(), strict=True)}
-    except (OSError, ValueError, TypeError, KeyError, IndexError, RecordError, pa.ArrowException):
-        return {}
-
-
-def _samples_in(table: pq.ParquetFile) -> int:
-    """The number of test samples of all clients, by the footer of the file alone."""
-    groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
-    return sum(group.column(1).num_values for group in groups)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.metric_info import ACCURACY, METRIC_FILE, MetricInfo, metric_of_settings, read_metric
+from fedstrata.records.final_scores import RightSamples, read_right_samples
 from fedstrata.records.schema import (
     ALL_CLIENTS,
     CLIENT_DATA,
@@ -43,7 +44,6 @@ from fedstrata.records.schema import (
     parse_record,
     parse_round,
 )
-from fedstrata.report.paired import RightSamples, read_right_samples
 from fedstrata.report.references import Reference, read_references
 from fedstrata.report.words import joined, plural, ranges
 

@@ -1,4 +1,4 @@
-"""The reference beside a run: FedAvg on the same clients, which says what grouping gained against one model for all."""
+"""The baseline of a run: FedAvg on the same clients, which says what grouping gained against one model for all."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.metric_info import MetricInfo
 from fedstrata.records import Folder
-from fedstrata.report.paired import paired_differences, read_right_samples
-from fedstrata.report.references import gain, last_scores
+from fedstrata.records.final_scores import last_scores, read_right_samples
+from fedstrata.report.gains import gain
+from fedstrata.report.paired import paired_differences
 from fedstrata.report.words import duration, plural
 
-_REFERENCE = "fedavg"
-"""The algorithm of the reference."""
+_ALGORITHM = "fedavg"
+"""The algorithm of the baseline."""
 
 
 def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | None:
-    """The experiment of the reference of a run; None where none is asked for, or the run is one of FedAvg itself.
+    """The experiment of the baseline of a run; None where none is asked for, or the run is one of FedAvg itself.
 
     Args:
         experiment: The experiment of the run.
         engine: Its engine, with the choice that "auto" led to.
     """
-    if not experiment.report.baseline or experiment.algorithm.name == _REFERENCE:
+    if not experiment.report.baseline or experiment.algorithm.name == _ALGORITHM:
         return None
     changes = {
-        "algorithm": AlgorithmTable(name=_REFERENCE),
+        "algorithm": AlgorithmTable(name=_ALGORITHM),
         "algorithms": {},
         "label": None,
         "engine": engine,
@@ -42,11 +43,11 @@ def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | Non
 
 
 def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any]:
-    """Write into the summary of a run what it gained against its reference.
+    """Write into the summary of a run what it gained over its baseline.
 
     Args:
         out: The folder of the run, which is finished.
-        baseline: The folder of the reference, which is finished.
+        baseline: The folder of the baseline, which is finished.
         metric: The metric of both.
 
     Returns:
@@ -59,15 +60,15 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
     with folder_lock(root_folder(out)):
         folder = Folder(out)
         summary = folder.summary()
-        reference = Folder(baseline).summary()
-        mean, other_mean = summary["acc_client"], reference["acc_client"]
+        baseline_summary = Folder(baseline).summary()
+        mean, other_mean = summary["acc_client"], baseline_summary["acc_client"]
         summary |= {
             "baseline_acc_client": other_mean,
-            "baseline_acc_worst": reference["acc_worst"],
+            "baseline_acc_worst": baseline_summary["acc_worst"],
             "baseline_gain": None if mean is None or other_mean is None else metric.gain(mean, other_mean),
             "baseline_better": len(found.better),
             "baseline_worse": len(found.worse),
-            "baseline_seconds": reference["seconds"],
+            "baseline_seconds": baseline_summary["seconds"],
             "baseline_gains": {str(client): pair._asdict() for client, pair in pairs.items()},
         }
         folder.write_summary(summary)
@@ -75,7 +76,7 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
 
 
 def gain_text(summary: Mapping[str, Any], metric: MetricInfo) -> str:
-    """Say what a run gained against its reference, in one line for the terminal."""
+    """Say what a run gained over its baseline, in one line for the terminal."""
     found = summary["baseline_gain"]
     gained = "unknown"
     if found is not None:

@@ -13,7 +13,7 @@ from fedstrata.core import CLIENT, SHARED, Evaluation, Plan, State
 from fedstrata.metric_info import MetricInfo
 from fedstrata.models import portable
 from fedstrata.records import Folder, summarise
-from fedstrata.report.references import last_scores
+from fedstrata.records.final_scores import last_scores
 from fedstrata.runner.attacks import honest_summary
 from fedstrata.runner.backdoor import backdoor_summary
 from fedstrata.runner.classified import classify_test_samples, confusion_of, right_samples

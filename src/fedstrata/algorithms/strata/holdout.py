@@ -35,6 +35,7 @@ _LARGEST_EXCESS = 3.0
 The excess loss is that of a personal model beyond that of the group's model.
 """
 
+
 @dataclass(frozen=True)
 class HoldoutComparison:
     """The candidate groups of one cluster, and how well their models do.
