@@ -2,6 +2,9 @@
 
 Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, "Federated evaluation of on-device personalization",
 arXiv 1910.10252, 2019.
+
+Clients tune in every round here, so that every round's scores are those of tuned models. `fedstrata.personal.finetune`
+tunes once, after the rounds of any algorithm.
 """
 
 from __future__ import annotations

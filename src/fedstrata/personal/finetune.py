@@ -2,6 +2,8 @@
 
 Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, "Federated evaluation of on-device personalization",
 arXiv 1910.10252, 2019.
+
+It follows any algorithm. `fedstrata.algorithms.finetune` is FedAvg with such a tuning in every round.
 """
 
 from __future__ import annotations
