@@ -86,7 +86,7 @@ def test_a_stop_during_the_reference_is_resumed(done: fs.Run, tmp_path: Path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr("fedstrata.runner.run.run_steps", stopping)
-        with pytest.raises(Stopped, match="fedavg reference stopped after round 3 of 4") as stopped:
+        with pytest.raises(Stopped, match="fedavg baseline stopped after round 3 of 4") as stopped:
             fs.run(ASKED, folder, quiet=True)
     assert stopped.value.folder == folder
     assert (folder / "report.html").exists() and "baseline_gain" not in fs.load(folder).summary
@@ -131,7 +131,7 @@ def test_the_progress_says_which_run_it_is_and_how_long_the_reference_took(
     fs.run({**ASKED, "rounds": 1}, tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("round 1/1") for line in lines)
-    assert any(line.startswith("fedavg reference  round 1/1") for line in lines)
+    assert any(line.startswith("fedavg baseline  round 1/1") for line in lines)
     assert lines[-1].startswith("gain over one model for all: ") and lines[-1].endswith(" s)")
     fs.run({**ASKED, "rounds": 1}, tmp_path / "quiet", quiet=True)
     assert capsys.readouterr().err == ""

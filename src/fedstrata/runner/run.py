@@ -1,4 +1,4 @@
-"""A run in its folder, and the run of its reference beside it."""
+"""A run in its folder, and the run of its baseline beside it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_experiment(
     watch: Callable[[Mapping[str, Any]], object] = lambda record: None,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> Run:
-    """Run an experiment, or go on with one; with ``report.baseline``, its reference afterwards.
+    """Run an experiment, or go on with one; with ``report.baseline``, its baseline afterwards.
 
     Args:
         experiment: The experiment, checked and complete.
@@ -40,8 +40,8 @@ def run_experiment(
         quiet: Whether to show no progress.
         watch: Is called with the record of each round once it is complete. What it raises ends the run, which can be
             resumed.
-        finished: Is called with the folder of the run when it is finished. With a reference it is called before that,
-            with the folder of the reference, and once more with that of the run.
+        finished: Is called with the folder of the run when it is finished. With a baseline it is called before that,
+            with the folder of the baseline, and once more with that of the run.
 
     Raises:
         InputError: When something that the experiment names does not exist or does not fit; nothing is made then.
@@ -82,15 +82,15 @@ def with_baseline(
     resume: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Run the reference of a finished run, if ``report.baseline`` asks for one, and say what the run gained.
+    """Run the baseline of a finished run, if ``report.baseline`` asks for one, and say what the run gained.
 
     Args:
         experiment: The experiment of the run.
         run: The finished run.
         setup: What the run was built from.
         line: Shows the progress.
-        finished: Is called with the folder of the reference when it is finished, and then with that of the run.
-        resume: Whether to go on with the reference that the folder may hold.
+        finished: Is called with the folder of the baseline when it is finished, and then with that of the run.
+        resume: Whether to go on with the baseline that the folder may hold.
         stop: Is asked before every round whether there shall be no more for now.
 
     Returns:
@@ -99,11 +99,11 @@ def with_baseline(
     Raises:
         Stopped: When `stop` said so.
     """
-    reference = baseline_of(experiment, setup.engine)
-    if reference is None:
+    baseline = baseline_of(experiment, setup.engine)
+    if baseline is None:
         return run
     folder = run.folder / BASELINE
-    _run_baseline(reference, setup, folder, line, resume=resume, stop=stop)
+    _run_baseline(baseline, setup, folder, line, resume=resume, stop=stop)
     finished(folder)
     metric = setup.server.objective.metric_info
     summary = add_baseline(run.folder, folder, metric)
@@ -113,7 +113,7 @@ def with_baseline(
 
 
 def _run_baseline(
-    reference: Experiment,
+    baseline: Experiment,
     setup: RunSetup,
     folder: Path,
     line: StatusLine,
@@ -121,18 +121,18 @@ def _run_baseline(
     resume: bool,
     stop: Callable[[], bool],
 ) -> None:
-    """Run the reference of a run, on the same clients and with a local store of its own.
+    """Run the baseline of a run, on the same clients and with a local store of its own.
 
     It comes after the run and not beside it: shared work would change the last bits of the batched engine and the
     seconds of the run, and it saves little, as clusters train on models of their own from the first split on.
 
     Raises:
-        Stopped: After Ctrl-C. The folder is that of the run, which is resumed with its reference.
+        Stopped: After Ctrl-C. The folder is that of the run, which is resumed with its baseline.
     """
-    name = f"{reference.algorithm.name} reference"
+    name = f"{baseline.algorithm.name} baseline"
     line.keep(f"{name}: one model for all on the same clients, as report.baseline = true")
-    own = replace(on_same_clients(setup, reference), clients=LocalStores(setup.clients))
-    progress = Progress(reference.rounds, line, setup.names, setup.server.objective.metric_info, name)
+    own = replace(on_same_clients(setup, baseline), clients=LocalStores(setup.clients))
+    progress = Progress(baseline.rounds, line, setup.names, setup.server.objective.metric_info, name)
     told = {f"WARNING: {warning}" for warning in setup.warnings}
 
     def tell(text: str) -> None:
@@ -140,7 +140,7 @@ def _run_baseline(
             line.keep(f"{name}: {text}")
 
     steps = run_steps(
-        reference,
+        baseline,
         own,
         folder,
         resume=resume,
