@@ -147,7 +147,7 @@ A new measure is a value in the record of a round, and an entry here.
 
 REFERENCE_TILES: Mapping[str, Tile] = {
     "fedavg": Tile(
-        "FedAvg reference",
+        "FedAvg baseline",
         "{metric} with one model for all, mean over the same clients; this run's should be {better}",
         of_metric=True,
     ),
