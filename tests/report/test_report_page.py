@@ -319,7 +319,7 @@ def test_data_that_a_program_gave_have_no_digest_in_the_title(records: RunRecord
 def test_the_sentence_says_clusters_accuracy_and_the_fedavg_reference(records: RunRecords) -> None:
     known = replace(records, references={"fedavg": Reference(0.333, {})})
     assert "; accuracy 85.8 % on average (FedAvg: 33.3 %), worst client 78.2 %;" in result(known)
-    assert ("FedAvg reference", "33.3 %") in [tile[:2] for tile in tiles(Clusters(known))]
+    assert ("FedAvg baseline", "33.3 %") in [tile[:2] for tile in tiles(Clusters(known))]
     assert "FedAvg" not in result(records)
 
 
