@@ -382,6 +382,16 @@ def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> Non
         assert "Save data as .csv" in note
 
 
+def test_files_of_clients_in_other_folders_are_named(root: Path) -> None:
+    for name in ("Ghent", "Lyon", "north/Oslo"):
+        write(root / f"{name}.csv", rows())
+    (note,) = read(root).notes
+    assert "files in other folders that are not read: north/Oslo.csv" in note
+    write(root / "train" / "Bern.csv", rows())
+    (note,) = read(root).notes
+    assert "not read: Ghent.csv, Lyon.csv, north/Oslo.csv" in note
+
+
 @pytest.mark.parametrize("memory", ["ram", "disk"])
 @pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs")])
 def test_columns_that_are_separated_by_something_else_are_told(root: Path, mark: str, name: str, memory: Any) -> None:
@@ -465,7 +475,9 @@ def test_columns_cannot_be_chosen_where_there_are_none(root: Path, option: dict[
     image(root / "pets" / "cat" / "0.png")
     image(root / "pets" / "dog" / "0.png")
     np.savez(root / "lab.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
-    for name in ("pets", "lab.npz"):
+    (root / "sites").mkdir()
+    np.savez(root / "sites" / "Ghent.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
+    for name in ("pets", "lab.npz", "sites"):
         with pytest.raises(
             DataError, match=r"^data\.(label|inputs) = .*: expected none, as .* has no columns to choose"
         ):

@@ -8,7 +8,7 @@ import pytest
 from data_layouts import encode, noise, structs, write, write_images
 from PIL import Image
 
-from fedstrata.data import Dataset, find
+from fedstrata.data import Dataset, ReadOptions, find
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import opened, read_columns
 from fedstrata.errors import DataError
@@ -133,6 +133,19 @@ def test_nested_lists_of_any_sort_become_float32(tmp_path: Path, column: Any) ->
     data = read(tmp_path)
     assert np.array_equal(data.inputs.numpy(), NESTED)
     assert data.inputs.numpy().dtype == np.float32
+
+
+def test_columns_of_numbers_beside_lists_are_named_as_not_read_and_refused_as_inputs(tmp_path: Path) -> None:
+    """A number beside a list is no feature, which nobody sees by the scores."""
+    columns = {"x": [[1.0], [2.0]], "y": [0, 1], "age": [40, 41], "patient": [7, 8], "site": ["a", "b"]}
+    write(tmp_path / "train-0.parquet", columns)
+    (note,) = read(tmp_path).notes
+    assert "column 'x' alone; 'age' is not read" in note
+    location = find(str(tmp_path))
+    assert read_parquet(location, "train", ReadOptions(inputs=("x",))).notes == ()
+    for inputs in (("x", "age"), ("age", "x"), ("x", "nonexistent")):
+        with pytest.raises(DataError, match=r"data\.inputs = .*: expected 'x' alone"):
+            read_parquet(location, "train", ReadOptions(inputs=inputs))
 
 
 def test_further_columns_keep_numbers_and_texts_and_drop_the_rest(tmp_path: Path) -> None:

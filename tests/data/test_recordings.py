@@ -157,3 +157,11 @@ def test_the_class_may_have_another_name(tmp_path: Path) -> None:
 def test_readings_with_other_numbers_of_channels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 0 of column 'signal' has readings of 2 and 1 channels"):
         own(tmp_path, [row(2) | {"signal": [[1.0, 2.0], [3.0]]}], window=2)
+
+
+def test_inputs_that_are_no_signal_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train-0.parquet", recordings([256, 256]) | {"weight": [60.0, 70.0]})
+    location = find(str(tmp_path))
+    assert any("'weight' is not read" in note for note in read_parquet(location, "train").notes)
+    with pytest.raises(DataError, match="expected 'signal' alone"):
+        read_parquet(location, "train", ReadOptions(inputs=("weight",)))

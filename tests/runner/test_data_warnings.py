@@ -68,6 +68,15 @@ def test_one_name_written_in_two_ways_is_noticed(file: Path) -> None:
     assert "'Lyon', 'lyon '" in warning
 
 
+def test_one_class_written_in_two_ways_is_noticed_but_letters_may_differ_in_case(file: Path) -> None:
+    columns = arrays()
+    columns["y"] = np.array(["yes", "yes ", "no"])[np.arange(len(columns["y"])) % 3]
+    (warning,) = built(file, columns, unit="trial").warnings
+    assert "classes 'yes', 'yes '" in warning
+    columns["y"] = np.array(["a", "A", "b"])[np.arange(len(columns["y"])) % 3]
+    assert built(file, columns, unit="trial").warnings == ()
+
+
 # Units of dependence
 
 
@@ -312,6 +321,16 @@ def test_own_test_samples_that_a_share_leaves_unused_are_told(file: Path) -> Non
 def test_units_on_both_sides_of_the_users_split_are_told(file: Path) -> None:
     (warning,) = built(file, arrays() | as_test(arrays(seed=1)), unit="trial").warnings
     assert "24 values of data.unit = 'trial'" in warning
+
+
+@pytest.mark.parametrize("scheme", ["iid", "natural"])
+def test_held_out_units_that_other_clients_train_on_are_told(file: Path, scheme: str) -> None:
+    """Whoever is tested on a unit shares models with a client that trains on samples of the same unit."""
+    columns = arrays()
+    save(file, columns | {"trial": np.arange(len(columns["y"])) % 10})  # each trial has samples of all sites
+    partition = {"scheme": "iid"} if scheme == "iid" else {"scheme": "natural", "column": "site"}
+    setup = build_run(load_experiment(keys(file, unit="trial", clients=4) | {"partition": partition}))
+    assert any("of other clients as well" in warning for warning in setup.warnings)
 
 
 def test_test_samples_of_a_client_without_training_samples_are_counted(file: Path) -> None:

@@ -21,7 +21,6 @@ from fedstrata.data.sample_format import SampleFormat
 from fedstrata.data.split_column import is_test
 from fedstrata.errors import DataError
 from fedstrata.limits import memory_limit
-from fedstrata.quoting import shown
 from fedstrata.registry import load_object
 
 if TYPE_CHECKING:
@@ -128,12 +127,7 @@ def _refuse_unused(location: Location, options: ReadOptions) -> None:
     if location.kind in ("npz", "images"):
         options.refuse_windows(location.name)
     if location.info is not None or location.kind in ("npz", "images"):
-        for key, value in (("label", options.label), ("inputs", options.inputs)):
-            if value:
-                raise DataError(
-                    f"data.{key} = {shown(value)}: expected none, as {location.name} has no columns to choose from; "
-                    "leave it out"
-                )
+        options.refuse_columns(location.name)
 
 
 def _rows_of_split(dataset: Dataset, split: Split) -> Dataset:

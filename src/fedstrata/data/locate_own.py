@@ -136,8 +136,23 @@ def _client_files(name: str, place: Path) -> Location | None:
     if strange:
         raise DataError(f"{test_folder} holds {strange[0]}, but {train_folder} does not; name both alike")
     unread = [file for folder in folders for file in _data_files(folder, _UNREAD_TABLE_SUFFIXES)]
-    notes = _unread(place, unread, kinds) + _unread_split(place)
+    notes = _unread(place, unread, kinds) + _unread_folders(place, (*train, *test)) + _unread_split(place)
     return Location(name, None, train, test, kind="clients", client_column=CLIENT_COLUMN, notes=notes)
+
+
+def _unread_folders(place: Path, read: Sequence[Path]) -> tuple[str, ...]:
+    """Return a line about files of clients in other folders than those that are read; nothing without such files."""
+    found = [
+        file
+        for file in _ending(_paths_below(place), _CLIENT_SUFFIXES)
+        if file not in read and file.relative_to(place).parts[0].lower() not in _UNREAD_SPLITS
+    ]
+    if not found:
+        return ()
+    return (
+        f"{place} holds files in other folders that are not read: {_named(place, found)}. Move those of clients "
+        f"beside {read[0].name}, and others elsewhere",
+    )
 
 
 def _data_files(folder: Path, suffixes: Sequence[str] = _CLIENT_SUFFIXES) -> tuple[Path, ...]:

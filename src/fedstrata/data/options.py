@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedstrata.errors import DataError
+from fedstrata.quoting import shown
 
 Memory = Literal["auto", "ram", "disk"]
 """Where inputs are: in memory, in a file, or in a file if they take more memory than data may."""
@@ -43,6 +44,36 @@ class ReadOptions:
         if self.window is not None or self.step is not None:
             raise DataError(
                 f"data.window and data.step are about recordings, but {place} has none: no columns trial and signal"
+            )
+
+    def refuse_columns(self, place: str) -> None:
+        """Refuse keys that choose columns where there are none to choose from.
+
+        Raises:
+            DataError: When the label or inputs are set.
+        """
+        for key, value in (("label", self.label), ("inputs", self.inputs)):
+            if value:
+                raise DataError(
+                    f"data.{key} = {shown(value)}: expected none, as {place} has no columns to choose from; leave it "
+                    "out"
+                )
+
+    def refuse_other_inputs(self, read: str, place: str) -> None:
+        """Refuse inputs that are not read, because one column has all numbers of a sample.
+
+        Args:
+            read: That column.
+            place: Where the columns are.
+
+        Raises:
+            DataError: When others are listed.
+        """
+        others = [column for column in self.inputs if column != read]
+        if others:
+            raise DataError(
+                f"data.inputs = {shown(self.inputs)}: expected {read!r} alone, which has all inputs of {place}; leave "
+                f"{shown(others[0])} out, or put its values into {read!r}"
             )
 
 

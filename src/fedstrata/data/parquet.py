@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedstrata.data.column_roles import label_column
+from fedstrata.data.column_roles import label_column, unread_numbers
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
@@ -81,7 +81,18 @@ def read_parquet(
     inputs = writer.finish()
     mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
     columns = read_columns(files, skip=(input_column, label_column))
-    return Dataset(location.name, inputs, labels, classes, mean, std, columns, class_names=class_names, targets=targets)
+    return Dataset(
+        location.name,
+        inputs,
+        labels,
+        classes,
+        mean,
+        std,
+        columns,
+        class_names=class_names,
+        targets=targets,
+        notes=() if info else unread_numbers(columns, input_column, options),
+    )
 
 
 def _read_features(location: Location, split: Split, options: ReadOptions, writer: InputWriter) -> Dataset:
@@ -127,4 +138,7 @@ def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:
         raise DataError(
             f"{file}: expected one column of images or lists, found {' and '.join(inputs)}; name one in data.inputs"
         )
-    return (inputs[0] if inputs else ""), label
+    if not inputs:
+        return "", label
+    options.refuse_other_inputs(inputs[0], str(file))
+    return inputs[0], label

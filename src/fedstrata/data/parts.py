@@ -121,6 +121,7 @@ def _of_arrays(name: str, parts: Sequence[Part], options: ReadOptions, inputs: I
     from fedstrata.data.npz import dataset_of_arrays
 
     options.refuse_windows(name)
+    options.refuse_columns(name)
     arrays: dict[str, np.ndarray] = {}
     for key in parts[0].arrays or {}:
         refuse_other_shapes(key, parts)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.data.column_roles import TRIAL_COLUMN, label_column
+from fedstrata.data.column_roles import TRIAL_COLUMN, label_column, unread_numbers
 from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
@@ -65,6 +65,7 @@ def read_recordings(
     Raises:
         DataError: When a recording is missing, contradicts itself or has other channels than the first.
     """
+    options.refuse_other_inputs(_SIGNAL, str(files[0]))
     window = options.window or _WINDOW_READINGS
     schema = read_schema(files[0])
     names = schema.names
@@ -88,7 +89,9 @@ def read_recordings(
     if not any(counts):
         raise DataError(f"{files[0]}: no recording has {window} readings; the longest has {longest}")
     inputs = writer.finish()
-    notes = () if location.info else _short_recordings(counts, columns, window)
+    notes: tuple[str, ...] = ()
+    if not location.info:
+        notes = _short_recordings(counts, columns, window) + unread_numbers(columns, _SIGNAL, options)
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
     labels = torch.from_numpy(np.repeat(activity, counts))
     mean, std = channel_statistics(inputs)

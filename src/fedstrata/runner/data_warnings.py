@@ -60,6 +60,8 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_similar_names(partition.names),
         *_missing_unit(experiment, dataset, partition),
         *_divided_units(dataset, own_test),
+        *_units_of_several_clients(dataset, partition, own_test),
+        *_similar_classes(experiment, dataset),
         *_untested_classes(experiment, dataset, partition, own_test),
         *_untrained_classes(dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
@@ -99,15 +101,28 @@ def _left_out_clients(experiment: Experiment, dataset: Dataset, own_test: int) -
 
 def _similar_names(names: tuple[str, ...]) -> Iterator[str]:
     """Names of clients that differ only in case or spaces: mostly one client, written in two ways."""
+    for several in _alike(names):
+        yield f"the clients {several} differ only in case or spaces. If they are one client, write its name in one way"
+
+
+def _similar_classes(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
+    """Names of classes that differ only in case or spaces: mostly one class, written in two ways."""
+    if experiment.data.name in DATASETS:
+        return
+    for several in _alike(dataset.class_names):
+        yield f"the classes {several} differ only in case or spaces. If they are one class, write its name in one way"
+
+
+def _alike(names: Sequence[str]) -> Iterator[str]:
+    """Names that differ only in case or spaces, those that are alike together, as a list for people."""
     same: dict[str, list[str]] = {}
     for name in names:
-        same.setdefault("".join(name.split()).casefold(), []).append(name)
+        written = "".join(name.split())
+        # Single letters are often meant: a and A.
+        same.setdefault(written.casefold() if len(written) > 1 else written, []).append(name)
     for several in same.values():
         if len(several) > 1:
-            yield (
-                f"the clients {_some(np.array([repr(name) for name in several]))} differ only in case or spaces. If "
-                "they are one client, write its name in one way"
-            )
+            yield _some(np.array([repr(name) for name in several]))
 
 
 def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
@@ -203,6 +218,21 @@ def _divided_units(dataset: Dataset, own_test: int) -> Iterator[str]:
         yield (
             f"{len(both)} values of data.unit = {dataset.unit!r} are in the training and in the test samples of "
             f"{dataset.name} ({_some(both.astype(str))}). Scores come out too good. Move each of them to one side"
+        )
+
+
+def _units_of_several_clients(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
+    """Units that one client is tested on while another one trains on them: the clients share models."""
+    if own_test or dataset.units is None:
+        return
+    trained, tested = (np.unique(dataset.units[np.concatenate(parts)]) for parts in (partition.train, partition.test))
+    both = np.intersect1d(trained, tested)
+    if len(both):
+        yield (
+            f"{len(both):,} of {len(tested):,} held-out values of data.unit = {dataset.unit!r} are in the training "
+            f"samples of other clients as well ({_some(both.astype(str))}), with whom models are shared. Scores come "
+            "out too good. Partition by a column each of whose values has all samples of its units, or supply test "
+            "samples of your own"
         )
 
 
