@@ -12,7 +12,7 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.errors import ExperimentError
 from fedstrata.personal import LastModels
-from fedstrata.personal.best import choose, cohort_weight, keeps_tuning, with_all_samples
+from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, keeps_tuning, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
 from fedstrata.runner.run import run_experiment
@@ -66,9 +66,9 @@ def test_all_layers_are_all_tensors_and_a_layer_brings_its_normalisation() -> No
     assert tuned_mask(LAYOUT, ["head"]) == (False, False, True)
 
 
-def losses(*clients: tuple[list[float], list[float]]) -> torch.Tensor:
-    """The loss of each option on half B and on half A, for each client, (2, m, c)."""
-    return torch.tensor(clients, dtype=torch.float64).transpose(0, 1)
+def gains(*clients: tuple[list[float], list[float]]) -> torch.Tensor:
+    """The gains of each option on half B and on half A by their losses in nats, for each client, (2, m, c)."""
+    return gains_over_untuned(torch.tensor(clients, dtype=torch.float64).transpose(0, 1), in_nats=True)
 
 
 EQUAL = torch.full((2, 4), 10.0, dtype=torch.float64)
@@ -76,7 +76,7 @@ EQUAL = torch.full((2, 4), 10.0, dtype=torch.float64)
 
 def test_alone_a_client_takes_what_is_best_on_both_halves_together() -> None:
     # The gains of option 1 are .2 and 0, of option 2 .3 and -.2: the means are .1 and .05.
-    found = losses(([1.0, 0.8, 0.7], [1.0, 1.0, 1.2]))
+    found = gains(([1.0, 0.8, 0.7], [1.0, 1.0, 1.2]))
     assert choose(found, EQUAL[:, :1], torch.zeros(1)).tolist() == [1]
     # Had the first half nine of ten samples: .18 and .25.
     sizes = torch.tensor([[9.0], [1.0]], dtype=torch.float64)
@@ -84,7 +84,7 @@ def test_alone_a_client_takes_what_is_best_on_both_halves_together() -> None:
 
 
 def test_what_is_as_good_as_no_tuning_is_not_chosen() -> None:
-    assert choose(losses(([1.0, 1.0], [1.0, 1.0])), EQUAL[:, :1], torch.zeros(1)).tolist() == [0]
+    assert choose(gains(([1.0, 1.0], [1.0, 1.0])), EQUAL[:, :1], torch.zeros(1)).tolist() == [0]
 
 
 def test_more_is_kept_of_what_twice_the_samples_tuned() -> None:
@@ -94,8 +94,18 @@ def test_more_is_kept_of_what_twice_the_samples_tuned() -> None:
 
 
 def test_a_model_that_diverged_is_never_chosen() -> None:
-    found = losses(([1.0, float("nan"), 0.9], [1.0, float("inf"), 0.9]))
+    found = gains(([1.0, float("nan"), 0.9], [1.0, float("inf"), 0.9]))
     assert choose(found, EQUAL[:, :1], torch.zeros(1)).tolist() == [2]
+
+
+def test_the_unit_of_squared_errors_does_not_matter() -> None:
+    """Tuned on one half the loss falls by a tenth, tuned on the other it doubles: no tuning is best in any unit."""
+    by_unit = torch.tensor([[[100.0, 110, 125, 150, 200]], [[100.0, 98, 96, 93, 90]]], dtype=torch.float64)
+    for unit in (1.0, 1e-3, 1e6):
+        found = gains_over_untuned(by_unit * unit, in_nats=False)
+        assert choose(found, EQUAL[:, :1], torch.zeros(1)).tolist() == [0]
+    diverged = torch.tensor([[[2.0, 1.5, 1e9]], [[2.0, torch.inf, torch.nan]]], dtype=torch.float64)
+    assert gains_over_untuned(diverged, in_nats=False).tolist() == [[[0, 0.5, -2]], [[0, -2, -2]]]
 
 
 def test_who_fits_its_own_data_worse_after_tuning_keeps_nothing_of_it() -> None:
@@ -109,7 +119,7 @@ def test_who_fits_its_own_data_worse_after_tuning_keeps_nothing_of_it() -> None:
 
 def test_clients_that_differ_on_both_halves_alike_choose_for_themselves() -> None:
     one, other = [1.0, 0.5], [1.0, 1.5]
-    found = losses((one, one), (one, one), (other, other), (other, other))
+    found = gains((one, one), (one, one), (other, other), (other, other))
     weight = cohort_weight(found, EQUAL)
     assert weight.tolist() == [0.0] * 4
     assert choose(found, EQUAL, weight).tolist() == [1, 1, 0, 0]
@@ -118,11 +128,11 @@ def test_clients_that_differ_on_both_halves_alike_choose_for_themselves() -> Non
 def test_clients_whose_halves_contradict_each_other_choose_alike() -> None:
     one, other = [1.0, 0.5], [1.0, 1.1]
     # Each client gains .5 on one half and loses .1 on the other: .2 in the mean, which is also the mean of all.
-    found = losses((one, other), (other, one), (one, other), (other, one))
+    found = gains((one, other), (other, one), (one, other), (other, one))
     assert cohort_weight(found, EQUAL).tolist() == pytest.approx([1.0] * 4)
     # A client of the same kind that loses .01 is told by the others that it gains.
     worse = found.clone()
-    worse[:, 0, 1] += 0.21
+    worse[:, 0, 1] -= 0.21
     weight = cohort_weight(worse, EQUAL)
     assert bool((weight > 0.9).all())
     assert choose(worse, EQUAL, torch.zeros(4)).tolist() == [0, 1, 1, 1]
@@ -132,15 +142,15 @@ def test_clients_whose_halves_contradict_each_other_choose_alike() -> None:
 def test_the_weight_of_the_cohort_is_the_share_of_the_noise() -> None:
     # Gains of two halves: (.6, .2), (.2, .6), (-.6, -.2), (-.2, -.6). Their means are .4, .4, -.4, -.4, half their
     # differences .2. With 20 samples each, the noise of a mean is .04; .16 in all, so that .12 is how clients differ.
-    gains = [(0.6, 0.2), (0.2, 0.6), (-0.6, -0.2), (-0.2, -0.6)]
-    found = losses(*(([1.0, 1 - one], [1.0, 1 - other]) for one, other in gains))
+    halves = [(0.6, 0.2), (0.2, 0.6), (-0.6, -0.2), (-0.2, -0.6)]
+    found = gains(*(([1.0, 1 - one], [1.0, 1 - other]) for one, other in halves))
     # Of the two options the first one, which is no tuning, has neither.
     assert cohort_weight(found, EQUAL).tolist() == pytest.approx([0.25] * 4)
 
 
 def test_who_has_no_held_out_samples_chooses_as_the_others() -> None:
     one = [1.0, 0.5]
-    found = losses((one, one), (one, one), (one, one), ([0.0, 0.0], [0.0, 0.0]))
+    found = gains((one, one), (one, one), (one, one), ([0.0, 0.0], [0.0, 0.0]))
     sizes = EQUAL.clone()
     sizes[:, 3] = 0
     weight = cohort_weight(found, sizes)

@@ -27,6 +27,7 @@ class Problem:
         rounds: The number of rounds of the run; None where it has no end.
         training: The local training before any schedule.
         lr_schedule: How the learning rate changes from round to round.
+        classifies: Whether the loss is the cross-entropy of one class per sample, in nats.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: The rule that averages the updates of a cluster.
         bucket_size: The number of members of a cluster whose updates are averaged at random before this rule.
@@ -47,6 +48,7 @@ class Problem:
     rounds: int | None = None
     training: LocalTraining = field(default_factory=LocalTraining)
     lr_schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
+    classifies: bool = True
     truth: torch.Tensor | None = None
     aggregation: Aggregation = weighted_mean
     bucket_size: int = 1

@@ -64,8 +64,9 @@ class Best:
         tunings = self._tunings(problem, last)
         report = yield last.plan(problem, _validation_tasks(tunings), last.round)
         losses, sizes = held_out_losses(report, tunings, last.clients)
-        weight = cohort_weight(losses, sizes) if self.prior == "cohort" else torch.zeros(sizes.shape[1])
-        chosen = choose(losses, sizes, weight)
+        gains = gains_over_untuned(losses, in_nats=problem.classifies)
+        weight = cohort_weight(gains, sizes) if self.prior == "cohort" else torch.zeros(sizes.shape[1])
+        chosen = choose(gains, sizes, weight)
         options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
         choices = [options[number] for number in chosen.tolist()]
         report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
@@ -195,7 +196,27 @@ def held_out_losses(
     return torch.where(both[:, None], losses, 0.0), torch.where(both, sizes, 0.0)
 
 
-def cohort_weight(losses: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+def gains_over_untuned(losses: torch.Tensor, *, in_nats: bool) -> torch.Tensor:
+    """How much lower than that of the untuned model the loss of each option is, (2, m, c).
+
+    A network that diverged in tuning must not hide what the others show. So no loss counts as more than
+    `MAX_EXCESS_LOSS` higher than that of the untuned model; or, where the unit of the loss is any, as more than twice
+    as high. One that is not finite counts as so much higher.
+
+    Args:
+        losses: The loss of each option on each half, (2, m, c). The first option is the untuned model.
+        in_nats: Whether the loss is a cross-entropy. Others, such as squared errors, have a unit of their own.
+    """
+    untuned = losses[..., :1]
+    most = torch.full_like(untuned, MAX_EXCESS_LOSS)
+    if not in_nats:
+        most = torch.where(untuned.isfinite(), untuned.abs(), most)
+    gains = untuned - losses
+    gains = torch.where(gains.isnan(), -most, gains).maximum(-most)
+    return torch.where(gains.isposinf(), most, gains)
+
+
+def cohort_weight(gains: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     """How much the other clients count in the choice of each client, (m,) in [0, 1].
 
     What a client gains by an option is a mean over its samples. Its variance over the two halves tells the noise of a
@@ -203,14 +224,14 @@ def cohort_weight(losses: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     noise in both, as in the estimator of James and Stein.
 
     Args:
-        losses: The loss of each option on each half, (2, m, c).
+        gains: The gain of each option on each half, (2, m, c).
         sizes: The samples of each half, (2, m).
     """
     n = sizes.sum(dim=0)
     judged = n > 0
-    gains = _gains(losses)[:, judged]
     if int(judged.sum()) < 3:
         return torch.zeros(len(n), dtype=torch.float64)
+    gains = gains[:, judged]
     deviations = gains - gains.mean(dim=1, keepdim=True)
     # The variance of a client's mean over both halves, were its samples as many as n: v / n.
     difference = (deviations[0] - deviations[1]) / 2
@@ -221,28 +242,18 @@ def cohort_weight(losses: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     return torch.where(judged, weight, 1.0)
 
 
-def _gains(losses: torch.Tensor) -> torch.Tensor:
-    """How much lower than that of the untuned model the loss of each option is, (2, m, c).
-
-    A loss that is not finite, as of a network that diverged in tuning, counts as one that is `MAX_EXCESS_LOSS` higher.
-    """
-    gains = losses[..., :1] - losses
-    return gains.nan_to_num(-MAX_EXCESS_LOSS, MAX_EXCESS_LOSS, -MAX_EXCESS_LOSS).clamp(min=-MAX_EXCESS_LOSS)
-
-
-def choose(losses: torch.Tensor, sizes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def choose(gains: torch.Tensor, sizes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The option of each client, (m,): the one with the largest gain, the first on a tie.
 
     Args:
-        losses: The loss of each option on each half, (2, m, c).
+        gains: The gain of each option on each half, (2, m, c).
         sizes: The samples of each half, (2, m).
         weight: How much the mean gain of all clients counts for each client, (m,).
     """
     n = sizes.sum(dim=0)
     judged = n > 0
-    gains = _gains(losses)
     own = (gains * sizes[..., None]).sum(dim=0) / n.clamp(min=1)[:, None]
-    cohort = own[judged].mean(dim=0) if bool(judged.any()) else torch.zeros(losses.shape[2], dtype=own.dtype)
+    cohort = own[judged].mean(dim=0) if bool(judged.any()) else torch.zeros(gains.shape[2], dtype=own.dtype)
     return torch.lerp(own, cohort.expand_as(own), weight[:, None].to(own.dtype)).argmax(dim=1)
 
 

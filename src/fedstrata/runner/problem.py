@@ -69,6 +69,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         rounds=experiment.rounds,
         training=training_of(experiment.local),
         lr_schedule=schedule_of(experiment.local),
+        classifies=objective_of(experiment).classifies,
         aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
         bucket_size=experiment.server.bucket_size,
         min_cluster=experiment.privacy.min_cluster,
