@@ -53,6 +53,16 @@ def test_runs_of_one_algorithm_are_told_apart_by_their_keys() -> None:
     assert [row.algorithm for row in tabulate(folders).table] == ["ifca k=2", "ifca k=3", "fedavg"]
 
 
+def test_fedavg_with_personal_models_is_no_reference_of_runs_without() -> None:
+    personal = {"personal": {"method": "finetune"}}
+    folders = [run("a", {"name": "fedavg"}, **personal), run("b", {"name": "ifca"})]
+    table = tabulate(folders)
+    assert [row.algorithm for row in table.table] == ["fedavg personal.method=finetune", "ifca"]
+    assert [row.lower_than_fedavg for row in table.table] == [None, None]
+    both = tabulate([folders[0], run("c", {"name": "ifca"}, **personal)])
+    assert [row.algorithm for row in both.table] == ["fedavg", "ifca"] and both.table[1].lower_than_fedavg is not None
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     first = run("first", {"name": "fedavg"})
     again, other = run("again", {"name": "fedavg"}), run("other", {"name": "fedavg"}, seed=1, local={"lr": 0.2})

@@ -200,6 +200,15 @@ def test_without_seeds_the_seed_is_that_of_the_experiment() -> None:
     assert [experiment.seed for experiment in choose_all(file(), ["fedavg"])[0]] == [4]
 
 
+def test_names_tell_personal_methods_apart_where_runs_differ_in_them() -> None:
+    """FedAvg whose clients make personal models is not the one model for all that others are compared with."""
+    personal = {"personal": {"method": "finetune"}}
+    keys = {**personal, "algorithms": {"plain": {"name": "ifca", "personal": {"method": "none"}}}}
+    titles = [each.title for each in choose_all(keys, ["fedavg", "plain"], out="out")[0]]
+    assert titles == ["fedavg personal.method=finetune", "plain"]
+    assert [each.title for each in choose_all(personal, ["fedavg", "ifca"], out="out")[0]] == ["fedavg", "ifca"]
+
+
 @pytest.mark.parametrize(
     ("algorithms", "seeds", "message"),
     [

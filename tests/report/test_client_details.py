@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_run import CLIENTS, write
+from synthetic_run import CLIENTS, changed, write
 
 from fedstrata.records.schema import ClientDescriptions, Confusion
 from fedstrata.report import client_details as module
@@ -56,6 +56,22 @@ def test_a_client_is_told_its_closest_clients_of_the_latest_matrix(records: RunR
     others = [place for place in range(len(latest.clients)) if place != row]
     closest = max(others, key=lambda place: float(latest.values[row, place]))
     assert fact(clusters, 3, "Closest").startswith(f"{latest.clients[closest]} (")
+
+
+def test_a_client_that_waits_is_in_no_group_and_no_other_client_is_in_one_with_it(records: RunRecords) -> None:
+    """Clients 0 and 3 are at node 3, the first one waits there; all others are at node 4."""
+    labels = [3 if client in (0, 3) else 4 for client in range(CLIENTS)]
+    rounds = (*records.rounds[:-1], changed(records.rounds[-1], labels=labels, pending=[0]))
+    clusters = Clusters(replace(records, rounds=rounds))
+    assert fact(clusters, 0, "Group") == "It waits for a cluster, at node 3."
+    assert fact(clusters, 3, "Group") == "It is alone in node 3."
+
+
+def test_fedavg_with_personal_models_is_not_called_one_model_for_all_without_a_word(records: RunRecords) -> None:
+    known = replace(records, references={"fedavg": Reference(0.1, {3: 0.01})})
+    assert "the same personal stage" not in fact(Clusters(known), 3, "Better off?")
+    personal = replace(known, settings={**known.settings, "personal": {"method": "finetune"}})
+    assert "one model for all (FedAvg) and the same personal stage" in fact(Clusters(personal), 3, "Better off?")
 
 
 def test_references_say_whether_the_client_is_clearly_better_off(records: RunRecords) -> None:

@@ -132,7 +132,7 @@ def test_the_progress_says_which_run_it_is_and_how_long_the_reference_took(
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("round 1/1") for line in lines)
     assert any(line.startswith("fedavg baseline  round 1/1") for line in lines)
-    assert lines[-1].startswith("gain over one model for all: ") and lines[-1].endswith(" s)")
+    assert lines[-1].startswith("gain over one model for all (FedAvg): ") and lines[-1].endswith(" s)")
     fs.run({**ASKED, "rounds": 1}, tmp_path / "quiet", quiet=True)
     assert capsys.readouterr().err == ""
 

@@ -17,6 +17,7 @@ from fedstrata.config.folders import (
     require_new_folder,
     titles_of_one_folder,
 )
+from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.objects import algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
 from fedstrata.config.resume import begun_experiment, begun_experiments
@@ -127,6 +128,11 @@ def choose_all(
             source, [*(sets if entry.label == base.algorithm.name else others), f"algorithm.name={entry.label}"]
         )
         for entry in entries
+    ]
+    methods = methods_in_names([each.personal.method for each in experiments])
+    experiments = [
+        each if each.label or not method else each.model_copy(update={"label": f"{each.algorithm.name} {method}"})
+        for each, method in zip(experiments, methods, strict=True)
     ]
     if same := titles_of_one_folder(experiments):
         raise ExperimentError(
@@ -243,6 +249,18 @@ def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
         differing = [key for key, value in own.items() if any(other.get(key) != value for other in others)]
         labels.append(" ".join([own["name"], *(f"{key}={own[key]}" for key in differing)]))
     return labels
+
+
+def methods_in_names(methods: Sequence[str]) -> list[str]:
+    """Return what the names of runs say about their personal methods: nothing where all have the same, or one has none.
+
+    So FedAvg whose clients make personal models is not taken for one model for all.
+
+    Args:
+        methods: The personal method of each run.
+    """
+    differ = len(set(methods)) > 1
+    return [f"personal.method={method}" if differ and method != NO_METHOD else "" for method in methods]
 
 
 def _require_distinct(key: str, values: Iterable[object]) -> None:

@@ -32,7 +32,6 @@ from fedstrata.report.gains import compare, stands_out
 from fedstrata.report.meanings import COMPARED_BY, SIMILARITIES
 from fedstrata.report.paired import PairedDifference
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.references import ALGORITHMS
 from fedstrata.report.words import joined, plural
 
 MOST_CLIENTS = 300
@@ -222,7 +221,9 @@ def _place(clusters: Clusters, client: int) -> str:
         return "It is not in the federation."
     if not clusters.clustered:
         return ""
-    others = sum(other == node for other in clusters.node_of.values()) - 1
+    if client in clusters.pending:
+        return f"It waits for a cluster, at node {node}."
+    others = sum(other == node for at, other in clusters.node_of.items() if at not in clusters.pending) - 1
     return f"It is in node {node} with {plural(others, 'other client')}." if others else f"It is alone in node {node}."
 
 
@@ -256,7 +257,10 @@ def _better_off(clusters: Clusters, client: int) -> str:
         other = reference.by_client.get(client)
         if other is not None:
             pair = clusters.pairs[name].get(client)
-            words = {"reference": ALGORITHMS[name], "value": f"{metric.name} {metric.text(other)}"}
+            words = {
+                "reference": clusters.reference_text(name),
+                "value": f"{metric.name} {metric.text(other)}",
+            }
             told.append(verdicts[compare(samples, value, other, metric, pair)].format_map(words))
             if pair is not None:
                 told.append(_interval(pair, metric))

@@ -11,6 +11,7 @@ from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.meanings import METRICS
 from fedstrata.report.paired import PairedDifference, paired_differences
 from fedstrata.report.reader import ClientMatrix, RunRecords
+from fedstrata.report.references import reference_text
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,15 @@ class Clusters:
         own = self.records.right_samples
         return {name: paired_differences(own, other.right) for name, other in self.records.references.items()}
 
+    @cached_property
+    def pending(self) -> frozenset[int]:
+        """The clients that wait for a cluster."""
+        return frozenset(self.records.last.pending if self.records.last else ())
+
+    def reference_text(self, name: str) -> str:
+        """What an algorithm that this run is compared with stands for."""
+        return reference_text(name, self.records.settings)
+
     @property
     def metric(self) -> MetricInfo:
         """What the scores are."""
@@ -112,8 +122,7 @@ class Clusters:
     @cached_property
     def finals(self) -> tuple[int, ...]:
         """The nodes that hold clients in the newest round."""
-        pending = set(self.records.last.pending) if self.records.last else set()
-        held = {node for client, node in self.node_of.items() if client not in pending and node >= 0}
+        held = {node for client, node in self.node_of.items() if client not in self.pending and node >= 0}
         return tuple(sorted(held, key=self.rank))
 
     @cached_property

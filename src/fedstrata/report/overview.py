@@ -13,7 +13,6 @@ from fedstrata.report.clusters import Clusters
 from fedstrata.report.decisions import plain_sentence, sentence
 from fedstrata.report.gains import gain, stands_out
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import ALGORITHMS
 from fedstrata.report.words import IN_MEMORY, capital, plural
 
 MOST_GROUPS = 8
@@ -168,9 +167,10 @@ def gains(clusters: Clusters) -> list[str]:
             by = metric.gain(mean, reference.mean)
             word = metric.better if by >= 0 else metric.worse
             seen = abs(by) >= metric.smallest_gain(mean, reference.mean)
+            gained = f"{metric.gain_text(abs(by))} {word}" if seen else "no difference"
             text = (
                 f"{capital(metric.name)} {metric.text(mean)} on average, {metric.text(reference.mean)} with "
-                f"{ALGORITHMS[name]}: {f'{metric.gain_text(abs(by))} {word}' if seen else 'no difference'}."
+                f"{clusters.reference_text(name)}: {gained}."
             )
         found.append(f"{text} {_counted(clusters, name)}".strip())
     return list(filter(None, found))
@@ -185,14 +185,15 @@ def _counted(clusters: Clusters, name: str) -> str:
     if not total:
         return ""
     named = f" ({clusters.names.listed(worse)})" if 0 < len(worse) <= MOST_CONCERNS else ""
+    other = clusters.reference_text(name)
     counts = f"Of {plural(total, 'client')}, {len(better) or 'none'}"
     if metric.share_of_samples:
         return (
-            f"{counts} clearly better off than with {ALGORITHMS[name]}, {len(worse) or 'none'} clearly worse "
+            f"{counts} clearly better off than with {other}, {len(worse) or 'none'} clearly worse "
             f"off{named}; for {len(unclear) or 'none'} the test samples are too few to tell."
         )
     return (
-        f"{counts} better off than with {ALGORITHMS[name]}, {len(worse) or 'none'} worse off{named}. How much of this "
+        f"{counts} better off than with {other}, {len(worse) or 'none'} worse off{named}. How much of this "
         "is chance is not known."
     )
 
@@ -234,7 +235,7 @@ def _worse_than_references(clusters: Clusters) -> list[tuple[int, str]]:
     for name, reference in clusters.records.references.items():
         for client in gain(clusters.measured, reference.by_client, metric, clusters.pairs[name]).worse:
             own, other = metric.text(clusters.measured[client][1]), metric.text(reference.by_client[client])
-            found.append((client, f"{metric.name} {own}, and {other} with {ALGORITHMS[name]}"))
+            found.append((client, f"{metric.name} {own}, and {other} with {clusters.reference_text(name)}"))
     return found
 
 

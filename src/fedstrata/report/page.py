@@ -284,7 +284,6 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     }
     moves = _moves(clusters)
     others = {name: reference.by_client for name, reference in records.references.items()}
-    pending = set(records.last.pending) if records.last else set()
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
         samples, value, loss = measured.get(client, (None, None, None))
@@ -292,7 +291,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
             "client": client,
             "name": clusters.names.of(client),
             "node": node,
-            "pending": client in pending,
+            "pending": client in clusters.pending,
             "truth": truth[client] if client < len(truth) else None,
             "samples": samples,
             "value": value,

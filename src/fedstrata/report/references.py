@@ -12,8 +12,22 @@ from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, re
 from fedstrata.records.final_scores import RightSamples, last_scores, read_right_samples
 from fedstrata.records.schema import BASELINE, Summary, parse_record
 
-ALGORITHMS = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}
-"""The algorithms that a run is compared with, and what they stand for."""
+ALGORITHMS = ("fedavg", "local")
+"""The algorithms that a run is compared with."""
+
+
+def reference_text(name: str, settings: Mapping[str, Any]) -> str:
+    """Return what an algorithm that runs are compared with stands for.
+
+    Args:
+        name: The name of the algorithm.
+        settings: The keys that the runs have in common. Where clients make personal models, they do so of FedAvg's too.
+    """
+    text = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}[name]
+    personal = settings.get("personal")
+    method = personal.get("method", "none") if isinstance(personal, Mapping) else "none"
+    return text if method == "none" else f"{text} and the same personal stage"
+
 
 _MAY_DIFFER = ("algorithm", "algorithms", "label", "engine", "probe", "records", "report")
 """Tables of the experiment in which a run and its references may differ."""

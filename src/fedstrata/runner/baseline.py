@@ -15,6 +15,7 @@ from fedstrata.records import Folder
 from fedstrata.records.final_scores import last_scores, read_right_samples
 from fedstrata.report.gains import gain
 from fedstrata.report.paired import paired_differences
+from fedstrata.report.references import reference_text
 from fedstrata.report.words import duration, plural
 
 _ALGORITHM = "fedavg"
@@ -75,12 +76,13 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
     return summary
 
 
-def gain_text(summary: Mapping[str, Any], metric: MetricInfo) -> str:
+def gain_text(summary: Mapping[str, Any], metric: MetricInfo, baseline: Experiment) -> str:
     """Say what a run gained over its baseline, in one line for the terminal."""
+    other = reference_text(_ALGORITHM, baseline.model_dump(include={"personal"}))
     found = summary["baseline_gain"]
     gained = "unknown"
     if found is not None:
         gained = f"{metric.name} {metric.gain_text(abs(found))} {metric.better if found >= 0 else metric.worse}"
     better = plural(summary["baseline_better"], "client")
     took = duration(summary["baseline_seconds"])
-    return f"gain over one model for all: {gained}; {better} better off, {summary['baseline_worse']} worse off ({took})"
+    return f"gain over {other}: {gained}; {better} better off, {summary['baseline_worse']} worse off ({took})"

@@ -108,7 +108,7 @@ def with_baseline(
     metric = setup.server.objective.metric_info
     summary = add_baseline(run.folder, folder, metric)
     finished(run.folder)
-    line.keep(gain_text(summary, metric))
+    line.keep(gain_text(summary, metric, baseline))
     return replace(run, summary=summary)
 
 

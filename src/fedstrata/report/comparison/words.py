@@ -7,6 +7,7 @@ from fedstrata.metric_info import MetricInfo
 from fedstrata.report.comparison.folder import RunRounds
 from fedstrata.report.comparison.schema import Difference, Document, Row, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES
+from fedstrata.report.references import reference_text
 from fedstrata.report.words import DASH, capital, duration, joined, plural, size
 
 
@@ -200,8 +201,9 @@ def answers(document: Document) -> list[tuple[str, list[str]]]:
     names = [row.algorithm for row in document.table]
     gained = [
         text
-        for name, words in REFERENCES.items()
-        if name in names and (text := _against(name, words, names, document.differences))
+        for name in REFERENCES
+        if name in names
+        and (text := _against(name, reference_text(name, document.experiment), names, document.differences))
     ]
     worse = [
         f"{row.algorithm}: {row.lower_than_fedavg} of {row.clients}"
