@@ -88,6 +88,20 @@ def test_a_score_that_is_unknown_on_validation_data_is_named(tmp_path: Path) -> 
         optuna_objective({**keys, "rounds": 1}, space, out=tmp_path)(Trial(0, 0.2))
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["MINIMIZE"], "direction = 'minimize': expected 'maximize'"),
+        (["MAXIMIZE"] * 2, "directions = .*: expected one"),
+    ],
+)
+def test_a_study_that_would_choose_otherwise_is_refused(names: list[str], message: str, tmp_path: Path) -> None:
+    trial = Trial(0, 0.2)
+    trial.study = SimpleNamespace(directions=[SimpleNamespace(name=name) for name in names])  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=message):
+        optuna_objective(KEYS, space, out=tmp_path)(trial)
+
+
 @pytest.mark.skipif(find_spec("optuna") is None, reason="needs the extra optuna")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_optuna_chooses_and_prunes(validated: None, tmp_path: Path) -> None:

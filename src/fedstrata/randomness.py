@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
+from threading import RLock
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from fedstrata.lazy_torch import torch
+
+_GLOBAL_GENERATORS = RLock()
+
+
+@contextmanager
+def global_generators(**devices: Any) -> Iterator[None]:
+    """Seed torch's global generators inside, in one thread at a time. Afterwards they are as they were.
+
+    Dropout and a user's own functions draw from them. So runs in several threads take turns here.
+
+    Args:
+        devices: The devices besides the CPU, as `torch.random.fork_rng` takes them.
+    """
+    with _GLOBAL_GENERATORS, torch.random.fork_rng(**{"devices": [], **devices}):
+        yield
 
 
 def seed_of(seed: int, stream: str, round: int = 0, client: int = 0) -> int:

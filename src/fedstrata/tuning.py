@@ -87,13 +87,20 @@ def optuna_objective(
 
 
 def _require_direction(trial: Trial, experiment: Experiment) -> None:
-    """Refuse a study that would choose the worst setting."""
+    """Refuse a study that would choose the worst setting, and one of several objectives."""
     from fedstrata.runner.problem import objective_of
 
     metric = objective_of(experiment).metric_info
     expected = "maximize" if metric.larger_is_better else "minimize"
-    # Only a study of Optuna's own says which direction it has.
-    found = getattr(getattr(getattr(trial, "study", None), "direction", None), "name", expected).lower()
+    # Only a study of Optuna's own says which directions it has.
+    directions = getattr(getattr(trial, "study", None), "directions", None)
+    names = [expected] if directions is None else [direction.name.lower() for direction in directions]
+    if len(names) > 1:
+        raise ExperimentError(
+            f"directions = {names}: expected one, as the objective is local.metric on validation data alone; make the "
+            f"study with direction = {expected!r}"
+        )
+    (found,) = names
     if found != expected:
         raise ExperimentError(
             f"direction = {found!r}: expected {expected!r}, as {metric.better} is better of local.metric = "

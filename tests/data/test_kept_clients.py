@@ -220,6 +220,11 @@ def test_a_missing_value_among_objects_is_a_missing_value() -> None:
         read({"Ghent": mixed})
 
 
+def test_numbers_of_sixteen_bits_are_read() -> None:
+    halves = [torch.tensor(X).to(kind) for kind in (torch.bfloat16, torch.float16)]
+    assert all(torch.equal(read({"Ghent": (half, Y)}).inputs, half.float()) for half in halves)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -301,6 +301,8 @@ def _as_array(value: Any) -> np.ndarray:
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+        # numpy has no bfloat16.
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
     array = np.asarray(value)
     if array.dtype.kind == "O":
         array = _as_texts_or_numbers(array)

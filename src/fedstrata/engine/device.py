@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstrata.core.rows import empty_rows, fits
+from fedstrata.randomness import global_generators
 
 
 def has_device(kind: str) -> bool:
@@ -23,10 +24,10 @@ def has_device(kind: str) -> bool:
 def repeatable(device: torch.device) -> Iterator[None]:
     """Give the random generators of the CPU and of the device back as they were, and compute float32 exactly."""
     if device.type == "cpu":
-        with torch.random.fork_rng(devices=[]):
+        with global_generators():
             yield
         return
-    with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type), exact():
+    with global_generators(devices=[device.index or 0], device_type=device.type), exact():
         yield
 
 

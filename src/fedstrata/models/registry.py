@@ -17,6 +17,7 @@ from fedstrata.limits import PARAMETERS
 from fedstrata.models.factories import called_with_shape
 from fedstrata.models.rows import layout_of
 from fedstrata.quoting import shown
+from fedstrata.randomness import global_generators
 from fedstrata.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def make_network(
     if name in _BUILT_IN:
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
-    with torch.random.fork_rng(devices=[]):
+    with global_generators():
         torch.default_generator.manual_seed(seed)
         try:
             module = factory(shape, classes, **settings)

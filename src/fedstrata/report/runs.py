@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
@@ -15,8 +15,11 @@ from fedstrata.metric_info import ACCURACY, MetricInfo, read_metric
 _DEPTH = 2
 """Levels of folders that are searched: a folder of runs, and comparisons in it."""
 
-_TAIL_BYTES = 2**20
-"""Bytes at the end of ``rounds.jsonl`` in which the last line is looked for; a longer one is not read."""
+_TAIL_BYTES = 2**16
+"""Bytes at the end of ``rounds.jsonl`` in which the last line is looked for first."""
+
+_MOST_TAIL_BYTES = 2**26
+"""Bytes at its end in which the last line is looked for at most: a round of a million clients has 8 MB."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +112,32 @@ def _last_record(path: Path) -> Mapping[str, Any]:
     """The last whole line of ``rounds.jsonl``; empty where there is none."""
     try:
         with open_file(path, limit=None) as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]
+            line = _last_line(file)
     except FileNotFoundError:
         return {}
-    record = parse_json(lines[-1]) if lines else {}
+    record = parse_json(line) if line else {}
     if not isinstance(record, Mapping):
         raise ValueError("the last line is not a record")
     return record
+
+
+def _last_line(file: BinaryIO) -> bytes:
+    """The last whole line of a file; empty where there is none.
+
+    Raises:
+        ValueError: When it is longer than is looked at.
+    """
+    size = file.seek(0, 2)
+    looked_at = _TAIL_BYTES
+    while looked_at <= _MOST_TAIL_BYTES:
+        start = max(0, size - looked_at)
+        file.seek(start)
+        # What follows the last line break is not written yet; what comes before the first one may begin further up.
+        *lines, _ = file.read().split(b"\n")
+        if len(lines) > 1 or start == 0:
+            return lines[-1] if lines else b""
+        looked_at *= 4
+    raise ValueError(f"the last line is longer than {_MOST_TAIL_BYTES:,} bytes")
 
 
 def _text(keys: Mapping[str, Any], table: str) -> str:

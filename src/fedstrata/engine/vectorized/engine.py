@@ -27,6 +27,7 @@ from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of
+from fedstrata.randomness import global_generators
 
 _UPDATES_SHARE = 0.5
 """Share of the bytes that are worked on at a time which all updates of a round may take on an accelerator. Each task of
@@ -135,7 +136,7 @@ def why_not_vectorized(spec: SimulationSpec) -> str:
 def _assigned_buffer(module: nn.Module, shape: tuple[int, ...]) -> str:
     """The first buffer that a network replaces in training, by its name; the old one is put back after each batch."""
     before = dict(module.named_buffers())
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with global_generators(), torch.no_grad():
         module.train()(torch.zeros(2, *shape))
     after = dict(module.named_buffers())
     return next((name for name, buffer in before.items() if after.get(name) is not buffer), "")
