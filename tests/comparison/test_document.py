@@ -253,7 +253,7 @@ def test_what_failed_or_is_not_known_leaves_no_number() -> None:
     assert (row.seeds, row.failed, row.figures["ari"]) == ((0, 1), (1,), None)
     assert row.figures["clusters"] == Statistic(2, None, 2, 2)
     (cells,) = table_of([row], ACCURACY, "algorithm").rows
-    assert cells[1:6] == ("1, 1 failed", "50.0 %", "25.0 %", "2", "\N{EN DASH}")
+    assert cells[1:6] == ("1 of 2, others failed", "50.0 %", "25.0 %", "2", "\N{EN DASH}")
     nothing = table_of(rows([failed]), ACCURACY, "algorithm")
     assert nothing.rows[0][2:] == ("\N{EN DASH}",) * (len(nothing.titles) - 2)
 

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -161,11 +162,27 @@ def test_runs_are_compared_in_one_table(finished: Run, tmp_path: Path) -> None:
     assert (tmp_path / "compared" / "comparison.html").exists()
 
 
+class Perceptron(nn.Module):
+    """The network of the run, as a class of one's own."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(math.prod(shape), 8)
+        self.linear2 = nn.Linear(8, classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.linear2(self.linear1(inputs.flatten(1)).relu())
+        return outputs
+
+
 def test_a_network_of_ones_own_is_given_to_load(finished: Run) -> None:
     from fedstrata.models import make
 
     run = fedstrata.load(finished.folder, network=lambda: make("mlp", (1, 8, 8), 10, 9, hidden=[8]))
     assert run.predict(0, DIGITS.inputs[:9]).tolist() == finished.predict(0, DIGITS.inputs[:9]).tolist()
+    for network in (Perceptron, Perceptron((1, 8, 8), 10)):
+        found = fedstrata.load(finished.folder, network=network).predict(0, DIGITS.inputs[:9])
+        assert found.tolist() == run.predict(0, DIGITS.inputs[:9]).tolist()
     wrong = fedstrata.load(finished.folder, network=lambda: make("mlp", (1, 8, 8), 10, 9, hidden=[9]))
     with pytest.raises(RecordError, match=r"expected the tensors of its network, found linear1"):
         wrong.model(0)

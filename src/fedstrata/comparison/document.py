@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ from fedstrata.report.comparison import (
 )
 from fedstrata.report.words import capital
 from fedstrata.resources import resource_error
+
+_logger = logging.getLogger(__name__)
 
 _REFERENCE_ALGORITHM = "fedavg"
 """The algorithm that each client is compared with."""
@@ -112,6 +115,7 @@ class RunFailure:
         known = resource_error(error)
         cause = known or error
         line = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+        _logger.debug("this is where the error came from", exc_info=error)
         return cls(line, "".join(traceback.format_exception(error)), resumable=known is not None)
 
 

@@ -23,6 +23,7 @@ from fedstrata.runner.probes import bipartition_metrics, unstable_weights
 from fedstrata.runner.rounds import PlayedRound
 from fedstrata.runner.run_setup import RunSetup
 from fedstrata.runner.traffic import traffic
+from fedstrata.runner.users_algorithm import with_place_of_errors
 from fedstrata.runner.validation import divergence_of_loss
 
 _logger = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class Recorder:
         if self.record is None:
             return {}
         clients = self.setup.server.participation.scoring(state.round, last=state.round >= self.experiment.rounds)
-        wanted = self.setup.server.algorithm.evaluations(self.setup.server.problem, state, clients)
+        algorithm = with_place_of_errors(self.setup.server.algorithm)
+        wanted = algorithm.evaluations(self.setup.server.problem, state, clients)
         if self.setup.client_data.validates:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
         return wanted

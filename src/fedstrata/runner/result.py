@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from fedstrata.records import Folder, diverged
 from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
 from fedstrata.records.resume import last_state
 from fedstrata.records.schema import DataRecord, TreeNode, parse_record
+from fedstrata.registry import PortableObject
 from fedstrata.runner.problem import problem_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class Run:
         tree: Every cluster that ever was.
         names: The name of each client, by its id, (n,).
         warnings: What looks wrong with the data, in a line each.
-        network: The function that makes the network; None where the experiment names it.
+        network: The network, or what makes it; None where the experiment names it.
     """
 
     folder: Path
@@ -64,7 +66,7 @@ class Run:
     tree: Tree
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    network: Callable[[], nn.Module] | None = None
+    network: Callable[..., nn.Module] | nn.Module | None = None
 
     def __repr__(self) -> str:
         """What it was and what came out, in a line: its records have many pages."""
@@ -310,22 +312,35 @@ class Run:
 
     def _made(self) -> nn.Module:
         """The network with any values."""
-        if self.network is not None:
-            return self.network()
-        return network_factory(self.experiment, self.sample_format)()
+        return network_factory(self.experiment, self.sample_format, self.network)()
 
 
-def network_factory(experiment: Experiment, form: SampleFormat) -> Callable[[], nn.Module]:
+def network_factory(
+    experiment: Experiment, form: SampleFormat, given: Callable[..., nn.Module] | nn.Module | None = None
+) -> Callable[[], nn.Module]:
     """The function that makes the network of a run, with its fixed tensors and any values of the others.
 
     Args:
         experiment: The experiment.
         form: What raw samples look like.
+        given: The network, or what makes it, where it is not the one that the experiment names.
     """
     kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
-    return partial(
-        make_network, portable(experiment.model.name), kind, model_seed(experiment.seed), experiment.model.options
-    )
+    name = experiment.model.name
+    options = experiment.model.options
+    if given is None:
+        return partial(make_network, portable(name), kind, model_seed(experiment.seed), options)
+    maker = PortableObject(given, getattr(given, "__qualname__", type(given).__name__))
+    return partial(make_network, maker, kind, model_seed(experiment.seed), _accepted(given, options))
+
+
+def _accepted(maker: Callable[..., nn.Module] | nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options of a run's network that another one takes."""
+    if isinstance(maker, nn.Module):
+        return {}
+    parameters = signature(maker).parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in options.items() if anything or name in parameters}
 
 
 def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]:
@@ -338,13 +353,13 @@ def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]
     return {names[client]: node for client, node in enumerate(nodes) if node >= 0}
 
 
-def load(folder: Path | str, network: Callable[[], nn.Module] | None = None) -> Run:
+def load(folder: Path | str, network: Callable[..., nn.Module] | nn.Module | None = None) -> Run:
     """Return a finished run from its folder.
 
     Args:
         folder: The run folder.
-        network: The function or class that makes the network, without arguments. None is the network that the
-            experiment names.
+        network: A function or class that makes the network from (shape, classes) or from nothing, or a network, as
+            `fedstrata.run` takes it. None is the network that the experiment names.
 
     Raises:
         RecordError: When it is no folder of a finished run.

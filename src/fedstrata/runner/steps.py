@@ -22,6 +22,7 @@ from fedstrata.runner.recorder import OnRound, Recorder
 from fedstrata.runner.result import Run
 from fedstrata.runner.rounds import PlanReply, play_rounds
 from fedstrata.runner.run_setup import RunSetup
+from fedstrata.runner.users_algorithm import with_place_of_errors
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ def run_steps(
             cannot be.
         Stopped: When `stop` said so before the run was over; all its rounds are recorded then.
     """
-    fresh = setup.server.algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
+    algorithm = with_place_of_errors(setup.server.algorithm)
+    fresh = algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
     root = root_folder(out)
     # A data set's own unit is written down, and so is that all samples are independent.
     independent = ALL_INDEPENDENT if experiment.data.unit == ALL_INDEPENDENT else None
@@ -85,7 +87,7 @@ def run_steps(
 
             recorder = Recorder(resolved, setup, folder, record, recorded, tell, may_skip_checkpoints)
             state = yield from play_rounds(
-                setup.server.algorithm,
+                algorithm,
                 setup.server.problem,
                 state,
                 setup.server.participation.sample,

@@ -128,7 +128,9 @@ def table_of(rows: Sequence[Row], metric: MetricInfo, kind: str) -> Table:
 
 def _cells(row: Row, columns: Mapping[str, Column]) -> tuple[str, ...]:
     """Return the texts of a row, but for how many clients are worse than with FedAvg."""
-    seeds = f"{len(row.seeds) - len(row.failed)}" + (f", {len(row.failed)} failed" if row.failed else "")
+    seeds = f"{len(row.seeds) - len(row.failed)}"
+    if row.failed:
+        seeds = f"{seeds} of {len(row.seeds)}, others failed"
     numbers = [(row.figures[key], column) for key, column in columns.items()]
     return (row.algorithm, seeds, *(DASH if number is None else column.show(number) for number, column in numbers))
 
