@@ -186,6 +186,21 @@ def test_windows_that_overlap_are_noticed_where_no_column_tells_of_them(file: Pa
     assert built(file, windows(step=16)).warnings == ()
 
 
+def test_rows_that_resemble_the_rows_before_them_are_noticed(file: Path) -> None:
+    """Measurements that drift are like those before, and rows that are sorted by class are not."""
+    rng = np.random.default_rng(0)
+    columns = without(arrays(), "trial")
+    noise = rng.normal(size=(len(columns["y"]), 3)).astype(np.float32)
+    drift = noise.copy()
+    for row in range(1, len(drift)):
+        drift[row] += 0.9 * drift[row - 1]
+    (warning,) = built(file, columns | {"x": drift}).warnings
+    assert "resemble the rows before them" in warning and "correlation is 0.7" in warning
+    assert built(file, columns | {"x": drift}, unit="none").warnings == ()
+    by_class = np.sort(columns["y"])
+    assert built(file, columns | {"y": by_class, "x": noise + 5 * by_class[:, None].astype(np.float32)}).warnings == ()
+
+
 def test_a_constant_signal_overlaps_with_nothing(file: Path) -> None:
     flat = windows(step=16)
     noise = np.arange(192, dtype=np.float32)[:, None, None]
@@ -266,13 +281,28 @@ def test_own_test_arrays_are_those_of_the_clients_that_they_name(file: Path) -> 
     # Only half of the test samples, in another order.
     shuffled = {name: values[::-2] for name, values in test.items()}
     setup = built(file, train | as_test(shuffled), unit="trial")
-    assert setup.warnings == ()
+    (warning,) = setup.warnings
+    assert "no client is tested on 1 of the classes" in warning  # those of every second row are of the other class
     held = setup.client_data
     assert [len(held.train(client)) for client in range(4)] == [48] * 4
     inputs, _ = held.samples(held.test(setup.names.index("Ghent")))
     raw = shuffled["x"][shuffled["site"] == "Ghent"]
     mean, std = train["x"].mean(axis=0), train["x"].std(axis=0)
     assert np.allclose(inputs.numpy(), (raw - mean) / std, atol=1e-4)
+
+
+def test_classes_on_one_side_of_the_users_split_are_told(file: Path) -> None:
+    """Class 1 has samples for testing alone, class 0 some on both sides; then the other way round."""
+    columns = without(arrays(), "trial")
+    labels = columns["y"] % 2
+    within = np.arange(len(labels)) % 4
+    for testing, message in (
+        ((labels == 1) | (within == 0), "of classes that no client trains on (1)"),
+        ((labels == 0) & (within == 0), "no client is tested on 1 of the classes that clients train on (1)"),
+    ):
+        split = np.where(testing, "test", "train")
+        setup = built(file, columns | {"y": labels, "split": split}, unit="none")
+        assert any(message in warning for warning in setup.warnings), setup.warnings
 
 
 def test_a_split_column_divides_the_samples_as_it_says(file: Path) -> None:

@@ -20,6 +20,7 @@ from fedstrata.data.column_roles import looks_like_unit
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 from fedstrata.runner.near_copies import near_copies
+from fedstrata.runner.neighbours import neighbour_correlation
 from fedstrata.runner.table_warnings import table_warnings
 
 _PAIRS = 256
@@ -30,6 +31,9 @@ _SHARED_READINGS = 4
 
 _OVERLAP_SHARE = 0.2
 """The share of consecutive windows that overlap from which on there is a warning."""
+
+_SIMILAR_NEIGHBOURS = 0.5
+"""The correlation of features with themselves one row before from which on there is a warning."""
 
 _COPIES_SHARE = 0.01
 """The share of test samples that equal a training sample from which on there is a warning."""
@@ -156,6 +160,13 @@ def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition
             f"{why}. Add a column with the recording of each sample and name it in data.unit, or set data.unit = "
             f"{ALL_INDEPENDENT!r}"
         )
+    elif dataset.unit is None and (similar := neighbour_correlation(dataset, partition)) > _SIMILAR_NEIGHBOURS:
+        yield (
+            "the rows of a client resemble the rows before them, as measurements in the order of time do: their "
+            f"correlation is {similar:.2f} (the median of the features), and data.unit is not set. {why}. Add a column "
+            f"with the day or week of each row and name it in data.unit, or set data.unit = {ALL_INDEPENDENT!r} if all "
+            "rows are independent"
+        )
 
 
 def _unit_columns(dataset: Dataset, partition: Partition, client_column: str) -> list[str]:
@@ -281,14 +292,35 @@ def _untrained_classes(dataset: Dataset, partition: Partition, own_test: int) ->
 
 
 def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
-    """Test samples of the user that no client has: of a client or class without training samples."""
+    """Test samples of the user that no client has, of a class that no client trains on, and classes without any."""
     if not own_test:
         return
+    if dataset.targets is None:
+        yield from _classes_on_one_side(dataset, partition)
     unused = own_test - sum(map(len, partition.test))
     if unused:
         yield (
             f"{unused:,} of the {own_test:,} test samples of {dataset.name} are not used: no client of this run has "
             "training samples of their client or class"
+        )
+
+
+def _classes_on_one_side(dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Classes that clients are tested on and nobody trains on, and those of which the user has no test sample."""
+    train, test = (dataset.labels.numpy()[np.concatenate(parts)] for parts in (partition.train, partition.test))
+    names = np.array(dataset.class_names or [str(label) for label in range(dataset.classes)])
+    untrained = np.setdiff1d(test, train)
+    if len(untrained):
+        count = int(np.isin(test, untrained).sum())
+        yield (
+            f"{count:,} of the {len(test):,} test samples are of classes that no client trains on "
+            f"({_some(names[untrained])}), so that no model can recognise them. Add training samples, or leave them out"
+        )
+    untested = np.setdiff1d(train, test)
+    if len(untested):
+        yield (
+            f"no client is tested on {len(untested)} of the classes that clients train on ({_some(names[untested])}). "
+            "Scores are about the other classes. Add test samples of them"
         )
 
 
