@@ -53,10 +53,13 @@ def root_folder(path: Path) -> Path:
     """Make the folder of a run or comparison if need be, and return where it is; it may be a link.
 
     Raises:
-        RecordError: When something else than a folder has its name.
+        RecordError: When something else than a folder has its name, or no folder can be made there.
     """
     with _structure(path):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:  # as below /proc
+            raise RecordError(f"{path}: expected a place where folders can be made; choose another") from None
     return path.resolve()
 
 

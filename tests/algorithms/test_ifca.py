@@ -219,3 +219,8 @@ def test_the_key_init_is_read_written_and_explained(tmp_path: Path) -> None:
         load_experiment({"algorithm": {"name": "ifca", "initt": "warm"}})
     resumed = fs.run(None, run.folder, resume=True, quiet=True)
     assert torch.equal(resumed.state.models, run.state.models)
+
+
+def test_more_models_than_clients_are_refused() -> None:
+    with pytest.raises(ExperimentError, match=r"algorithm\.k = 4: expected at most the 3 clients"):
+        IFCA(k=4).init(toy_problem(3))

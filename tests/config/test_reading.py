@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -380,3 +381,9 @@ assert "torch" not in sys.modules
 
 def test_every_data_set_names_a_network_that_exists() -> None:
     assert {source.model for source in DATASETS.values()} <= set(MODELS)
+
+
+def test_whole_numbers_may_be_those_of_numpy() -> None:
+    keys = {"rounds": np.int64(3), "data": {"clients": np.int32(4)}, "model": {"hidden": [np.int8(5)]}}
+    experiment = load_experiment(keys)
+    assert (experiment.rounds, experiment.data.clients, experiment.model.options) == (3, 4, {"hidden": [5]})

@@ -185,7 +185,7 @@ def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) 
         (rows(target=[0, 1]), {}, "expected one column of classes.*found label and target"),
         (rows(), {"label": "kind"}, "data.label = 'kind': .* has a, b, label"),
         (rows(), {"inputs": ("c",)}, "data.inputs.*'c'"),
-        (rows(), {"inputs": ("label",)}, "data.inputs.*no numbers as 'label'"),
+        (rows(), {"inputs": ("label",)}, "data.inputs.*has classes in 'label'"),
         (rows(a=[0.5, None]), {}, "row 1 of column 'a' holds no finite number"),
         (rows(), {"window": 8}, "are about recordings"),
         (rows(), {"size": 8}, "no folder of images"),

@@ -165,3 +165,11 @@ def test_inputs_that_are_no_signal_are_refused(tmp_path: Path) -> None:
     assert any("'weight' is not read" in note for note in read_parquet(location, "train").notes)
     with pytest.raises(DataError, match="expected 'signal' alone"):
         read_parquet(location, "train", ReadOptions(inputs=("weight",)))
+
+
+def test_recordings_may_have_a_number_to_learn(tmp_path: Path) -> None:
+    columns = recordings([8, 4]) | {"pressure": [1013.5, 990.0]}
+    write(tmp_path / "train-0.parquet", {name: values for name, values in columns.items() if name != "activity"})
+    data = read_parquet(find(str(tmp_path)), "train", ReadOptions(label="pressure", window=4))
+    assert data.targets is not None and data.targets.tolist() == [[1013.5], [1013.5], [990.0]]
+    assert len(np.unique(data.columns["trial"])) == 2

@@ -144,3 +144,10 @@ def test_algorithms_that_compare_class_probabilities_need_classes() -> None:
     for objective, outputs in ((Objective("mse"), torch.zeros(2, 1)), (Objective(), torch.zeros(2, 5, 3))):
         with pytest.raises(ExperimentError, match="expected a network that gives each sample one class"):
             objective.probabilities(outputs)
+
+
+def test_columns_with_a_single_one_are_no_class() -> None:
+    columns = torch.eye(3)[torch.tensor([0, 2, 1, 1])]
+    for targets in (columns, columns.long()):
+        with pytest.raises(ExperimentError, match=r"found 3 columns with a single 1 in mine; .* y\.argmax\(1\)"):
+            Objective().targets_for(torch.zeros(4, dtype=torch.int64), 1, targets, "mine")

@@ -104,3 +104,8 @@ def test_a_finished_run_holds_its_models_tree_and_summary(tmp_path: Path) -> Non
         }
     ]
     assert json.loads((folder.path / "models" / "layout.json").read_text())[0]["name"] == "conv.weight"
+
+
+def test_a_folder_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="found no such folder; name the folder of a run"):
+        Folder(tmp_path / "nowhere").summary()

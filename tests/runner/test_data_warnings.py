@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+import torch
 from own_data import SITES, Arrays, arrays, as_test, keys, save, without
 
 import fedstrata
@@ -425,3 +426,13 @@ def test_a_comparison_warns_once_for_all_of_its_runs(file: Path, tmp_path: Path)
     compared = fedstrata.compare(keys(file), ["fedavg", "local"], out=tmp_path / "both", quiet=True)
     assert len([line for line in compared.warnings if "data.unit = 'trial'" in line]) == 1
     assert "data.unit = &#39;trial&#39;" in (tmp_path / "both" / "comparison.html").read_text()
+
+
+def test_a_metric_that_is_a_number_for_nobody_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def nothing(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return float("nan")
+
+    keys = {"rounds": 1, "data": {"clients": 2, "samples": 20}, "engine": {"name": "loop"}}
+    run = fedstrata.run(keys, tmp_path / "run", metric=nothing)
+    assert run.summary["acc_client"] is None
+    assert "WARNING: the nothing of no client is a number after the last round" in capsys.readouterr().err

@@ -91,9 +91,11 @@ class IFCA:
         """K models that nobody has chosen yet.
 
         Raises:
-            ExperimentError: When the run would end before anybody may choose, or the server's optimiser would have
-                to move a body that all clusters share.
+            ExperimentError: When there are to be more models than clients, the run would end before anybody may choose,
+                or the server's optimiser would have to move a body that all clusters share.
         """
+        if self.k > problem.clients:
+            raise ExperimentError(f"algorithm.k = {self.k}: expected at most the {problem.clients} clients")
         if self.start == "warm" and problem.rounds is not None and problem.rounds <= self.warm_rounds:
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")

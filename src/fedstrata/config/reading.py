@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,9 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
 
 
 def _as_in_file(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Any:
-    """Turn mappings into dicts and tuples into lists; refuse what no experiment needs, whatever it is for."""
+    """Turn mappings into dicts, tuples into lists, numpy's whole numbers into Python's; refuse what nobody needs."""
+    if isinstance(value, Integral) and not isinstance(value, int):
+        value = int(value)
     if isinstance(value, str) and len(value) > TEXT_CHARACTERS:
         problem = f"expected at most {TEXT_CHARACTERS:,} characters, found {len(value):,}"
         raise ExperimentError(f"{dotted(path)} = {shown(value)}: {problem}")

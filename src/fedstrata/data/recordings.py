@@ -22,10 +22,12 @@ from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.parquet_columns import (
     Chunk,
     is_list,
+    is_target,
     read_chunks,
     read_columns,
     read_labels,
     read_schema,
+    read_targets,
     require_columns,
 )
 from fedstrata.errors import DataError
@@ -58,7 +60,8 @@ def read_recordings(
         writer: What gets the windows; by default the memory.
 
     Returns:
-        The inputs are (windows, channels, window) float32, the labels are the activities. The column ``trial`` is
+        The inputs are (windows, channels, window) float32, the labels are the activities; or the targets are the
+        numbers of the recordings. The column ``trial`` is
         unique per recording, and is the unit of independence: of a known data set
         subject * 10000 + activity * 100 + trial, else the three as a text with slashes between them.
 
@@ -73,7 +76,13 @@ def read_recordings(
         # Every file of a known data set has its layout.
         require_columns(files[0], schema, (_SIGNAL, TRIAL_COLUMN, _SUBJECT, *_SIZES))
     label = _ACTIVITY if _ACTIVITY in names and options.label is None else label_column(names, options, str(files[0]))
-    activity, classes, class_names = read_labels(location, files, label)
+    targets = None
+    class_names: tuple[str, ...] = ()
+    if location.info is None and is_target(schema.field(label).type):
+        targets, classes = read_targets(location, files, label)
+        activity = np.zeros(len(targets), np.int64)
+    else:
+        activity, classes, class_names = read_labels(location, files, label)
     columns = read_columns(files, skip=(*_SIZES, label))
     said = np.array(class_names)[activity] if class_names else activity
     columns[TRIAL_COLUMN] = _numbers(files, columns, activity) if location.info else _texts(columns, said)
@@ -95,7 +104,21 @@ def read_recordings(
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
     labels = torch.from_numpy(np.repeat(activity, counts))
     mean, std = channel_statistics(inputs)
-    return Dataset(location.name, inputs, labels, classes, mean, std, columns, TRIAL_COLUMN, class_names, notes=notes)
+    if targets is not None:
+        targets = targets.repeat_interleave(torch.tensor(counts), dim=0)
+    return Dataset(
+        location.name,
+        inputs,
+        labels,
+        classes,
+        mean,
+        std,
+        columns,
+        TRIAL_COLUMN,
+        class_names,
+        targets=targets,
+        notes=notes,
+    )
 
 
 def _short_recordings(counts: Sequence[int], columns: dict[str, np.ndarray], window: int) -> tuple[str, ...]:

@@ -173,8 +173,10 @@ def feature_columns(columns: Mapping[str, np.ndarray], options: ReadOptions, pla
     if options.inputs:
         for name in options.inputs:
             if name not in numbers or name == label:
-                found = "no numbers" if name in columns else f"only {', '.join(columns)}"
-                raise DataError(f"data.inputs: expected columns of numbers, {place} has {found} as {name!r}")
+                found = f"no column {name!r}, only {', '.join(columns)}"
+                if name in columns:
+                    found = f"classes in {name!r}" if name == label else f"texts in {name!r}"
+                raise DataError(f"data.inputs: expected columns of numbers, {place} has {found}")
         return options.inputs
     features = tuple(name for name in numbers if name != label and may_be_feature(name, options))
     if not features:

@@ -183,6 +183,11 @@ class Objective:
         Raises:
             ExperimentError: When the loss does not fit them.
         """
+        if self.classifies and targets is not None and one_hot(targets):
+            raise ExperimentError(
+                f"local.loss = 'cross_entropy': expected one class for each sample, found {targets.shape[1]} columns "
+                f"with a single 1 in {place}; give its place instead, as y.argmax(1) does"
+            )
         if self.classifies and targets is not None and targets.is_floating_point():
             if bool((targets == targets.round()).all()):
                 # Such as 1.0, which pandas makes of 1 beside a missing value.
@@ -218,3 +223,11 @@ class Objective:
     def outputs_of_classes(self, classes: int) -> tuple[int, ...]:
         """The shape of the outputs for one sample of data that give classes alone."""
         return (1,) if self.needs_numbers else (classes,)
+
+
+def one_hot(targets: Tensor) -> bool:
+    """Whether targets (samples, columns) have a single 1 in every row, and 0 beside it."""
+    if targets.ndim != 2 or targets.shape[1] < 2 or not len(targets):
+        return False
+    values = (targets == 0) | (targets == 1)
+    return bool(values.all()) and bool((targets.sum(dim=1) == 1).all())

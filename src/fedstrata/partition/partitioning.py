@@ -307,7 +307,8 @@ def _held_out_count(count: int, test: float) -> int:
     """
     if count < 2:
         raise PartitionError(
-            f"it has {count} samples and needs 2, one to train and one to test; ask for fewer clients or more samples"
+            f"it has {count} samples and needs 2, one to train and one to test; add some, leave the client out, or ask "
+            "for fewer clients or more samples where the partition draws them"
         )
     return min(max(round(count * test), 1), count - 1)
 
@@ -415,6 +416,7 @@ def _numbered_units(units: NDArray[Any]) -> tuple[IntArray, IntArray]:
     if len(sizes) < 2:
         raise PartitionError(
             f"it has {len(sizes)} independent unit and needs 2, one to train and one to test; name a finer column in "
-            "data.unit, supply test samples of your own, or ask for fewer clients or more samples"
+            "data.unit, supply test samples of your own, leave the client out, or ask for fewer clients or more "
+            "samples where the partition draws them"
         )
     return unit, sizes

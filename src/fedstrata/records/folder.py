@@ -389,9 +389,10 @@ class Folder:
             summary: dict[str, Any] = parse_json(read_file(path))
             parse_record(summary, Summary)
         except FileNotFoundError:
-            raise RecordError(
-                f"expected a finished run in {self.path}, found no summary.json; resume the run"
-            ) from None
+            found, remedy = "no summary.json", "resume the run"
+            if not self.path.exists():
+                found, remedy = "no such folder", "name the folder of a run"
+            raise RecordError(f"expected a finished run in {self.path}, found {found}; {remedy}") from None
         except ValueError as error:
             raise RecordError(f"{path}: expected a summary in JSON, found: {error}; resume the run") from None
         return summary

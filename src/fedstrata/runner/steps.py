@@ -104,5 +104,8 @@ def run_steps(
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
         run = finish_run(resolved, setup, folder, out, state, last)
+        if run.summary["acc_client"] is None:
+            metric = setup.server.objective.metric_info.name
+            tell(f"WARNING: the {metric} of no client is a number after the last round; look at local.metric")
         _logger.info("%s: the run is finished after round %d", folder.path, state.round)
         return run
