@@ -25,6 +25,8 @@ TESTED_BY = {
     "A column of numbers names the clients": "docs/test_data.py::do_not_learn_from_the_names",
     "No two clients have values of a feature": "runner/test_table_warnings.py::which_client_a_sample_is_from",
     "A few texts keep a column of numbers": "runner/test_table_warnings.py::few_texts_keep_from_being",
+    "A feature has one value again and again": "runner/test_table_warnings.py::stand_for_a_missing",
+    "A feature only rises from row to row": "runner/test_table_warnings.py::only_rises_is_a_time",
     "A class or a client is called `NA`": "runner/test_table_warnings.py::called_as_missing_values",
     "All samples are of one class": "runner/test_table_warnings.py::one_class_and_numbers",
     "Numbers to learn are far from 0 and 1": "runner/test_table_warnings.py::targets_in_a_unit",

@@ -289,8 +289,29 @@ def test_the_command_prints_json_and_errors_in_one_line(
         assert (caught.value.code or 0) == status
     out, err = capsys.readouterr()
     (placed,) = json.loads(out)
-    assert placed.keys() == {"client", "path", "cluster", "members", "new", "evidence", "accuracy"}
+    assert placed.keys() == {"client", "path", "cluster", "members", "new", "evidence", "accuracy", "warnings"}
     assert (placed["client"], placed["path"]) == ("a", str(path))
     # Nodes 1 to 4 hold the clients of turns 0 to 3, three each.
     assert placed["members"] == [str(client) for client in range(3 * (placed["cluster"] - 1), 3 * placed["cluster"])]
     assert len(err.splitlines()) == 2
+
+
+def test_a_newcomer_in_other_units_is_told(tmp_path: Path) -> None:
+    """Its pressures are in pascals where those of the run are in hectopascals."""
+    rng = np.random.default_rng(0)
+
+    def table(path: Path, scale: float = 1.0) -> Path:
+        temperature = rng.normal(10, 2, 40)
+        columns = {"temperature": temperature, "pressure": scale * rng.normal(1013, 5, 40)}
+        lines = [f"{t},{p},{int(t > 10)}" for t, p in zip(*columns.values(), strict=True)]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["temperature,pressure,label", *lines]) + "\n")
+        return path
+
+    for site in "abcd":
+        table(tmp_path / "sites" / f"{site}.csv")
+    keys = {"rounds": 1, "data": {"name": str(tmp_path / "sites")}, "algorithm": "fedavg", "model": "mlp"}
+    run_experiment(load_experiment(keys), tmp_path / "run", quiet=True)
+    newcomers = [table(tmp_path / "e.csv"), table(tmp_path / "f.csv", scale=100)]
+    same, other = (each["warnings"] for each in assign(tmp_path / "run", newcomers))
+    assert same == [] and "the mean of 'pressure' is more than 10 standard deviations" in other[0]

@@ -57,6 +57,24 @@ def test_a_feature_that_says_which_client_a_sample_is_from_is_named(tmp_path: Pa
     assert warnings(tmp_path, {**columns, "ward": number // 2}) == ()
 
 
+def test_values_that_may_stand_for_a_missing_one_are_named(tmp_path: Path) -> None:
+    """One of twenty is -9999, beside numbers around 60; a feature of 0 and 1, and one with an outlier, have none."""
+    rng = np.random.default_rng(0)
+    humidity = np.where(np.arange(ROWS) % 20 == 0, -9999, rng.normal(60, 10, ROWS))
+    outlier = np.where(np.arange(ROWS) == 5, 1000, rng.normal(60, 10, ROWS))
+    found = warnings(tmp_path, table(humidity=humidity, outlier=outlier, rain=np.arange(ROWS) % 9 == 0))
+    (warning,) = found
+    assert f"{-(-ROWS // 20)} of {ROWS} values of the feature 'humidity'" in warning and "are -9999, far" in warning
+
+
+def test_a_feature_that_only_rises_is_a_time(tmp_path: Path) -> None:
+    """Every site has the same hours."""
+    per_site = ROWS // len(SITES)
+    (warning,) = warnings(tmp_path, table(hours=np.arange(ROWS) % per_site))
+    assert "the feature 'hours' only rises" in warning
+    assert warnings(tmp_path, table(hours=np.arange(ROWS) % (per_site // 2))) == ()
+
+
 def test_a_column_of_clients_that_the_partition_does_not_read_is_named(tmp_path: Path) -> None:
     (warning,) = warnings(tmp_path, table(), data={"clients": 4}, partition={"scheme": "iid"})
     assert "partition.column = 'site' to have a client for each of its 4 values" in warning

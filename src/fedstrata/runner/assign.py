@@ -19,7 +19,7 @@ from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
-from fedstrata.data.dataset import numbers_as_names
+from fedstrata.data.dataset import channel_statistics, numbers_as_names
 from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError
 from fedstrata.models import NetworkShape, make_network, side
@@ -34,6 +34,9 @@ from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.samples import with_targets
 from fedstrata.runner.server_setup import with_personal_stage
 from fedstrata.runner.validation import validate
+
+_FAR = 10.0
+"""The mean of a feature is far away from so many standard deviations on: its unit may be another one."""
 
 
 def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -53,7 +56,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
         of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
         that of the cluster's model on the held-out data, or None; with another metric, its name stands in place of
-        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``.
+        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``warnings`` says what makes
+        the answer doubtful, in a line each.
 
     Raises:
         InputError: When the folder is no finished run, or some data do not fit it.
@@ -76,11 +80,11 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     names = dict(enumerate(run.names))
     metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
-    for path, each in zip(paths, placed, strict=True):
+    for path, new, each in zip(paths, newcomers, placed, strict=True):
         members = () if each["cluster"] is None else state.tree[each["cluster"]].members
         others = [names[client] for client in members if client in names]
         own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}
-        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"]})
+        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"], "warnings": _warnings(new)})
     return found
 
 
@@ -178,6 +182,23 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
         )
         read.append(with_targets(experiment, new))
     return read
+
+
+def _warnings(new: Dataset) -> list[str]:
+    """What looks wrong with the data of a newcomer: features that are far from those of the run."""
+    if not new.inputs.is_floating_point():
+        return []
+    centers, _ = channel_statistics(new.inputs)
+    pairs = zip(centers, new.mean, new.std, strict=True)
+    distances = [abs(center - mean) / std for center, mean, std in pairs]
+    names = new.feature_names or [f"channel {number}" for number in range(len(distances))]
+    far = [name for name, distance in zip(names, distances, strict=True) if distance > _FAR]
+    if not far:
+        return []
+    return [
+        f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of the run's "
+        "samples; are the units the same?"
+    ]
 
 
 def _classes(path: Path, new: Dataset, own: SampleFormat, name: str) -> torch.Tensor:

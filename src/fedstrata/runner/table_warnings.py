@@ -39,6 +39,15 @@ _FEWEST_CLIENTS = 3
 _FEWEST_ROWS = 8
 """Clients are compared that have at least so many samples: the values of fewer may lie apart by chance."""
 
+_LOOKED_AT = 10_000
+"""The number of rows in which codes for missing values are looked for, and times."""
+
+_FEWEST_CODES = 3
+"""A value that stands for a missing one occurs so many times, beside as many different other ones."""
+
+_CODE_DISTANCE = 3.0
+"""Its distance from all others is more than so many times the range of these."""
+
 _MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
 """What programs write in lower or upper case where there is no value."""
 
@@ -58,7 +67,15 @@ def table_warnings(experiment: Experiment, dataset: Dataset, partition: Partitio
         return
     yield from _clients_by_chance(experiment, dataset)
     yield from _numbers_among_texts(experiment, dataset)
-    yield from _features_that_name_clients(experiment, dataset, partition)
+    numbers = _numbers_of_clients(experiment, dataset, partition)
+    for name in numbers:
+        yield (
+            f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or of a "
+            "row: it tells which client a sample is from, and a split test may find groups that mean nothing. Leave it "
+            "out of data.inputs, unless it is a measurement"
+        )
+    yield from _codes_among_numbers(dataset, partition)
+    yield from _times_among_features(dataset, partition, numbers)
     yield from _missing_names(dataset, partition)
     yield from _classes_without_samples(dataset)
     yield from _far_targets(experiment, dataset)
@@ -100,26 +117,68 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             )
 
 
-def _features_that_name_clients(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+def _numbers_of_clients(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
     rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)][:_COMPARED_CLIENTS]
     few = len(rows) < _FEWEST_CLIENTS or min(map(len, rows)) < _FEWEST_ROWS
     if not dataset.feature_names or experiment.partition.get("scheme") != "natural" or few:
-        return
+        return []
     values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
+    found = []
     for place, name in enumerate(dataset.feature_names):
         ranges = sorted((float(own[:, place].min()), float(own[:, place].max())) for own in values)
         if all(most < least for (_, most), (least, _) in pairwise(ranges)):
-            yield (
-                f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or "
-                "of a row: it tells which client a sample is from, and a split test may find groups that mean "
-                "nothing. Leave it out of data.inputs, unless it is a measurement"
-            )
+            found.append(name)
+    return found
 
 
-def _some_of(rows: NDArray[Any]) -> NDArray[np.int64]:
+def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Features with one value far from all others, again and again: -9999 stands for a value that is missing."""
+    if not dataset.feature_names:
+        return
+    rows = np.concatenate([*partition.train, *partition.test])
+    values = dataset.gather(torch.from_numpy(_some_of(np.sort(rows), _LOOKED_AT))).double().numpy()
+    for place, name in enumerate(dataset.feature_names):
+        own = values[:, place]
+        for code in (own.min(), own.max()):
+            others = own[own != code]
+            times = len(own) - len(others)
+            if times < _FEWEST_CODES or len(np.unique(others)) < _FEWEST_CODES:
+                continue
+            nearest = np.abs(others - code).min()
+            if nearest > _CODE_DISTANCE * (others.max() - others.min()):
+                yield (
+                    f"{times:,} of {len(own):,} values of the feature {name!r} that were looked at are {code:g}, far "
+                    "from all others, as if it stood for a missing value. Fill them in, or leave these rows out: the "
+                    "feature is scaled by its mean and standard deviation, so the others become nearly equal"
+                )
+
+
+def _times_among_features(dataset: Dataset, partition: Partition, known: Sequence[str]) -> Iterator[str]:
+    """Features that only rise from row to row of every client, as a time does, but for those that are named already."""
+    if not dataset.feature_names:
+        return
+    rows = [np.sort(np.concatenate(both)) for both in zip(partition.train, partition.test, strict=True)]
+    rows = [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
+    if not rows:
+        return
+    rises = np.ones(len(dataset.feature_names), np.bool_)
+    for own in rows:
+        values = dataset.gather(torch.from_numpy(own[:_LOOKED_AT].astype(np.int64))).double().numpy()
+        rises &= (np.diff(values, axis=0) >= 0).all(axis=0) & (values[-1] > values[0])
+    for name in (name for name, rising in zip(dataset.feature_names, rises, strict=True) if rising):
+        if name in known:
+            continue
+        yield (
+            f"the feature {name!r} only rises from row to row of every client, as a time or a "
+            "counter does: rows of a later time have values that no model has seen. Leave it out of data.inputs, or "
+            "use the hour of the day or the like"
+        )
+
+
+def _some_of(rows: NDArray[Any], most: int = _COMPARED_ROWS) -> NDArray[np.int64]:
     """Return some of the rows, from the first to the last."""
-    return rows[np.unique(np.linspace(0, len(rows) - 1, _COMPARED_ROWS).astype(np.int64))].astype(np.int64)
+    return rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))].astype(np.int64)
 
 
 def _missing_names(dataset: Dataset, partition: Partition) -> Iterator[str]:
