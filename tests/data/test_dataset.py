@@ -151,6 +151,6 @@ def test_tokens_are_whole_numbers_in_rows_and_are_not_normalised() -> None:
 def test_an_error_about_a_row_names_the_part_that_the_row_is_in_and_survives_pickling() -> None:
     """Rows 0 and 1 are of Bern, 2 to 4 of Lyon."""
     error = RowError("folder", 3, "of column 'age' holds no number").in_part([("Bern.csv", 2), ("Lyon.csv", 3)])
-    assert str(error) == "Lyon.csv: row 1 of column 'age' holds no number (rows count from 0)"
+    assert str(error) == "Lyon.csv: row 1 of column 'age' holds no number (row 0 is the first below the header)"
     again = pickle.loads(pickle.dumps(error))
     assert (again.place, again.row, str(again)) == (error.place, error.row, str(error))

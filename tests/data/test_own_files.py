@@ -300,7 +300,7 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
         ),
         (
             ("Lyon.csv", rows(a=[1.0, None])),
-            r"Lyon.csv: row 1 of column 'a' holds no finite number; .* \(rows count from 0",
+            r"Lyon.csv: row 1 of column 'a' holds no finite number; .* \(row 0 is the first below the header",
         ),
         (("Lyon.csv", rows(label=["x", ""])), "Lyon.csv: row 1 of column 'label' holds no class"),
         (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
