@@ -347,7 +347,7 @@ def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(im
     """What comes before them is bfloat16 then; torch refused that beside their own float32."""
     torch.manual_seed(3)
     body = [nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)]
-    module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 6, bias=False), nn.BatchNorm1d(6))
+    module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3, bias=False), nn.BatchNorm1d(3))
     _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", im2col=im2col)
     loop = Loop(module, layout, batched.client_data, precision="bfloat16")
     plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=LocalTraining(batch=0, lr=0.01)))

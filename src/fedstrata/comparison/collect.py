@@ -321,7 +321,9 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
     try:
-        table = pq.read_table(io.BytesIO(read_file(last, _SCORE_BYTES)), columns=["client", "accuracy"])
+        # Threads of pyarrow may abort a process that ends at once, as where the runs cannot be compared.
+        file = pq.ParquetFile(io.BytesIO(read_file(last, _SCORE_BYTES)))
+        table = file.read(["client", "accuracy"], use_threads=False)
         clients, scores = table.to_pydict().values()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise RecordError(

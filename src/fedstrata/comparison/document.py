@@ -351,6 +351,17 @@ def write_comparison(comparison: Comparison) -> Comparison:
     return comparison
 
 
+def _conditions(keys: Mapping[str, Any]) -> str:
+    """The clients, partition, network and rounds in words, without those in which the runs of a sweep differ."""
+    values = {
+        "{} clients": keys["data"].get("clients"),
+        "partition {}": keys.get("partition", {}).get("scheme"),
+        "network {}": keys.get("model", {}).get("name"),
+        "{} rounds": keys.get("rounds"),
+    }
+    return ", ".join(text.format(value) for text, value in values.items() if value is not None)
+
+
 def _markdown(comparison: Comparison) -> str:
     """The comparison in Markdown."""
     keys = comparison.experiment
@@ -360,8 +371,7 @@ def _markdown(comparison: Comparison) -> str:
     table = [tuple(found.titles), ("---",) * len(found.titles), *found.rows]
     paragraphs = [
         f"# Comparison on {keys['data']['name']}",
-        f"{keys['data']['clients']} clients, partition {keys['partition']['scheme']}, network {keys['model']['name']}, "
-        f"{keys['rounds']} rounds, seeds {', '.join(seeds)}.",
+        f"{_conditions(keys)}, seeds {', '.join(seeds)}.",
         "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in table),
         *([f"Grid: {comparison.sweep.grid_text}."] if comparison.sweep and comparison.sweep.grid else []),
         *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),

@@ -37,7 +37,12 @@ def begun_experiment(given: Experiment, folder: Path, *, find_data: bool = True)
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"name": name, "workers": workers, "timeout": given.engine.timeout})
     data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
-    free = {"rounds": given.rounds, "records": given.records, "report": given.report}
+    free = {
+        "label": given.label or own.label,
+        "rounds": given.rounds,
+        "records": given.records,
+        "report": given.report,
+    }
     return own.model_copy(update={**free, "data": data, "engine": engine})
 
 

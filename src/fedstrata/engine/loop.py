@@ -28,8 +28,9 @@ from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import products_in, repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
+from fedstrata.engine.outside_state import OutsideState
 from fedstrata.engine.plain_networks import plain_network
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import ExperimentError, UserCodeError
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.named import in_user_code
@@ -86,7 +87,7 @@ class Loop:
         self._column_masks = dict[Mask, Tensor]()
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
-        self._outside = _buffers_outside(self._module, layout)
+        self._outside = OutsideState.of(self._module, layout)
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Loop:
@@ -282,8 +283,7 @@ class Loop:
         What one client leaves in the module is not for the next one, who may be anybody.
         """
         load_row(self._module, self._layout, row)
-        for layer, name, values in self._outside:
-            layer._buffers[name] = values.clone()
+        self._outside.restore()
 
     def _batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of some samples, on the device."""
@@ -292,7 +292,11 @@ class Loop:
 
     def _applied(self, inputs: Tensor) -> Tensor:
         """The outputs of the network. An error inside it is told as one of the user's code."""
-        outputs: Tensor = in_user_code(f"the network {type(self._module).__name__}", self._module, inputs)
+        place = f"the network {type(self._module).__name__}"
+        outputs: Tensor = in_user_code(place, self._module, inputs)
+        # In evaluation mode they are checked when the network is made.
+        if self._module.training:
+            require_outputs(place, outputs, (len(inputs), *self._client_data.outputs))
         return outputs
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -406,18 +410,17 @@ def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence
     return row
 
 
-def _buffers_outside(module: nn.Module, layout: Layout) -> list[tuple[nn.Module, str, Tensor]]:
-    """The buffers of a network that no row has, such as counters, each with its layer, its name there and its values.
+def require_outputs(place: str, outputs: object, expected: tuple[int, ...]) -> None:
+    """Refuse what a network returns in training if it is no tensor of a shape.
 
-    Those that BatchNorm counts its batches in are left out: no layer that is allowed reads them.
+    Raises:
+        UserCodeError: When it is not.
     """
-    sent = {slot.name for slot in layout.tensors}
-    found = list[tuple[nn.Module, str, Tensor]]()
-    for path, buffer in module.named_buffers():
-        owner, _, name = path.rpartition(".")
-        if path not in sent and name != "num_batches_tracked":
-            found.append((module.get_submodule(owner), name, buffer.clone()))
-    return found
+    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if found != expected:
+        raise UserCodeError(
+            f"{place}: expected outputs {expected} in training as in evaluation, found {found}; return the logits alone"
+        )
 
 
 def samples_of_task(data: ClientData, plan: Plan, task: LocalTask, row: int) -> tuple[Tensor, Tensor]:

@@ -45,19 +45,21 @@ def portable(name: str) -> str | PortableObject:
     Raises:
         ModelError: When there is no such network.
     """
-    only_here = name.startswith((ONLY_HERE, OBJECT))
+    # What a program has registered is not registered in other processes.
+    only_here = name.startswith((ONLY_HERE, OBJECT)) or (":" not in name and name not in _BUILT_IN)
     return PortableObject(_find(name), name) if only_here else name
 
 
 def side(name: str) -> int | None:
     """Return the height and width, in pixels, of the only images that a network takes; None when several fit.
 
-    A factory says so by its attribute ``side``.
+    A factory says so by its attribute ``side``, a whole number.
 
     Raises:
         ModelError: When there is no such network.
     """
-    return getattr(_find(name), "side", None)
+    found = getattr(_find(name), "side", None)
+    return found if isinstance(found, int) else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from fedstrata.errors import ExperimentError
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
 from fedstrata.randomness import model_seed
-from fedstrata.registry import PortableObject
 
 
 def objective_of(experiment: Experiment) -> Objective:
@@ -53,13 +52,13 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
     layout = layout_of(network_of(experiment, shape, outputs)())
 
     def fresh(start: int) -> torch.Tensor:
-        given = portable(experiment.model.name)
-        if start and isinstance(given, PortableObject) and isinstance(given.thing, torch.nn.Module):
+        row = row_of(network_of(experiment, shape, outputs, start)(), layout)
+        if start and torch.equal(row, fresh(0)):
             raise ExperimentError(
-                f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the model "
-                "is one network with its weights; give its class, or a function that makes it"
+                f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the network "
+                "has the same weights whenever it is made; give a class or function whose weights are random"
             )
-        return row_of(network_of(experiment, shape, outputs, start)(), layout)
+        return row
 
     return Problem(
         layout=layout,

@@ -19,7 +19,15 @@ from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import pinned_rows, to_device, to_host
 from fedstrata.engine.device_rows import DeviceRows
-from fedstrata.engine.loop import best_candidate, has_own_end, samples_of_task, selection_value, start_row
+from fedstrata.engine.loop import (
+    best_candidate,
+    has_own_end,
+    require_outputs,
+    samples_of_task,
+    selection_value,
+    start_row,
+)
+from fedstrata.engine.outside_state import OutsideState
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
@@ -27,6 +35,7 @@ from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
 from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of
+from fedstrata.objective.named import in_user_code
 from fedstrata.randomness import global_generators
 
 _UPDATES_SHARE = 0.5
@@ -128,18 +137,28 @@ def why_not_vectorized(spec: SimulationSpec) -> str:
     norms = [path for path, layer in layers if isinstance(layer, BATCH_NORMS) and layer.running_var is None]
     if norms:
         return f"running statistics in every BatchNorm, found none in {', '.join(norms)}"
-    if assigned := _assigned_buffer(module, spec.dataset.shape):
-        return f"buffers that the network changes in place, found one that it assigns: {assigned}"
-    return ""
+    return _kept_between_batches(module, spec.dataset.shape, spec.dataset.outputs)
 
 
-def _assigned_buffer(module: nn.Module, shape: tuple[int, ...]) -> str:
-    """The first buffer that a network replaces in training, by its name; the old one is put back after each batch."""
+def _kept_between_batches(module: nn.Module, shape: tuple[int, ...], outputs: tuple[int, ...]) -> str:
+    """What else this engine would need, because the network keeps something between batches that no row has.
+
+    Raises:
+        UserCodeError: When the network fails in training, or returns something else than in evaluation.
+    """
     before = dict(module.named_buffers())
+    place = f"the network {type(module).__name__}"
+    outside = OutsideState.of(module, layout_of(module))
     with global_generators(), torch.no_grad():
-        module.train()(torch.zeros(2, *shape))
+        found = in_user_code(place, module.train(), torch.zeros(2, *shape))
+    require_outputs(place, found, (2, *outputs))
     after = dict(module.named_buffers())
-    return next((name for name, buffer in before.items() if after.get(name) is not buffer), "")
+    assigned = next((name for name, buffer in before.items() if after.get(name) is not buffer), "")
+    if assigned:
+        return f"buffers that the network changes in place, found one that it assigns: {assigned}"
+    if changed := outside.changed():
+        return f"a network whose tensors are all that training changes, found that it changes {changed}"
+    return ""
 
 
 def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]:
