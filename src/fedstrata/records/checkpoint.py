@@ -19,7 +19,7 @@ from safetensors.torch import save as to_bytes
 
 from fedstrata.core import State
 from fedstrata.core.state import StateT
-from fedstrata.errors import FedstrataError, RecordError
+from fedstrata.errors import ContractError, FedstrataError, RecordError, first_line
 from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
 from fedstrata.records.json_text import to_json
 
@@ -33,6 +33,9 @@ _FORMAT = 2
 
 _STORE_NAME = re.compile(r"\d{1,9}/\d{1,9}/\d{1,9}")
 """Client, tensor and round of a tensor that a client keeps."""
+
+_SAVEABLE = "fields of a state are tensors, numbers, texts, dataclasses and tuples of these, or mappings from whole numbers or "
+    "texts"
 
 _METADATA = (("record", dict), ("experiment", dict), ("versions", dict), ("lines", str))
 """The fields of a `Checkpoint` that are plain JSON, and the type of each."""
@@ -95,7 +98,7 @@ def save(
     }
     metadata = {name: json.dumps(value, default=dict) for name, value in plain.items()}
     metadata["record"] = to_json(record)
-    content = to_bytes({name: values.contiguous() for name, values in tensors.items()}, metadata)
+    content = to_bytes(_separate(tensors), metadata)
     path = place / f"{state.round:05d}.safetensors"
     # The checksum comes first. So a process that dies never leaves a checkpoint without one: its absence is damage.
     checksum = f"{hashlib.sha256(content).hexdigest()} {len(content)}\n"
@@ -110,6 +113,53 @@ def save(
     for old in checkpoints(folder)[_KEPT_CHECKPOINTS:]:
         remove_file(old)
         remove_file(old.with_suffix(".sha256"))
+
+
+def require_saveable(state: State) -> None:
+    """Refuse a state that would not be the same when it is read again.
+
+    Raises:
+        ContractError: With the field that cannot be saved.
+    """
+    for field in dataclasses.fields(state):
+        value = getattr(state, field.name)
+        tensors = dict[str, torch.Tensor]()
+        name = f"{type(state).__name__}.{field.name}"
+        try:
+            kind = get_type_hints(type(state))[field.name]
+            plain = json.loads(json.dumps(_encode(value, name, tensors), default=dict))
+            same = _equal(_decode(kind, plain, tensors, name), value)
+        # What the encoder, the decoder and a type that cannot be found raise.
+        except (TypeError, ValueError, KeyError, AttributeError, NameError, StopIteration) as error:
+            raise ContractError(f"{name} cannot be saved: {first_line(error)}; {_SAVEABLE}") from None
+        if not same:
+            raise ContractError(f"{name} is another value when it is read again; {_SAVEABLE}")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values of a state are the same."""
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+        return both and one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
+    if dataclasses.is_dataclass(one):
+        fields = [field.name for field in dataclasses.fields(one)]
+        return type(one) is type(other) and all(_equal(getattr(one, each), getattr(other, each)) for each in fields)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other) or (one != one and other != other)
+
+
+def _separate(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, each with memory of its own: a state may hold one of them twice, or a part of another."""
+    found = dict[str, torch.Tensor]()
+    known = set[int]()
+    for name, values in tensors.items():
+        place = values.untyped_storage().data_ptr()
+        found[name] = values.clone() if place in known else values.contiguous()
+        known.add(place)
+    return found
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -256,10 +306,13 @@ def _decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: st
         _expect(name, plain, list)
         if inner[0] is int and all(type(item) is int for item in plain):
             return tuple(plain)
-        return tuple(_decode(inner[0], item, tensors, name) for item in plain)
+        kinds = [inner[0]] * len(plain) if inner[1:] == (Ellipsis,) else inner
+        return tuple(_decode(kind, item, tensors, name) for kind, item in zip(kinds, plain, strict=True))
     if inner and isinstance(origin, type) and issubclass(origin, Mapping):
         _expect(name, plain, dict)
-        return {key: _decode(inner[1], item, tensors, name) for key, item in plain.items()}
+        # The keys of JSON are texts.
+        of_keys = int if inner[0] is int else str
+        return {of_keys(key): _decode(inner[1], item, tensors, name) for key, item in plain.items()}
     if kind in (int, float, str, bool):
         _expect(name, plain, (int, float) if kind is float else kind)
     return plain

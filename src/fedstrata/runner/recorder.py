@@ -15,7 +15,7 @@ from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
 from fedstrata.records import Folder, complete, save
-from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.checkpoint import checkpoints, require_saveable
 from fedstrata.resources import disk_error
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import origin
@@ -120,6 +120,8 @@ class Recorder:
     def save(self, state: State) -> None:
         """Write the checkpoint of a round, whose record is still without scores."""
         assert self.record is not None
+        if state.round == 1:
+            require_saveable(state)  # much of it is empty before
         save(
             self.folder.checkpoints,
             state,

@@ -13,6 +13,7 @@ from fedstrata.core import Plan, State
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, track
+from fedstrata.records.checkpoint import require_saveable
 from fedstrata.report.client_names import ClientNames
 from fedstrata.runner.begin import begin_run
 from fedstrata.runner.client_descriptions import data_record
@@ -65,6 +66,7 @@ def run_steps(
     """
     algorithm = with_place_of_errors(setup.server.algorithm)
     fresh = algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
+    require_saveable(fresh)
     root = root_folder(out)
     # A data set's own unit is written down, and so is that all samples are independent.
     independent = ALL_INDEPENDENT if experiment.data.unit == ALL_INDEPENDENT else None
