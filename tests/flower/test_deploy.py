@@ -305,11 +305,17 @@ def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch:
     flwr = Flwr(made, works=False)
     monkeypatch.setattr(subprocess, "run", flwr)
     out = tmp_path / "real"
-    with pytest.raises(EngineError, match=f"did not finish; .*fedstrata deploy resume {out} --federation") as lost:
+    with pytest.raises(EngineError, match=r"did not finish; .*No round has begun: give the same command again"):
         deploy.run_on_federation(EXPERIMENT, made, out)
-    assert lost.value.says_how, "the command that was given would find the folder taken"
+    (out / "network").mkdir(parents=True)  # where the server waits for clients
+    with pytest.raises(EngineError, match=f"No round has begun: remove {out} and give the same command again"):
+        deploy._submit(made, out, {})
+    (out / "network").rmdir()
     run_experiment(load_experiment(EXPERIMENT, ["rounds=3"]), out, quiet=True)
     (out / "summary.json").unlink()
+    with pytest.raises(EngineError, match=f"did not finish; .*fedstrata deploy resume {out} --federation") as lost:
+        deploy.resume(out, made)
+    assert lost.value.says_how, "the command that was given would find the folder taken"
     flwr.works = True
     assert deploy.resume(out, made) == out and flwr.configs[-1]["resume"]
     with pytest.raises(RecordError, match="expected a run folder"):

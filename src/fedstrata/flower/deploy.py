@@ -184,9 +184,10 @@ def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
     command = ["flwr", "run", str(home / "app"), "here", "--stream", "--run-config", str(keys)]
     subprocess.run(command, env={**os.environ, **QUIET_FLOWER, **place}, check=False)
     if not finished.exists() or finished.stat().st_mtime_ns == before:
-        raise EngineError(
-            f"the run in {out} did not finish; its log says why. Go on by: "
-            f"fedstrata deploy resume {out} --federation {home}",
-            says_how=True,
-        )
+        begun = (out / "experiment.toml").exists()
+        remedy = f"Go on by: fedstrata deploy resume {out} --federation {home}"
+        if not begun:
+            again = "give the same command again"
+            remedy = f"No round has begun: remove {out} and {again}" if out.exists() else f"No round has begun: {again}"
+        raise EngineError(f"the run in {out} did not finish; its log says why. {remedy}", says_how=True)
     return out

@@ -34,8 +34,10 @@ _FORMAT = 2
 _STORE_NAME = re.compile(r"\d{1,9}/\d{1,9}/\d{1,9}")
 """Client, tensor and round of a tensor that a client keeps."""
 
-_SAVEABLE = "fields of a state are tensors, numbers, texts, dataclasses and tuples of these, or mappings from whole numbers or "
-    "texts"
+_SAVEABLE = (
+    "fields of a state are tensors, numbers, texts, dataclasses and tuples of these, or mappings from whole numbers "
+    "or texts"
+)
 
 _METADATA = (("record", dict), ("experiment", dict), ("versions", dict), ("lines", str))
 """The fields of a `Checkpoint` that are plain JSON, and the type of each."""
