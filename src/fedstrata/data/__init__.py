@@ -124,7 +124,8 @@ def _refuse_unused(location: Location, options: ReadOptions) -> None:
         )
     if options.size is not None and location.kind != "images":
         raise DataError(f"data.size = {options.size}: {location.name} is no folder of images, which alone are resized")
-    if location.kind in ("npz", "images"):
+    has_signals = location.info is not None and location.info.input_column == "signal"
+    if location.kind in ("npz", "images") or (location.info is not None and not has_signals):
         options.refuse_windows(location.name)
     if location.info is not None or location.kind in ("npz", "images"):
         options.refuse_columns(location.name)
