@@ -236,7 +236,7 @@ def attacks_beside_absence(result: Any) -> Found | None:
         f"groups are exact in {sum(exact)} of {len(exact)} runs, and as exact as without the attackers in {sum(kept)}"
     )
     lacks = f"{missing} cases were not run" if missing else ""
-    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(kept) >= EXACT_RUNS * len(kept), lacks)
+    return Found(text, max(robust.values()) <= HONEST_LOSS and sum(exact) >= EXACT_RUNS * len(exact), lacks)
 
 
 DROP_OUTS = ("6%", "10%", "20%", "30%")

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,8 +244,7 @@ def test_new_clients_are_scored_by_the_metric(tmp_path: Path) -> None:
 
 def test_a_study_that_would_choose_the_largest_error_is_refused(tmp_path: Path) -> None:
     class Study:
-        class direction:
-            name = "MAXIMIZE"
+        directions = (SimpleNamespace(name="MAXIMIZE"),)
 
     class Trial:
         number = 0

@@ -82,7 +82,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
 def test_runs_on_other_samples_are_not_compared() -> None:
     """The files have changed between two runs, and the experiment has not."""
     rng = np.random.default_rng(0)
-    own = {"data": {"name": "visits.npz", "clients": 2}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
+    own = {"data": {"name": "visits.npz", "clients": 4}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
     for number, algorithm in enumerate(("fedavg", "local", "ifca")):
         if number != 1:
             np.savez("visits.npz", x=rng.random((40, 2), dtype=np.float32), y=np.arange(40) % 2)
