@@ -62,6 +62,9 @@ NODES = {"first": 1, "second": 1, "third": 2}
 VICTIM = "third"
 """The node that is lost."""
 
+ATTEMPTS = 5
+"""So often at most a node is killed until a round was at work meanwhile."""
+
 ROUNDS = 5
 CLIENTS = 24
 DISTURBED = 3
@@ -185,21 +188,29 @@ def bits(nodes: RayNodes) -> list[dict[str, Any]]:
 
 
 def lost(how: Callable[[RayNodes, str], None], algorithms: tuple[str, ...], nodes: RayNodes) -> list[dict[str, Any]]:
-    """Runs during which a node is lost."""
-    runs = []
+    """Runs during which a node is lost. On a busy machine the round may be over before: then once more."""
+    runs = list[dict[str, Any]]()
     for place, algorithm in enumerate(algorithms):
         whole(algorithm)
-        name = f"{VICTIM} {place}"
-        nodes.start(name, NODES[VICTIM])
-
-        def deed(name: str = name) -> None:
-            within(PATIENCE, lambda: works(nodes, name))
-            how(nodes, name)
-
-        with during_a_round(deed) as watch:
-            same = equal(algorithm)
-        runs.append({"algorithm": algorithm, "equal": same, "in_round": watch.in_time, **watch.found()})
+        for attempt in range(ATTEMPTS):
+            found = _lost_once(how, algorithm, nodes, f"{VICTIM} {place} {attempt}")
+            if found["in_round"] or not found["equal"]:
+                break
+        runs.append(found)
     return runs
+
+
+def _lost_once(how: Callable[[RayNodes, str], None], algorithm: str, nodes: RayNodes, name: str) -> dict[str, Any]:
+    """A run during which a new node of a name is lost."""
+    nodes.start(name, NODES[VICTIM])
+
+    def deed() -> None:
+        within(PATIENCE, lambda: works(nodes, name))
+        how(nodes, name)
+
+    with during_a_round(deed) as watch:
+        same = equal(algorithm)
+    return {"algorithm": algorithm, "equal": same, "in_round": watch.in_time, **watch.found()}
 
 
 def added(nodes: RayNodes) -> list[dict[str, Any]]:
