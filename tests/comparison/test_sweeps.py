@@ -99,6 +99,15 @@ def test_equal_work_of_settings_with_one_network_is_done_once(tmp_path: Path) ->
     assert jobs.asked == 2 * alone.asked and jobs.trained == 2 * alone.trained < jobs.asked
 
 
+def test_a_sweep_over_networks_has_a_table(tmp_path: Path) -> None:
+    keys = {**KEYS, "rounds": 1}
+    done = fedstrata.sweep(keys, {"model.name": ["mlp", "tsdp_cnn"]}, out=tmp_path / "sweep", quiet=True)
+    folder = tmp_path / "sweep"
+    written = (folder / "comparison.md").read_text(encoding="utf-8")
+    assert "| name=tsdp_cnn | 1 |" in written and "network" not in written.splitlines()[2]
+    assert done.choice is not None and (folder / "comparison.html").exists()
+
+
 def test_a_network_that_does_not_fit_is_refused_before_anything_is_run(tmp_path: Path) -> None:
     with pytest.raises(fedstrata.InputError, match="name=har_cnn: har_cnn takes windows"):
         fedstrata.sweep(KEYS, {"model.name": ["mlp", "har_cnn"]}, out=tmp_path / "sweep", quiet=True)

@@ -124,8 +124,17 @@ def test_a_network_object_begins_with_its_weights() -> None:
         make("object:Gone", (1, 8, 8), 10, 0)
 
 
-def test_a_network_object_cannot_begin_several_models() -> None:
-    keys = {"rounds": 1, "data": {"clients": 4, "samples": 20}, "model": Net(), "algorithm": IFCA(k=2)}
+def pretrained() -> Net:
+    """The same weights whenever it is made."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Net()
+
+
+@pytest.mark.parametrize("model", [Net(), pretrained], ids=["object", "function"])
+def test_a_network_that_is_always_the_same_cannot_begin_several_models(model: Any) -> None:
+    """IFCA would have one cluster: all of its models would fit every client alike."""
+    keys = {"rounds": 1, "data": {"clients": 4, "samples": 20}, "model": model, "algorithm": IFCA(k=2)}
     with pytest.raises(ExperimentError, match=r"begins with several different models"):
         fedstrata.run(keys, "never", quiet=True)
 
