@@ -3,12 +3,11 @@
     FEDSTRATA_DATA=DATA python experiments/tolerated_attacks.py --federations 5 --jobs 2
 
 Adds to ``experiments/results/tolerated_attacks.json`` the seeds that it does not hold yet; ten of MNIST come first with
-``--federations 10``. Twenty clients with turned
-images of MNIST or CIFAR-10 in four groups, and as many images to test as to train. Strata has its default keys; under
-the attacks that cost most on CIFAR-10, also the geometric median. Of the 20 clients 2 or 4 are Byzantine, or 2 of the 5
-in one group. Each run is compared with one in which the same clients never answer. Without any attack, Strata runs with
-its checks of updates and without. Of every run: the accuracy of each client, its cluster, its true group, and which
-clients are Byzantine.
+``--federations 10``. Twenty clients with turned images of MNIST or CIFAR-10 in four groups, and as many images to test
+as to train. Strata has its default keys; under the attacks that cost most on CIFAR-10, also the geometric median. Of
+the 20 clients 2 or 4 are Byzantine, or 2 of the 5 in one group. Each run is compared with one in which the same clients
+never answer. Without any attack, Strata runs with its checks of updates and without. Of every run: the accuracy of each
+client, its cluster, its true group, and which clients are Byzantine.
 """
 
 from __future__ import annotations
