@@ -1,7 +1,7 @@
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 
 from fedstrata.algorithms.cfl import CFL, CFLState
-from fedstrata.core import State, extend_state, initial_state
-from fedstrata.errors import ContractError, RecordError
+from fedstrata.core import State, initial_state
+from fedstrata.errors import RecordError
 from fedstrata.records import find_checkpoint, save
-from fedstrata.records.checkpoint import require_saveable
 from fedstrata.testing import play, toy_problem
 from turns import same
 
@@ -173,40 +172,3 @@ def test_optional_tensors_tuples_and_mappings_come_back(tmp_path: Path) -> None:
         restored = found.state
         assert restored.names == ("a", "b") and restored.rows["x"].tolist() == [2.0]
         assert (restored.maybe is None) == (maybe is None)
-
-
-@dataclass(frozen=True)
-class Counting(State):
-    """Fields of the kinds that an algorithm of one's own may have."""
-
-    answers: Mapping[int, int] = field(default_factory=dict)
-    last: tuple[float, str] = (0.0, "")
-    anchor: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-
-
-@dataclass(frozen=True)
-class Listing(State):
-    """A field that no checkpoint can have."""
-
-    seen: list[torch.Tensor] = field(default_factory=list)
-
-
-def test_numbered_mappings_mixed_tuples_and_parts_of_models_come_back(tmp_path: Path) -> None:
-    """Keys of JSON are texts, and a file holds no memory twice."""
-    state = initial_state(toy_problem(3))
-    parts = {"answers": {0: 2, 10: 1}, "last": (0.5, "linear"), "anchor": state.models[0]}
-    counting = replace(extend_state(state, Counting, **parts), round=1)
-    require_saveable(counting)
-    save(tmp_path, counting, {}, record_of(1))
-    found = find_checkpoint(tmp_path, Counting)
-    assert found is not None and (found.state.answers, found.state.last) == ({0: 2, 10: 1}, (0.5, "linear"))
-    assert torch.equal(found.state.anchor, state.models[0])
-
-
-def test_a_field_that_cannot_be_saved_is_named_before_the_first_round() -> None:
-    listing = extend_state(initial_state(toy_problem(3)), Listing, seen=[torch.ones(2)])
-    with pytest.raises(ContractError, match=r"Listing\.seen cannot be saved: .*; fields of a state are tensors"):
-        require_saveable(listing)
-    changed = extend_state(initial_state(toy_problem(3)), Counting, answers={}, last=[0.5, "a"], anchor=torch.zeros(1))
-    with pytest.raises(ContractError, match=r"Counting\.last is another value when it is read again"):
-        require_saveable(changed)

@@ -11,7 +11,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import State
 from fedstrata.errors import ExperimentError
-from fedstrata.records import checkpoint
+from fedstrata.records import checkpoint, state_text
 from fedstrata.runner import recorder
 from fedstrata.runner.build import build_run
 from fedstrata.runner.interrupt import Stopped
@@ -84,7 +84,7 @@ def test_a_run_that_a_version_without_it_began_goes_on(tmp_path: Path, monkeypat
     setup = build_run(wanted)
     steps = run_steps(wanted, setup, tmp_path / "broken", stop=lambda: next(rounds) > 1)
     with monkeypatch.context() as before:
-        encode = checkpoint._encode
+        encode = state_text.encode
 
         def without_moments(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
             plain = encode(value, name, tensors)
@@ -95,7 +95,7 @@ def test_a_run_that_a_version_without_it_began_goes_on(tmp_path: Path, monkeypat
             local = {key: keys["local"][key] for key in ("epochs", "batch", "optimizer", "lr", "momentum", "lr_decay")}
             return {**keys, "local": local, "server": {"aggregation": "mean"}}
 
-        before.setattr(checkpoint, "_encode", without_moments)
+        before.setattr(checkpoint, "encode", without_moments)
         before.setattr(recorder, "plain_keys", old_keys)
         with pytest.raises(Stopped), one_thread():
             answer_plans(steps, lambda plan: timed_reply(setup.clients, plan))

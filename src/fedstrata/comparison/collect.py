@@ -19,7 +19,7 @@ from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
-from fedstrata.config.selection import labels_of, methods_in_names
+from fedstrata.config.selection import labels_of
 from fedstrata.errors import RecordError
 from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.folder_lock import folder_lock
@@ -294,12 +294,9 @@ def _read_experiment(folder: Path) -> dict[str, Any]:
 
 def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     """The name of each run in the table: its label, or that of its algorithm with the keys in which it differs."""
-    every = list(experiments.values())
-    labels = labels_of([{**each["algorithm"], **_personal_keys(each)} for each in every])
-    methods = methods_in_names([str(each.get("personal", {}).get("method", NO_METHOD)) for each in every])
-    names = [label if method in label else f"{label} {method}" for label, method in zip(labels, methods, strict=True)]
-    pairs = zip(experiments.items(), names, strict=True)
-    return {folder: str(experiment.get("label") or name) for (folder, experiment), name in pairs}
+    labels = labels_of([{**each["algorithm"], **_personal_keys(each)} for each in experiments.values()])
+    pairs = zip(experiments.items(), labels, strict=True)
+    return {folder: str(experiment.get("label") or label) for (folder, experiment), label in pairs}
 
 
 def _personal_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:

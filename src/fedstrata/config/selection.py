@@ -30,6 +30,10 @@ from fedstrata.quoting import shown
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+PERSONAL_METHOD = "personal.method"
+"""The key of the personal method."""
+
+
 def choose(
     source: Source = None,
     sets: Sequence[str] = (),
@@ -129,10 +133,10 @@ def choose_all(
         )
         for entry in entries
     ]
-    methods = methods_in_names([each.personal.method for each in experiments])
+    names = labels_of([{"name": each.algorithm.name, **_method_of(each)} for each in experiments])
     experiments = [
-        each if each.label or not method else each.model_copy(update={"label": f"{each.algorithm.name} {method}"})
-        for each, method in zip(experiments, methods, strict=True)
+        each if each.label or name == each.algorithm.name else each.model_copy(update={"label": name})
+        for each, name in zip(experiments, names, strict=True)
     ]
     if same := titles_of_one_folder(experiments):
         raise ExperimentError(
@@ -240,27 +244,28 @@ def _labelled(label: str, table: Mapping[str, Any]) -> _Entry:
 def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of algorithms, each with the keys in which it differs from others of its name.
 
+    A personal method is named where it differs from that of any other algorithm: FedAvg whose clients make personal
+    models is not the one model for all that others are compared with.
+
     Args:
-        tables: The table of each algorithm, with its name and its keys.
+        tables: The table of each algorithm, with its name and its keys; no personal method is no key.
     """
     labels = []
     for own in tables:
-        others = [other for other in tables if other["name"] == own["name"]]
-        differing = [key for key, value in own.items() if any(other.get(key) != value for other in others)]
+        alike = [other for other in tables if other["name"] == own["name"]]
+        differing = [
+            key
+            for key, value in own.items()
+            if any(other.get(key) != value for other in (tables if key == PERSONAL_METHOD else alike))
+        ]
         labels.append(" ".join([own["name"], *(f"{key}={own[key]}" for key in differing)]))
     return labels
 
 
-def methods_in_names(methods: Sequence[str]) -> list[str]:
-    """Return what the names of runs say about their personal methods: nothing where all have the same, or one has none.
-
-    So FedAvg whose clients make personal models is not taken for one model for all.
-
-    Args:
-        methods: The personal method of each run.
-    """
-    differ = len(set(methods)) > 1
-    return [f"personal.method={method}" if differ and method != NO_METHOD else "" for method in methods]
+def _method_of(experiment: Experiment) -> dict[str, str]:
+    """Return the personal method of an experiment as a key; nothing where there is none."""
+    method = experiment.personal.method
+    return {} if method == NO_METHOD else {PERSONAL_METHOD: method}
 
 
 def _require_distinct(key: str, values: Iterable[object]) -> None:

@@ -124,11 +124,11 @@ def _refuse_unused(location: Location, options: ReadOptions) -> None:
         )
     if options.size is not None and location.kind != "images":
         raise DataError(f"data.size = {options.size}: {location.name} is no folder of images, which alone are resized")
-    has_signals = location.info is not None and location.info.input_column == "signal"
-    if location.kind in ("npz", "images") or (location.info is not None and not has_signals):
+    if location.info is None and location.kind not in ("npz", "images"):
+        return
+    options.refuse_columns(location.name)
+    if location.info is None or location.info.input_column != "signal":
         options.refuse_windows(location.name)
-    if location.info is not None or location.kind in ("npz", "images"):
-        options.refuse_columns(location.name)
 
 
 def _rows_of_split(dataset: Dataset, split: Split) -> Dataset:

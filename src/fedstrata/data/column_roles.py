@@ -1,9 +1,7 @@
 """What the name of a column says about it: classes, units of dependence, numbers of rows."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Collection
 
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import DataError
@@ -133,27 +131,3 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
 def _words(column: str) -> list[str]:
     """Return the words in the name of a column, in lower case: patientID and patient_id have patient and id."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", column)]
-
-
-def unread_numbers(columns: Mapping[str, np.ndarray], read: str, options: ReadOptions) -> tuple[str, ...]:
-    """A line about columns of numbers that may be features, but are not read, as one column has all inputs.
-
-    Args:
-        columns: The columns that are neither inputs nor classes, by their names.
-        read: The column of inputs.
-        options: How the files are read.
-    """
-    numbers = [name for name, values in columns.items() if values.dtype.kind in "fiu" and may_be_feature(name, options)]
-    if not numbers or options.inputs:
-        return ()
-    return (
-        f"the inputs are those of column {read!r} alone; {_listed(numbers)} not read. Put these numbers into {read!r} "
-        f"if they are features, or set data.inputs = [{read!r}] if they are not",
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Some columns in words, with the verb."""
-    some = ", ".join(map(repr, names[:5]))
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{some}{more} {'is' if len(names) == 1 else 'are'}"

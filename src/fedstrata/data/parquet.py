@@ -5,32 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedstrata.data.column_roles import label_column, unread_numbers
+from fedstrata.data.column_roles import label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
+from fedstrata.data.parquet_answers import dataset_of_answers, hugging_face_names, read_answers
 from fedstrata.data.parquet_columns import (
     empty_columns,
-    hugging_face_names,
     is_image,
     is_list,
-    is_target,
     read_arrays,
     read_chunks,
     read_columns,
-    read_labels,
     read_scalar_column,
     read_schema,
-    read_targets,
     require_columns,
     scalar_columns,
     to_numpy,
+    unread_numbers,
 )
 from fedstrata.data.recordings import holds_recordings, read_recordings
 from fedstrata.errors import DataError, RowError
-from fedstrata.lazy_torch import torch
 
 
 def read_parquet(
@@ -62,37 +59,20 @@ def read_parquet(
         if not input_column:
             return _read_features(location, split, options, writer)
     require_columns(files[0], schema, (input_column, label_column))
-    targets = None
-    class_names: tuple[str, ...] = ()
-    if info is None and is_target(schema.field(label_column).type):
-        targets, classes = read_targets(location, files, label_column)
-        labels = torch.zeros(len(targets), dtype=torch.int64)
-    else:
-        numbers, classes, class_names = read_labels(location, files, label_column)
-        labels = torch.from_numpy(numbers)
+    answers = read_answers(location, files, label_column)
     input_type = schema.field(input_column).type
     if is_image(input_type):
-        read_images(files, input_column, len(labels), info.shape if info else None, writer)
+        read_images(files, input_column, len(answers.labels), info.shape if info else None, writer)
     elif is_list(input_type):
         for block in read_arrays(files, input_column):
-            writer.add(block, len(labels))
+            writer.add(block, len(answers.labels))
     else:
         raise DataError(f"{files[0]}: column {input_column!r} holds {input_type}; expected images or lists")
     inputs = writer.finish()
     mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
     columns = read_columns(files, skip=(input_column, label_column))
-    return Dataset(
-        location.name,
-        inputs,
-        labels,
-        classes,
-        mean,
-        std,
-        columns,
-        class_names=class_names,
-        targets=targets,
-        notes=() if info else unread_numbers(columns, input_column, options),
-    )
+    notes = () if info else unread_numbers(columns, input_column, options)
+    return dataset_of_answers(location.name, inputs, answers, mean, std, columns, notes=notes)
 
 
 def _read_features(location: Location, split: Split, options: ReadOptions, writer: InputWriter) -> Dataset:

@@ -6,9 +6,8 @@ error names the file, the column and the row, counted from 0.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -20,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedstrata.data.dataset import check_class_count, check_sample_size, expected_classes, finite_float32
-from fedstrata.data.location import Location
+from fedstrata.data.column_roles import may_be_feature
+from fedstrata.data.dataset import check_sample_size, finite_float32
+from fedstrata.data.options import ReadOptions
 from fedstrata.errors import DataError, RowError
-from fedstrata.lazy_torch import torch
 from fedstrata.limits import (
     COLUMN_CHARACTERS,
     MIB,
@@ -227,113 +226,7 @@ def _chunk(file: Path, column: str, first_row: int, values: Any) -> Chunk:
     return chunk
 
 
-def read_labels(location: Location, files: Sequence[Path], column: str) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Read the class of each row. Classes that are texts are numbered in alphabetical order.
-
-    Args:
-        location: The data set. All its files are read, so that a class means the same in both splits.
-        files: The files of one split, shards in order.
-        column: The column that holds the classes, as integers or texts.
-
-    Returns:
-        The classes, (rows,) int64, their number, and their names or an empty tuple.
-
-    Raises:
-        DataError: When a class is missing, of another type or out of range, or there are no rows or too many classes.
-    """
-    known = location.info.classes if location.info else None
-    classes, class_names = _count_classes(location.train + location.test, column, known)
-    parts: list[np.ndarray] = []
-    for (chunk,) in read_chunks(files, [column]):
-        values = chunk.values
-        # A missing text may be stored as an empty one.
-        missing = pc.equal(values.fill_null(""), "") if is_text(values.type) else values.is_null()
-        if pc.any(missing).as_py():
-            raise chunk.error(_first_true(missing), "holds no value; every sample needs a class")
-        if is_text(values.type):
-            labels = np.searchsorted(np.array(class_names), np.array(values.to_pylist())).astype(np.int64)
-        elif pa.types.is_integer(values.type):
-            labels = values.to_numpy().astype(np.int64)
-        else:
-            raise DataError(f"{chunk.file}: column {column!r} holds {values.type}; expected integers or texts")
-        wrong = (labels < 0) | (labels >= classes)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise chunk.error(row, f"holds class {labels[row]}; {expected_classes(int(labels[row]), classes)}")
-        parts.append(labels)
-    if not parts:
-        raise DataError(f"{files[0]} has no rows")
-    return np.concatenate(parts), classes, class_names
-
-
-def is_target(kind: Any) -> bool:
-    """Tell whether a column of an Arrow type holds something in place of a class: numbers, or lists."""
-    return is_list(kind) or bool(pa.types.is_floating(kind))
-
-
-def read_targets(location: Location, files: Sequence[Path], column: str) -> tuple[Any, int]:
-    """Read what stands in place of the class of each row: a number, or a list of numbers or of integers.
-
-    Returns:
-        A tensor (rows, outputs), float32 for numbers and int64 for integers, and the number of classes of these
-        integers, of both splits.
-
-    Raises:
-        DataError: When a row is missing, has another length or holds a number that is not finite.
-    """
-    values = _numbers(files, column)
-    kind = read_schema(files[0]).field(column).type
-    while is_list(kind):
-        kind = kind.value_type
-    if pa.types.is_floating(kind):
-        return torch.from_numpy(values), 1
-    both = values if not location.test else np.concatenate([values, _numbers(location.train, column)])
-    classes = 1 + int(both.max(initial=0))
-    check_class_count(classes, f"{files[0]}: column {column!r}")
-    return torch.from_numpy(values.astype(np.int64)), classes
-
-
-def _numbers(files: Sequence[Path], column: str) -> np.ndarray:
-    """Read a column of numbers, or of lists of them: (rows, numbers) float32."""
-    values = np.concatenate(list(read_arrays(files, column)))
-    return values.reshape(len(values), -1)
-
-
-def _count_classes(files: Sequence[Path], column: str, known: int | None) -> tuple[int, tuple[str, ...]]:
-    """Return the number of classes in files of all splits, and their names or an empty tuple."""
-    texts: set[str] = set()
-    largest = -1
-    class_names: tuple[str, ...] = ()
-    for file in files:
-        schema = read_schema(file)
-        # The other split may have no classes.
-        if column not in schema.names:
-            continue
-        class_names = class_names or hugging_face_names(schema.metadata, column)
-        for (chunk,) in read_chunks([file], [column]):
-            values = chunk.values.drop_null()
-            if is_text(values.type):
-                texts.update(values.unique().to_pylist())
-            elif pa.types.is_integer(values.type) and len(values):
-                largest = max(largest, pc.max(values).as_py())
-            check_class_count(max(len(texts), largest + 1), f"{file}: column {column!r}")
-    if texts:
-        return len(texts), tuple(sorted(texts))
-    classes = known or len(class_names) or largest + 1
-    check_class_count(classes, f"{files[0]}: column {column!r}")
-    return classes, class_names if len(class_names) == classes else ()
-
-
-def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:
-    """Return the class names that the Hugging Face writer leaves in the schema, if it did."""
-    try:
-        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
-        return tuple(str(name) for name in names)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ()
-
-
-def _first_true(values: Any) -> int:
+def first_true(values: Any) -> int:
     """Return the position of the first true value of a ``pyarrow.BooleanArray``."""
     return int(pc.index(values, True).as_py())
 
@@ -363,7 +256,7 @@ def _dense(chunk: Chunk) -> np.ndarray:
         # At this level of nesting, each row has as many lists or numbers.
         per_row = prod(shape[1:])
         if values.null_count:
-            raise chunk.error(_first_true(values.is_null()) // per_row, "holds a missing value")
+            raise chunk.error(first_true(values.is_null()) // per_row, "holds a missing value")
         if not is_list(values.type):
             break
         lengths = pc.list_value_length(values).to_numpy()
@@ -462,3 +355,27 @@ def to_numpy(values: Any) -> np.ndarray:
         values = values.cast(pa.int8())
     array: np.ndarray = values.to_numpy(zero_copy_only=False)
     return array
+
+
+def unread_numbers(columns: Mapping[str, np.ndarray], read: str, options: ReadOptions) -> tuple[str, ...]:
+    """A line about columns of numbers that may be features, but are not read, as one column has all inputs.
+
+    Args:
+        columns: The columns that are neither inputs nor classes, by their names.
+        read: The column of inputs.
+        options: How the files are read.
+    """
+    numbers = [name for name, values in columns.items() if values.dtype.kind in "fiu" and may_be_feature(name, options)]
+    if not numbers or options.inputs:
+        return ()
+    return (
+        f"the inputs are those of column {read!r} alone; {_listed(numbers)} not read. Put these numbers into {read!r} "
+        f"if they are features, or set data.inputs = [{read!r}] if they are not",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some columns in words, with the verb."""
+    some = ", ".join(map(repr, names[:5]))
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{some}{more} {'is' if len(names) == 1 else 'are'}"

@@ -14,24 +14,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.data.column_roles import TRIAL_COLUMN, label_column, unread_numbers
+from fedstrata.data.column_roles import TRIAL_COLUMN, label_column
 from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
+from fedstrata.data.parquet_answers import dataset_of_answers, read_answers
 from fedstrata.data.parquet_columns import (
     Chunk,
     is_list,
-    is_target,
     read_chunks,
     read_columns,
-    read_labels,
     read_schema,
-    read_targets,
     require_columns,
+    unread_numbers,
 )
 from fedstrata.errors import DataError
-from fedstrata.lazy_torch import torch
 
 _WINDOW_READINGS = 128
 """The readings in a window: 1.28 s at USC-HAD's 100 Hz."""
@@ -61,9 +59,8 @@ def read_recordings(
 
     Returns:
         The inputs are (windows, channels, window) float32, the labels are the activities; or the targets are the
-        numbers of the recordings. The column ``trial`` is
-        unique per recording, and is the unit of independence: of a known data set
-        subject * 10000 + activity * 100 + trial, else the three as a text with slashes between them.
+        numbers of the recordings. The column ``trial`` is unique per recording, and is the unit of independence: of a
+        known data set subject * 10000 + activity * 100 + trial, else the three as a text with slashes between them.
 
     Raises:
         DataError: When a recording is missing, contradicts itself or has other channels than the first.
@@ -76,15 +73,10 @@ def read_recordings(
         # Every file of a known data set has its layout.
         require_columns(files[0], schema, (_SIGNAL, TRIAL_COLUMN, _SUBJECT, *_SIZES))
     label = _ACTIVITY if _ACTIVITY in names and options.label is None else label_column(names, options, str(files[0]))
-    targets = None
-    class_names: tuple[str, ...] = ()
-    if location.info is None and is_target(schema.field(label).type):
-        targets, classes = read_targets(location, files, label)
-        activity = np.zeros(len(targets), np.int64)
-    else:
-        activity, classes, class_names = read_labels(location, files, label)
+    answers = read_answers(location, files, label)
     columns = read_columns(files, skip=(*_SIZES, label))
-    said = np.array(class_names)[activity] if class_names else activity
+    activity = answers.labels
+    said = np.array(answers.class_names)[activity] if answers.class_names else activity
     columns[TRIAL_COLUMN] = _numbers(files, columns, activity) if location.info else _texts(columns, said)
     writer = writer or InputWriter(str(files[0]))
     counts = list[int]()
@@ -102,23 +94,9 @@ def read_recordings(
     if not location.info:
         notes = _short_recordings(counts, columns, window) + unread_numbers(columns, _SIGNAL, options)
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
-    labels = torch.from_numpy(np.repeat(activity, counts))
     mean, std = channel_statistics(inputs)
-    if targets is not None:
-        targets = targets.repeat_interleave(torch.tensor(counts), dim=0)
-    return Dataset(
-        location.name,
-        inputs,
-        labels,
-        classes,
-        mean,
-        std,
-        columns,
-        TRIAL_COLUMN,
-        class_names,
-        targets=targets,
-        notes=notes,
-    )
+    of_windows = answers.repeated(counts)
+    return dataset_of_answers(location.name, inputs, of_windows, mean, std, columns, unit=TRIAL_COLUMN, notes=notes)
 
 
 def _short_recordings(counts: Sequence[int], columns: dict[str, np.ndarray], window: int) -> tuple[str, ...]:

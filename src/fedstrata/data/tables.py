@@ -21,7 +21,8 @@ from fedstrata.data.location import Location
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays, refuse_missing_classes
 from fedstrata.data.options import ReadOptions
-from fedstrata.data.parquet_columns import hugging_face_names, is_image, is_list, is_scalar, to_numpy
+from fedstrata.data.parquet_answers import hugging_face_names
+from fedstrata.data.parquet_columns import is_image, is_list, is_scalar, to_numpy
 from fedstrata.data.parts import refuse_same_names
 from fedstrata.errors import DataError, RowError
 from fedstrata.lazy_torch import torch

@@ -296,7 +296,7 @@ class Loop:
         outputs: Tensor = in_user_code(place, self._module, inputs)
         # In evaluation mode they are checked when the network is made.
         if self._module.training:
-            require_outputs(place, outputs, (len(inputs), *self._client_data.outputs))
+            require_training_outputs(place, outputs, (len(inputs), *self._client_data.outputs))
         return outputs
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -410,7 +410,7 @@ def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence
     return row
 
 
-def require_outputs(place: str, outputs: object, expected: tuple[int, ...]) -> None:
+def require_training_outputs(place: str, outputs: object, expected: tuple[int, ...]) -> None:
     """Refuse what a network returns in training if it is no tensor of a shape.
 
     Raises:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fedstrata.core import Layout
 
-OF_TORCH = frozenset(vars(nn.Module()))
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """What every layer holds, such as its tensors, the layers in it, and hooks."""
 
-_OWN = ("torch.", "fedstrata.")
+_WITHOUT_STATE = ("torch.", "fedstrata.")
 """The modules whose layers keep nothing in attributes but settings."""
 
 
@@ -46,8 +46,8 @@ class OutsideState:
             owner, _, name = path.rpartition(".")
             if path not in sent and name != "num_batches_tracked":
                 buffers.append((module.get_submodule(owner), name, buffer.clone()))
-        own = [layer for layer in module.modules() if not type(layer).__module__.startswith(_OWN)]
-        return cls(tuple(buffers), tuple((layer, _attributes(layer)) for layer in own))
+        users = [layer for layer in module.modules() if not type(layer).__module__.startswith(_WITHOUT_STATE)]
+        return cls(tuple(buffers), tuple((layer, _attributes(layer)) for layer in users))
 
     def restore(self) -> None:
         """Give the network back what it had."""
@@ -55,7 +55,7 @@ class OutsideState:
             layer._buffers[name] = values.clone()
         for layer, attributes in self.attributes:
             held = vars(layer)
-            for name in [name for name in held if name not in OF_TORCH and name not in attributes]:
+            for name in [name for name in held if name not in MODULE_ATTRIBUTES and name not in attributes]:
                 del held[name]
             held.update({name: _copied(value) for name, value in attributes.items()})
 
@@ -77,7 +77,7 @@ class OutsideState:
 
 def _attributes(layer: nn.Module) -> dict[str, Any]:
     """The attributes of a layer that are of its own class."""
-    return {name: _copied(value) for name, value in vars(layer).items() if name not in OF_TORCH}
+    return {name: _copied(value) for name, value in vars(layer).items() if name not in MODULE_ATTRIBUTES}
 
 
 def _copied(value: Any) -> Any:

@@ -17,7 +17,13 @@ from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
 from fedstrata.errors import EngineError, ExperimentError
 from fedstrata.flower.federation_files import FEDERATION_FILE, node_data
-from fedstrata.flower.on_devices import ON_DEVICES, copy_modules, refuse_on_devices, refuse_unknown_modules
+from fedstrata.flower.on_devices import (
+    ON_DEVICES,
+    copy_modules,
+    find_modules_in,
+    refuse_on_devices,
+    refuse_unknown_modules,
+)
 
 _SAMPLES_MARGIN = 2
 """How many times the samples of its largest client a client of a new federation may claim: data may grow."""
@@ -116,6 +122,7 @@ def run_on_federation(
     home = federation_home(federation)
     refuse_on_devices(experiment)
     refuse_unknown_modules(experiment, home)
+    find_modules_in(home)
     _fit_proxy(home, experiment)
     text = home / "runs" / f"{folder.resolve().name}.toml"
     text.parent.mkdir(exist_ok=True)
@@ -184,10 +191,9 @@ def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
     command = ["flwr", "run", str(home / "app"), "here", "--stream", "--run-config", str(keys)]
     subprocess.run(command, env={**os.environ, **QUIET_FLOWER, **place}, check=False)
     if not finished.exists() or finished.stat().st_mtime_ns == before:
-        begun = (out / "experiment.toml").exists()
         remedy = f"Go on by: fedstrata deploy resume {out} --federation {home}"
-        if not begun:
-            again = "give the same command again"
-            remedy = f"No round has begun: remove {out} and {again}" if out.exists() else f"No round has begun: {again}"
+        if not (out / "experiment.toml").exists():
+            removal = f"remove {out} and " if out.exists() else ""
+            remedy = f"No round has begun: {removal}give the same command again"
         raise EngineError(f"the run in {out} did not finish; its log says why. {remedy}", says_how=True)
     return out

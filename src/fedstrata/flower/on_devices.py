@@ -109,8 +109,6 @@ def copy_modules(experiment: Experiment, folder: Path) -> None:
 def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
     """Refuse what the programs that start in a folder cannot import, though this process may.
 
-    From then on this process finds the modules in the folder as well, wherever it was started.
-
     Raises:
         ExperimentError: For the first such name.
     """
@@ -125,5 +123,9 @@ def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
                 f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
                 "or one package that needs no other of yours (deploy init does so), or install it on all machines"
             )
-    if _own_objects(experiment) and str(folder) not in sys.path:
+
+
+def find_modules_in(folder: Path) -> None:
+    """Let this process import the modules in a folder too, wherever it was started."""
+    if str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -21,7 +21,7 @@ from fedstrata.flower.deploy import QUIET_FLOWER, federation_home
 from fedstrata.flower.federation import read_federation
 from fedstrata.flower.federation_files import FEDERATION_FILE, NETWORK, node_data
 from fedstrata.flower.grid import FlowerNode
-from fedstrata.flower.on_devices import ON_DEVICES, refuse_unknown_modules
+from fedstrata.flower.on_devices import ON_DEVICES, find_modules_in, refuse_unknown_modules
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.server import drive, read_public_samples, refuse_unfit
 
@@ -56,6 +56,7 @@ def simulate_federation(
     experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
     home = federation_home(federation)
     refuse_unknown_modules(experiment, home)
+    find_modules_in(home)
     known = read_federation(home / FEDERATION_FILE)
     for client in known.clients:
         if not (path := node_data(home, client)).is_file():

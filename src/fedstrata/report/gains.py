@@ -11,10 +11,10 @@ from scipy.special import bdtr, bdtrc
 from fedstrata.metric_info import MetricInfo
 from fedstrata.report.paired import PairedDifference
 
-CLEAR = 1.96
+_CLEAR = 1.96
 """Standard errors beyond which a difference is clear: about one in twenty would be by chance alone."""
 
-OUTLIER_CHANCE = 0.05
+_OUTLIER_CHANCE = 0.05
 """The chance that some client seems clearly worse than the mean, if all have the mean."""
 
 
@@ -72,7 +72,7 @@ def compare(
             return "unclear"
         return "better" if pair.by > 0 else "worse"
     error = metric.standard_error(samples, value, other)
-    least = metric.smallest_gain(value, other) if error is None else CLEAR * error
+    least = metric.smallest_gain(value, other) if error is None else _CLEAR * error
     if abs(value - other) <= least:
         return "unclear"
     return "better" if metric.gain(value, other) > 0 else "worse"
@@ -81,7 +81,7 @@ def compare(
 def stands_out(samples: int, value: float, mean: float, clients: int, metric: MetricInfo) -> bool:
     """Return whether a client is clearly worse than the mean of all: an exact binomial test, corrected by Bonferroni.
 
-    If all clients had the mean, the worst of them would be this bad by chance in less than `OUTLIER_CHANCE` of cases.
+    If all clients had the mean, the worst of them would be this bad by chance in less than `_OUTLIER_CHANCE` of cases.
 
     Args:
         samples: The number of the client's test samples.
@@ -97,4 +97,4 @@ def stands_out(samples: int, value: float, mean: float, clients: int, metric: Me
         chance = bdtr(floor(value * samples + 1e-9), samples, mean)
     else:
         chance = bdtrc(ceil(value * samples - 1e-9) - 1, samples, mean)
-    return bool(chance * clients < OUTLIER_CHANCE)
+    return bool(chance * clients < _OUTLIER_CHANCE)

@@ -68,6 +68,7 @@ def data_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         *_similar_classes(experiment, dataset),
         *_untested_classes(experiment, dataset, partition, own_test),
         *_untrained_classes(dataset, partition, own_test),
+        *_classes_on_one_side(dataset, partition, own_test),
         *_test_samples_of_nobody(dataset, partition, own_test),
         *_unknown_scores(experiment, partition),
         *_shared_samples(experiment),
@@ -292,11 +293,9 @@ def _untrained_classes(dataset: Dataset, partition: Partition, own_test: int) ->
 
 
 def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
-    """Test samples of the user that no client has, of a class that no client trains on, and classes without any."""
+    """Test samples of the user that no client has: of a client or class without training samples."""
     if not own_test:
         return
-    if dataset.targets is None:
-        yield from _classes_on_one_side(dataset, partition)
     unused = own_test - sum(map(len, partition.test))
     if unused:
         yield (
@@ -305,8 +304,10 @@ def _test_samples_of_nobody(dataset: Dataset, partition: Partition, own_test: in
         )
 
 
-def _classes_on_one_side(dataset: Dataset, partition: Partition) -> Iterator[str]:
+def _classes_on_one_side(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
     """Classes that clients are tested on and nobody trains on, and those of which the user has no test sample."""
+    if not own_test or dataset.targets is not None:
+        return
     train, test = (dataset.labels.numpy()[np.concatenate(parts)] for parts in (partition.train, partition.test))
     names = np.array(dataset.class_names or [str(label) for label in range(dataset.classes)])
     untrained = np.setdiff1d(test, train)

@@ -15,7 +15,8 @@ from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
 from fedstrata.records import Folder, complete, save
-from fedstrata.records.checkpoint import checkpoints, require_saveable
+from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.state_text import require_saveable
 from fedstrata.resources import disk_error
 from fedstrata.runner.layer_gap import client_matrices, gaps
 from fedstrata.runner.machine import origin

@@ -13,7 +13,7 @@ from fedstrata.core import Plan, State
 from fedstrata.files import root_folder
 from fedstrata.folder_lock import folder_lock
 from fedstrata.records import Folder, track
-from fedstrata.records.checkpoint import require_saveable
+from fedstrata.records.state_text import require_saveable
 from fedstrata.report.client_names import ClientNames
 from fedstrata.runner.begin import begin_run
 from fedstrata.runner.client_descriptions import data_record

@@ -67,15 +67,10 @@ def table_warnings(experiment: Experiment, dataset: Dataset, partition: Partitio
         return
     yield from _clients_by_chance(experiment, dataset)
     yield from _numbers_among_texts(experiment, dataset)
-    numbers = _numbers_of_clients(experiment, dataset, partition)
-    for name in numbers:
-        yield (
-            f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or of a "
-            "row: it tells which client a sample is from, and a split test may find groups that mean nothing. Leave it "
-            "out of data.inputs, unless it is a measurement"
-        )
+    site_numbers = _site_numbers(experiment, dataset, partition)
+    yield from map(_about_site_number, site_numbers)
     yield from _codes_among_numbers(dataset, partition)
-    yield from _times_among_features(dataset, partition, numbers)
+    yield from _times_among_features(dataset, partition, site_numbers)
     yield from _missing_names(dataset, partition)
     yield from _classes_without_samples(dataset)
     yield from _far_targets(experiment, dataset)
@@ -117,7 +112,7 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             )
 
 
-def _numbers_of_clients(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
+def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
     rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)][:_COMPARED_CLIENTS]
     few = len(rows) < _FEWEST_CLIENTS or min(map(len, rows)) < _FEWEST_ROWS
@@ -130,6 +125,15 @@ def _numbers_of_clients(experiment: Experiment, dataset: Dataset, partition: Par
         if all(most < least for (_, most), (least, _) in pairwise(ranges)):
             found.append(name)
     return found
+
+
+def _about_site_number(name: str) -> str:
+    """What is said of such a feature."""
+    return (
+        f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or of a "
+        "row: it tells which client a sample is from, and a split test may find groups that mean nothing. Leave it "
+        "out of data.inputs, unless it is a measurement"
+    )
 
 
 def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str]:

@@ -63,6 +63,7 @@ class _UsersAlgorithm:
     def _require(self, fits: bool, expected: str, found: object) -> None:
         """Refuse what a function returned if it does not fit."""
         if not fits:
-            kinds = ", ".join(type(each).__name__ for each in found) if isinstance(found, tuple) else ""
-            shown = f"({kinds})" if isinstance(found, tuple) else type(found).__name__
-            raise UserCodeError(f"{self.called}: {expected}, found {shown}")
+            kind = type(found).__name__
+            if isinstance(found, tuple):
+                kind = f"({', '.join(type(each).__name__ for each in found)})"
+            raise UserCodeError(f"{self.called}: {expected}, found {kind}")

@@ -22,7 +22,7 @@ from fedstrata.engine.device_rows import DeviceRows
 from fedstrata.engine.loop import (
     best_candidate,
     has_own_end,
-    require_outputs,
+    require_training_outputs,
     samples_of_task,
     selection_value,
     start_row,
@@ -151,7 +151,7 @@ def _kept_between_batches(module: nn.Module, shape: tuple[int, ...], outputs: tu
     outside = OutsideState.of(module, layout_of(module))
     with global_generators(), torch.no_grad():
         found = in_user_code(place, module.train(), torch.zeros(2, *shape))
-    require_outputs(place, found, (2, *outputs))
+    require_training_outputs(place, found, (2, *outputs))
     after = dict(module.named_buffers())
     assigned = next((name for name, buffer in before.items() if after.get(name) is not buffer), "")
     if assigned:

@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.batch_norms import BATCH_NORMS, is_norm, normalises_over_batch
 from fedstrata.engine.device import without_cudnn
-from fedstrata.engine.outside_state import OF_TORCH
+from fedstrata.engine.outside_state import MODULE_ATTRIBUTES
 from fedstrata.errors import ModelError, UserCodeError, first_line, users_trace
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
@@ -193,7 +193,7 @@ def _described(module: nn.Module) -> list[object]:
     described = list[object]()
     for path, layer in module.named_modules(remove_duplicate=False):
         kind = type(layer)
-        own = {key: _description(value) for key, value in vars(layer).items() if key not in OF_TORCH}
+        own = {key: _description(value) for key, value in vars(layer).items() if key not in MODULE_ATTRIBUTES}
         # A class that is made inside a function may compute with what that function knows.
         hidden = next(_NUMBERS) if _has_hooks(layer) or "<locals>" in kind.__qualname__ else None
         described.append((path, kind, own, hidden))
@@ -202,7 +202,7 @@ def _described(module: nn.Module) -> list[object]:
 
 def _has_hooks(layer: nn.Module) -> bool:
     """Whether a layer calls functions of the user's before or after it computes."""
-    return any(getattr(layer, key) for key in OF_TORCH if key.endswith("_hooks"))
+    return any(getattr(layer, key) for key in MODULE_ATTRIBUTES if key.endswith("_hooks"))
 
 
 def _description(value: object) -> object:
