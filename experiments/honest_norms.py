@@ -93,7 +93,8 @@ def look(name: str) -> tuple[float, int, float, int, int]:
     def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
         nonlocal largest, mean, left_out, changed, history
         for measured in measure_norms(layout, plan, report):
-            ratios = measured.values / measured.medians
+            medians, _ = measured.medians_and_limits
+            ratios = measured.values / medians
             largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
         result = report.results[TRAIN]
         labels = torch.full(history.weights.shape, -1).index_put((result.updates.clients,), result.chosen)

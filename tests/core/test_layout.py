@@ -87,6 +87,13 @@ def test_columns_of_a_mask_are_ascending() -> None:
     assert LAYOUT.columns(LAYOUT.nothing).tolist() == []
 
 
+def test_ranges_of_a_mask_are_ascending_and_those_of_neighbours_are_one() -> None:
+    assert LAYOUT.ranges(LAYOUT.select("linear1.bias", "conv2")) == (slice(24, 26), slice(28, 30))
+    assert LAYOUT.ranges(LAYOUT.everything) == (slice(0, 41),)
+    assert LAYOUT.ranges(LAYOUT.nothing) == ()
+    assert LAYOUT.conv_and_linear_ranges == LAYOUT.ranges(LAYOUT.select("all"))
+
+
 def test_an_empty_layout_has_no_columns() -> None:
     assert Layout(()).p == 0
     assert Layout(()).select() == ()

@@ -5,12 +5,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.core import Rows, aggregation, empty_rows, rows, weighted_mean
+from fedstrata.core import Rows, aggregation, empty_rows, row_products, rows, weighted_mean
 from fedstrata.errors import ResourceError
 
 
@@ -116,6 +117,38 @@ def test_rows_by_position_keep_their_owners() -> None:
     some = some_rows().at(torch.tensor([3, 0]))
     assert some.clients.tolist() == [30, 9]
     assert torch.equal(some.values, some_rows().values[[3, 0]])
+
+
+SPANS = (slice(0, 2), slice(3, 7))
+"""All columns of seven but the third."""
+
+
+@pytest.mark.parametrize("few", [0, 32])
+def test_norms_and_products_are_those_of_float64_sums(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows the norms are found with the products; of many there are none."""
+    monkeypatch.setattr(rows, "FEW_ROWS", few)
+    monkeypatch.setattr(row_products, "_BLOCK_COLUMNS", 3)
+    given = Rows(torch.arange(4), torch.randn(4, 7, generator=torch.Generator().manual_seed(0)))
+    picked = given.values.double()[:, [0, 1, 3, 4, 5, 6]].numpy()
+    assert given.norms(SPANS) == pytest.approx(np.linalg.norm(picked, axis=1), rel=1e-6)
+    products = given.products(SPANS)
+    if few:
+        assert products == pytest.approx(picked @ picked.T, rel=1e-5, abs=1e-6)
+    else:
+        assert products is None
+    assert given.norms([]).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("few", [0, 32])
+def test_norms_of_numbers_whose_squares_are_no_float32_numbers_are_exact(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "FEW_ROWS", few)
+    values = torch.tensor([3.0, 4.0, 0.0]) * torch.tensor([1.0, 0.0, 1e30, 1e-30])[:, None]
+    values = torch.cat([values, torch.tensor([[torch.nan, 1.0, 1.0], [torch.inf, 1.0, 1.0]])])
+    found = Rows(torch.arange(6), values).norms([slice(0, 3)])
+    assert found[:4] == pytest.approx([5.0, 0.0, 5e30, 5e-30], rel=1e-6, abs=0)
+    assert not np.isfinite(found[4:]).any()
 
 
 @settings(deadline=None)

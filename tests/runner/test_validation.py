@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +13,7 @@ from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.runner.validation import (
     LARGEST_NORM,
+    Norms,
     decide,
     divergence_of_answers,
     divergence_of_loss,
@@ -178,7 +180,7 @@ def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
 
 def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squares_are_no_float32_numbers() -> None:
     """Two blocks of columns and a rest; the last rows would overflow, and vanish, in float32."""
-    layout = Layout((TensorSpec("fc.weight", "fc", "linear", (10_000,)),))
+    layout = Layout((TensorSpec("fc.weight", "fc", "linear", (70_000,)),))
     values = torch.randn(4, layout.p, generator=torch.Generator().manual_seed(0))
     values *= torch.tensor([1.0, 0.0, 1e30, 1e-30])[:, None]
     plan = Plan(
@@ -190,6 +192,24 @@ def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squa
     )
     (norms,) = measure_norms(layout, plan, Report({"train": result_of(plan, values)}))
     assert norms.values.tolist() == pytest.approx(values.double().norm(dim=1).tolist(), rel=1e-6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 1.2, 8.0, 9.9, 15.0, math.nan]), st.integers(0, 2), st.integers(0, 3)),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_no_norm_is_above_its_limit_where_all_are_alike(clients: list[tuple[float, int, int]], compared: bool) -> None:
+    values, starts, sizes = (np.array([client[place] for client in clients]) for place in range(3))
+    comparable = (values > 0) & (sizes > 0) & compared
+    ids = np.arange(len(clients))
+    norms = Norms(
+        "train", "weights", (), ids, starts.astype(int), sizes.astype(float), values.astype(float), comparable
+    )
+    _, limits = norms.medians_and_limits
+    assert (values <= limits * (1 + 1e-9)).all() or not norms.alike
 
 
 def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:

@@ -154,6 +154,11 @@ class Layout:
         """The mask of all conv and linear tensors."""
         return self.select("all")
 
+    @cached_property
+    def conv_and_linear_ranges(self) -> tuple[slice, ...]:
+        """Their columns, as `ranges`."""
+        return self.ranges(self.conv_and_linear_mask)
+
     @property
     def conv_and_linear(self) -> torch.Tensor:
         """The columns by which clients are compared: those of all conv and linear tensors, ascending (q,) int64."""
@@ -164,6 +169,18 @@ class Layout:
         found = torch.zeros(self.p, dtype=torch.bool)
         found[self.columns(mask)] = True
         return found
+
+    def ranges(self, mask: Mask) -> tuple[slice, ...]:
+        """The columns of the tensors of a mask, ascending; neighbouring tensors are one slice."""
+        found: list[slice] = []
+        for span, chosen in zip(self.spans, mask, strict=True):
+            if not chosen:
+                continue
+            if found and found[-1].stop == span.start:
+                found[-1] = slice(found[-1].start, span.stop)
+            else:
+                found.append(span)
+        return tuple(found)
 
     def columns(self, mask: Mask) -> torch.Tensor:
         """The columns of the tensors of a mask, ascending (q,) int64."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from tempfile import TemporaryFile, gettempdir
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedstrata.core.row_products import FEW_ROWS, norms_of_squares, row_norms, row_products
 from fedstrata.errors import ContractError, ResourceError
 from fedstrata.lazy_torch import torch
 
@@ -88,6 +92,10 @@ def reserve(file: int, size: int, what: str) -> None:
             ) from error
 
 
+_Columns: TypeAlias = tuple[tuple[int, int], ...]
+"""The first column, and the one after the last, of each range of columns."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """One row per client, looked up by client id and never by position.
@@ -111,6 +119,45 @@ class Rows:
         Means and norms are computed there. Whatever needs the numbers in the computer's own memory reads `values`.
         """
         return self.values
+
+    def norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
+        """The norm of some columns of every row, (m,); not finite if a number in them is not.
+
+        They are computed once, however often they are asked for. Not to be written to.
+        """
+        key = _key(spans)
+        if key not in self._known_norms:
+            self._known_norms[key] = self._compute_norms(spans)
+        return self._known_norms[key]
+
+    def _compute_norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
+        """The norms, for the first time."""
+        rows = self.on_device
+        if rows.device.type == "cpu" and (products := self.products(spans)) is not None:
+            return norms_of_squares(products.diagonal(), rows, spans)
+        return row_norms(rows, spans)
+
+    def products(self, spans: Sequence[slice]) -> NDArray[np.float64] | None:
+        """The inner product of some columns of each two rows, (m, m); None where there are many rows.
+
+        They too are computed once. Not to be written to.
+        """
+        if len(self.clients) > FEW_ROWS:
+            return None
+        key = _key(spans)
+        if key not in self._known_products:
+            self._known_products[key] = row_products(self.values, spans)
+        return self._known_products[key]
+
+    @cached_property
+    def _known_norms(self) -> dict[_Columns, NDArray[np.float64]]:
+        """The norms so far, by their columns."""
+        return {}
+
+    @cached_property
+    def _known_products(self) -> dict[_Columns, NDArray[np.float64]]:
+        """The inner products so far, by their columns."""
+        return {}
 
     def of(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of some clients, (len(ids), p), in the order of `ids`.
@@ -147,6 +194,11 @@ class Rows:
         for row, values in zip(picked, self.values, strict=True):
             torch.index_select(values, 0, columns, out=row)
         return Rows(self.clients, picked)
+
+
+def _key(spans: Sequence[slice]) -> _Columns:
+    """Some columns, as Python compares them."""
+    return tuple((span.start, span.stop) for span in spans)
 
 
 def check_owners(clients: torch.Tensor, count: int) -> None:

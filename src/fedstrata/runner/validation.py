@@ -17,13 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.core import Algorithm, Diagnostics, Layout, LocalTask, Plan, Problem, Report, Result, State
+from fedstrata.core import Algorithm, Diagnostics, Layout, LocalTask, Plan, Problem, Report, Result, State, TensorSpec
+from fedstrata.core.row_products import row_norms
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
 
@@ -67,12 +69,6 @@ A normalisation layer of torch adds 1e-5 to a variance before it takes the root.
 LARGEST_NORM = math.sqrt(float(np.finfo(np.float32).max))
 """Largest norm whose square is a float32 number, 1.8e19: beyond it, neither an update nor a model can be used."""
 
-_BLOCK_COLUMNS = 4096
-"""So many columns are summed in float32, which loses no digit that matters."""
-
-_LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
-"""Squared norms between these are summed in float32, which holds the squares of all numbers that matter in them."""
-
 _DIVERGED_SHARE = 0.5
 """A round has diverged if more than this share of the answers is not finite."""
 
@@ -105,9 +101,9 @@ class Norms:
         spans: The columns of these tensors.
         clients: The ids of the clients, (m,).
         given: The model of the plan that each client started from, (m,).
+        sizes: The number of samples of each client, (m,) float64.
         values: The norm of each client, (m,) float64.
-        medians: The median of the clients that each was compared with, (m,); nan for those that were not compared.
-        limits: The norm up to which each client is accepted, wherever it started from, (m,).
+        comparable: Whose norm is compared with those of others, bool (m,).
     """
 
     task: str
@@ -115,9 +111,23 @@ class Norms:
     spans: Sequence[slice]
     clients: NDArray[np.int64]
     given: NDArray[np.int64]
+    sizes: NDArray[np.float64]
     values: NDArray[np.float64]
-    medians: NDArray[np.float64]
-    limits: NDArray[np.float64]
+    comparable: NDArray[np.bool_]
+
+    @cached_property
+    def medians_and_limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The median of the clients that each was compared with, nan where there is none, and its limit, (m,) each.
+
+        Up to the limit a norm is accepted, wherever the client started from.
+        """
+        return _limits(self.values, self.comparable, self.given, self.sizes)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the norms are so close to each other that none is above its limit."""
+        least = self.values.min(where=self.comparable, initial=LARGEST_NORM / _FACTOR)
+        return bool((self.values <= _FACTOR * least).all())
 
 
 def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
@@ -135,14 +145,17 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     negative = set[int]()
     too_large = dict[int, dict[str, Any]]()
     for name, result in report.results.items():
-        no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
+        without_samples = result.sizes.numpy() <= 0
+        no_samples.update(result.updates.clients.numpy()[without_samples].tolist())
         negative.update(_with_negative_variance(layout, plan, plan.tasks[name], result))
     for norms in measure_norms(layout, plan, report, compared=compared):
+        if norms.alike:
+            continue
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
         for event in _too_large(norms, plan):
             _keep_worst(too_large, event)
     for rows in report.client_stats.values():
-        values = _norms(rows.values, [slice(0, rows.values.shape[1])])
+        values = rows.norms([slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
     no_samples -= not_finite
     negative -= not_finite | no_samples | too_large.keys()
@@ -166,13 +179,11 @@ def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool 
         clients = result.updates.clients.numpy()
         given = result.chosen.numpy()
         sizes = result.sizes.double().numpy()
-        updates = result.updates.on_device
         for part, spans in _parts(layout, plan.tasks[name]).items():
-            values = _norms(updates, spans)
+            values = result.updates.norms(spans)
             # A norm of zero is no outlier, and says nothing about how large the others may be.
             comparable = np.isfinite(values) & (values > 0) & (sizes > 0) & compared
-            medians, limits = _limits(values, comparable, given, sizes)
-            yield Norms(name, part, spans, clients, given, values, medians, limits)
+            yield Norms(name, part, spans, clients, given, sizes, values, comparable)
 
 
 def decide(
@@ -225,16 +236,24 @@ def divergence_of_loss(layout: Layout, losses: torch.Tensor, classifies: bool = 
             is not known.
     """
     if not classifies:
-        finite = not len(losses) or bool(losses.double().nan_to_num(nan=math.inf).median().isfinite())
+        finite = not len(losses) or math.isfinite(_median(losses))
         return [] if finite else [{"kind": "diverged", "reason": "loss", "loss": math.inf, "guessing": None}]
     last = [slot for slot in layout.tensors if slot.kind == "linear"][-1:]
     if not last or not len(losses) or last[0].shape[0] < 2:
         return []
     guessing = math.log(last[0].shape[0])
-    loss = float(losses.double().nan_to_num(nan=math.inf).median())
+    loss = _median(losses)
     if loss <= _MAX_GUESSING_LOSSES * guessing:
         return []
     return [{"kind": "diverged", "reason": "loss", "loss": loss, "guessing": guessing}]
+
+
+def _median(losses: torch.Tensor) -> float:
+    """The lower median of losses (s,), of which there is one; infinity where it is no number."""
+    middle = (len(losses) - 1) // 2
+    # numpy sorts nan to the end.
+    found = float(np.partition(losses.double().numpy(), middle)[middle])
+    return math.inf if math.isnan(found) else found
 
 
 def missing_events(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -248,52 +267,20 @@ def _answered(report: Report) -> set[int]:
     return {client for result in report.results.values() for client in result.updates.clients.tolist()}
 
 
-def _parts(layout: Layout, task: LocalTask) -> dict[str, list[slice]]:
-    """The columns that a task uploads, by what is measured together; neighbouring tensors are one slice."""
-    parts = dict[str, list[slice]]()
+def _parts(layout: Layout, task: LocalTask) -> dict[str, tuple[slice, ...]]:
+    """The columns that a task uploads, by what is measured together."""
     as_values = task.upload_values or layout.nothing
-    for slot, span, sent, as_value in zip(layout.tensors, layout.spans, task.upload, as_values, strict=True):
-        if not sent:
-            continue
-        # A client can spoil a buffer or a normalisation layer whose norm is small beside that of the weights.
-        part = {"norm": "normalisation layers", "buffer": "buffers"}.get(slot.kind, "weights")
-        # Tensors that are sent as they are have other norms than updates.
-        spans = parts.setdefault(f"values of {part}" if as_value else part, [])
-        if spans and spans[-1].stop == span.start:
-            spans[-1] = slice(spans[-1].start, span.stop)
-        else:
-            spans.append(span)
-    return parts
+    tensors = zip(layout.tensors, task.upload, as_values, strict=True)
+    parts = [_part(slot, as_value) if sent else "" for slot, sent, as_value in tensors]
+    return {part: layout.ranges(tuple(other == part for other in parts)) for part in dict.fromkeys(parts) if part}
 
 
-def _norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
-    """The float64 norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
-    sums = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-    for span in spans:
-        sums += _squared_norms(values[:, span])
-    squares: NDArray[np.float64] = sums.cpu().numpy()
-    norms: NDArray[np.float64] = np.sqrt(squares)
-    # The squares of some of these numbers may be no float32 numbers.
-    exact = ~((squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE))
-    for row in np.flatnonzero(exact):
-        norms[row] = _exact_norm(values[row].cpu().numpy(), spans)
-    return norms
-
-
-def _squared_norms(values: torch.Tensor) -> torch.Tensor:
-    """The squared norm of each row (m, c), (m,) float64, from float32 sums over blocks of columns."""
-    blocks, rest = divmod(values.shape[1], _BLOCK_COLUMNS)
-    whole = values[:, : blocks * _BLOCK_COLUMNS].view(len(values), blocks, _BLOCK_COLUMNS)
-    found: torch.Tensor = torch.linalg.vector_norm(whole, dim=2).double().square().sum(dim=1)
-    if rest:
-        found += torch.linalg.vector_norm(values[:, -rest:], dim=1).double().square()
-    return found
-
-
-def _exact_norm(row: NDArray[np.float32], spans: Sequence[slice]) -> float:
-    """The norm of some columns of a row (p,), from float64 sums, which takes several times as long."""
-    # einsum converts to float64 in a small buffer: no copy of a row, which may be long.
-    return math.sqrt(sum(float(np.einsum("j,j->", row[span], row[span], dtype=np.float64)) for span in spans))
+def _part(slot: TensorSpec, as_value: bool) -> str:
+    """What a tensor is measured with: others of its kind, that are also sent as updates, or also as they are."""
+    # A client can spoil a buffer or a normalisation layer whose norm is small beside that of the weights.
+    part = {"norm": "normalisation layers", "buffer": "buffers"}.get(slot.kind, "weights")
+    # Tensors that are sent as they are have other norms than updates.
+    return f"values of {part}" if as_value else part
 
 
 def _limits(
@@ -328,11 +315,12 @@ def _limits(
 def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
     """An event for every client whose norm is above its limit and large beside that of the model it started from."""
     events = []
-    for row in np.flatnonzero(np.isfinite(norms.values) & (norms.values > norms.limits)):
+    medians, limits = norms.medians_and_limits
+    for row in np.flatnonzero(np.isfinite(norms.values) & (norms.values > limits)):
         start = plan.models[int(norms.given[row])][None]
-        limit = max(norms.limits[row], min(_MODEL_NORM_SHARE * _norms(start, norms.spans)[0], LARGEST_NORM))
+        limit = max(limits[row], min(_MODEL_NORM_SHARE * row_norms(start, norms.spans)[0], LARGEST_NORM))
         if norms.values[row] > limit:
-            center = norms.medians[row]
+            center = medians[row]
             event = {
                 "kind": "rejected",
                 "reason": "norm",
@@ -394,26 +382,38 @@ def _without(report: Report, clients: Iterable[int]) -> Report:
 
 def _unusable(state: State, layout: Layout) -> list[int]:
     """The tree nodes whose model no client could start from; all nodes if another tensor of p columns is such."""
-    p = layout.p
-    unusable = torch.from_numpy(~(_norms(state.models, [slice(0, p)]) <= LARGEST_NORM))
+    unusable = _too_long(state.models)
     for place in _running_variances(layout):
-        unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1)
+        unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1).numpy()
     if unusable.any():
-        return state.nodes[unusable].tolist()
+        return state.nodes[torch.from_numpy(unusable)].tolist()
     # The tree has no tensors, and the models have been looked at.
     others = [getattr(state, field.name) for field in fields(state) if field.name not in ("models", "tree")]
     for tensor in _tensors(tuple(others)):
-        rows = tensor.ndim in (1, 2) and tensor.shape[-1] == p and tensor.is_floating_point()
-        if rows and not (_norms(tensor.reshape(-1, p), [slice(0, p)]) <= LARGEST_NORM).all():
+        rows = tensor.ndim in (1, 2) and tensor.shape[-1] == layout.p and tensor.is_floating_point()
+        if rows and _too_long(tensor.reshape(-1, layout.p)).any():
             return state.nodes.tolist()
     return []
+
+
+def _too_long(rows: torch.Tensor) -> NDArray[np.bool_]:
+    """Of which rows (m, p) the norm is too large, or not finite, (m,)."""
+    # No row is longer than all of them together.
+    if float(torch.linalg.vector_norm(rows)) <= LARGEST_NORM:
+        return np.zeros(len(rows), np.bool_)
+    return ~(row_norms(rows, [slice(0, rows.shape[1])]) <= LARGEST_NORM)
+
+
+_WITHOUT_PARTS = (int, float, str, type(None))
+"""The types of values that have no parts."""
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     """All tensors inside a value that is not a tensor itself."""
     parts: Iterable[Any] = ()
     if is_dataclass(value):
-        parts = [getattr(value, field.name) for field in fields(value)]
+        # `dataclasses.fields` takes several times as long. These are also class variables, which may have no value.
+        parts = [getattr(value, name, None) for name in value.__dataclass_fields__]
     elif isinstance(value, Mapping):
         parts = value.values()
     elif isinstance(value, tuple):
@@ -421,7 +421,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     for part in parts:
         if isinstance(part, torch.Tensor):
             yield part
-        elif not isinstance(part, int | float | str | None):
+        elif not isinstance(part, _WITHOUT_PARTS):
             yield from _tensors(part)
 
 

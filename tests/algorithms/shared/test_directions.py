@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.algorithms.shared import directions
 from fedstrata.algorithms.shared.directions import DirectionHistory, no_directions, with_directions
 from fedstrata.algorithms.shared.own_updates import compared_updates
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, rows
 
 ALL = torch.zeros(5, dtype=torch.int64)
 WEIGHT = TensorSpec("head.weight", "head", "linear", (1,))
@@ -340,7 +339,8 @@ def test_all_clusters_at_once_are_as_each_by_itself(seed: int) -> None:
     for cluster, known in alone.items():
         members = labels == cluster
         for field in fields(known):
-            assert getattr(together, field.name)[members].equal(getattr(known, field.name)[members]), field.name
+            found = getattr(together, field.name)[members].double()
+            assert found.allclose(getattr(known, field.name)[members].double(), atol=1e-6), field.name
 
 
 def test_the_order_of_the_report_changes_no_bit() -> None:
@@ -352,14 +352,13 @@ def test_the_order_of_the_report_changes_no_bit() -> None:
         assert getattr(there, field.name).equal(getattr(back, field.name)), field.name
 
 
-@pytest.mark.parametrize("name", ["_GRAM_CLIENTS", "_COPIED"])
-def test_many_clients_and_large_updates_are_compared_likewise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By steps in place of products of matrices, and row by row in place of copies."""
+def test_many_clients_are_compared_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By sums and power iterations, in place of the inner products of each two updates."""
     usual = slow = no_directions(30)
     for labels, clients, updates in clusters_that_turn(0):
         usual = of_round(usual, labels, clients, updates)
         with monkeypatch.context() as patched:
-            patched.setattr(directions, name, 0)
+            patched.setattr(rows, "FEW_ROWS", 0)
             slow = of_round(slow, labels, clients, updates)
         assert slow.cosines.allclose(usual.cosines, atol=1e-5)
         assert slow.left_out.equal(usual.left_out) and slow.backward_rounds.equal(usual.backward_rounds)

@@ -35,6 +35,7 @@ def with_rows(history: HistoryT, ids: Ints, rows: Any) -> HistoryT:
     """
     changed = dict[str, Any]()
     for field in fields(rows):
-        changed[field.name] = getattr(history, field.name).clone()
-        changed[field.name].numpy()[ids] = getattr(rows, field.name)
+        values = getattr(history, field.name).numpy().copy()
+        values[ids] = getattr(rows, field.name)
+        changed[field.name] = torch.from_numpy(values)
     return replace(history, **changed)

@@ -42,8 +42,11 @@ def copied(updates: ComparedUpdates, left_out: torch.Tensor) -> torch.Tensor:
         A bool (n,).
     """
     found = torch.zeros_like(left_out)
+    alike = _alike_in_norm(updates)
+    if not len(alike):
+        return found
     norms = updates.norms.tolist()
-    for cluster in np.unique(updates.own.numpy()[_alike_in_norm(updates)]).tolist():
+    for cluster in np.unique(updates.own.numpy()[alike]).tolist():
         answered = (updates.own == cluster).nonzero().flatten().tolist()
         groups = _same_updates(updates, norms, answered)
         if 2 * sum(map(len, groups)) < len(answered):

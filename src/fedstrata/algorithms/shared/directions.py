@@ -25,7 +25,7 @@ import numpy as np
 from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
 from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
-from fedstrata.core import evenly_spread
+from fedstrata.algorithms.shared.updates_of_clusters import UpdatesOfClusters
 from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
@@ -60,18 +60,6 @@ _PROBATION_ROUNDS = 3
 
 Its mean cosine has begun anew, and when a model has converged, flipped signs point forwards in many a round by chance.
 """
-
-_AXIS_COLUMNS = 4096
-"""The principal axis is that of so many of the columns at most, evenly spread: enough to tell two sides."""
-
-_AXIS_STEPS = 20
-"""The number of power iterations that find the principal axis."""
-
-_GRAM_CLIENTS = 512
-"""For up to so many clients, the power iterations multiply by the Gram matrix of their updates, which is then small."""
-
-_COPIED = 2**20
-"""Clusters whose updates have up to so many numbers are copied, as a call for each row would take longer."""
 
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
@@ -160,61 +148,6 @@ class _ClientDirections:
         return self.cosines / np.maximum(self.weights, 1)
 
 
-@dataclass(frozen=True)
-class _UpdatesOfClusters:
-    """The updates that are compared. Those of large clusters are not copied, as they may take much memory.
-
-    Attributes:
-        clusters: The cluster of each of the m clients that have sent them.
-        values: The compared columns of all updates of the round, (a, q).
-        rows: The place of each client among them, (m,).
-        norms: The norm of each client's update, (m,).
-    """
-
-    clusters: GroupIndex
-    values: torch.Tensor
-    rows: Ints
-    norms: Floats
-
-    def along_sums(self, weights: Floats) -> tuple[Floats, Floats]:
-        """How far each update points along the weighted sum of those of its cluster.
-
-        Args:
-            weights: The weight of each update in the sum, (m,).
-
-        Returns:
-            The inner product of each update with the sum of its cluster, (m,); and the squared norm of the sum, (m,).
-        """
-        along = np.empty_like(weights)
-        squares = np.empty_like(weights)
-        for cluster in range(self.clusters.count):
-            members = np.flatnonzero(self.clusters.of == cluster)
-            products = _products_by_copy if len(members) * self.values.shape[1] <= _COPIED else _products_by_row
-            total, along[members] = products(self.values, self.rows[members], weights[members])
-            squares[members] = float(torch.dot(total, total))
-        return along, squares
-
-    def units(self, columns: torch.Tensor) -> torch.Tensor:
-        """Some columns (k,) of the updates, which are scaled to norm 1, (m, k)."""
-        some = self.values.index_select(1, columns).index_select(0, torch.from_numpy(self.rows))
-        return some / torch.from_numpy(self.norms)[:, None]
-
-
-def _products_by_copy(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
-    """The weighted sum of some rows of values (a, q), (q,), and its inner product with each, (m,): by a copy."""
-    some = values.index_select(0, torch.from_numpy(rows))
-    total = torch.from_numpy(weights) @ some
-    return total, (some @ total).numpy()
-
-
-def _products_by_row(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
-    """The same row by row, without a copy."""
-    total = torch.zeros(values.shape[1])
-    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-        total.add_(values[row], alpha=weight)
-    return total, np.array([float(torch.dot(values[row], total)) for row in rows.tolist()], np.float32)
-
-
 def no_directions(clients: int) -> DirectionHistory:
     """What is known before the first round, of n clients."""
     return DirectionHistory(
@@ -248,7 +181,8 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
         return known
     rows = order[places]
     ids = answered[rows]
-    compared = _UpdatesOfClusters(clusters, updates.values, rows, np.maximum(updates.norms.numpy()[rows], ZERO_NORM))
+    norms = np.maximum(updates.norms.numpy()[rows], ZERO_NORM)
+    compared = UpdatesOfClusters(clusters, updates.values, rows, norms, updates.products)
     after = _after_round(_ClientDirections(**of_clients(known, ids)), compared)
     return with_rows(known, ids, after)
 
@@ -264,10 +198,11 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
         answered: Who has trained the model of its cluster, ids. Clusters of which nobody has stay as they are.
     """
     members, clusters = groups_of(labels, 1)
-    torn = 2 * clusters.counts(known.left_out.numpy()[members]) >= clusters.sizes
+    left_out = known.left_out.numpy()
     small = clusters.sizes < _MIN_CLIENTS
-    if not (torn | small).any():
+    if not left_out.any() and not small.any():
         return known
+    torn = 2 * clusters.counts(left_out[members]) >= clusters.sizes
     answers = np.zeros(len(labels), np.bool_)
     answers[answered] = True
     anew = (torn | small) & (clusters.counts(answers[members]) > 0)
@@ -276,7 +211,7 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
     return known.forgetting(forgotten)
 
 
-def _after_round(known: _ClientDirections, updates: _UpdatesOfClusters) -> _ClientDirections:
+def _after_round(known: _ClientDirections, updates: UpdatesOfClusters) -> _ClientDirections:
     """What is known of the clients that are compared after their updates of a round."""
     backward_rounds = _backward_rounds(known, updates)
     left_out = known.left_out | (backward_rounds >= _TURNED_ROUNDS)
@@ -285,7 +220,7 @@ def _after_round(known: _ClientDirections, updates: _UpdatesOfClusters) -> _Clie
 
 
 def _by_average(
-    known: _ClientDirections, updates: _UpdatesOfClusters, left_out: Bools
+    known: _ClientDirections, updates: UpdatesOfClusters, left_out: Bools
 ) -> tuple[_ClientDirections, Floats]:
     """Find the clients whose mean cosine says that they keep pointing backwards.
 
@@ -318,6 +253,8 @@ def _readmitting(known: _ClientDirections, forwards: Bools, clusters: GroupIndex
         forwards: Who points forwards in this round, (m,).
         clusters: The clusters of the clients.
     """
+    if not (known.left_out | known.doubted).any():
+        return known
     waiting = known.left_out & known.doubted
     one_less = np.maximum(known.probation - 1, 0)
     probation = np.where(waiting, np.where(forwards, one_less, _PROBATION_ROUNDS), 0)
@@ -336,7 +273,7 @@ def _readmitting(known: _ClientDirections, forwards: Bools, clusters: GroupIndex
     )
 
 
-def _backward_rounds(known: _ClientDirections, updates: _UpdatesOfClusters) -> Ints:
+def _backward_rounds(known: _ClientDirections, updates: UpdatesOfClusters) -> Ints:
     """In how many rounds each client has pointed backwards since it turned, with one more, (m,).
 
     Args:
@@ -362,41 +299,17 @@ def _backward_rounds(known: _ClientDirections, updates: _UpdatesOfClusters) -> I
     return np.where(compared[clusters.of], after, before)
 
 
-def _larger_sides(updates: _UpdatesOfClusters, trusted: Bools) -> Bools:
+def _larger_sides(updates: UpdatesOfClusters, trusted: Bools) -> Bools:
     """Who is on the larger side of the first principal axis of the trusted updates of its cluster, (m,).
 
-    The updates are scaled to norm 1. The axis goes through zero: they are not centred. Nobody is there where both sides
-    have as many clients.
+    Nobody is there where both sides have as many clients.
     """
     clusters = updates.clusters
-    units = updates.units(evenly_spread(updates.values.shape[1], _AXIS_COLUMNS))
-    compared = trusted & (updates.norms > ZERO_NORM)
-    along = np.zeros(len(trusted))
-    for cluster in range(clusters.count):
-        members = np.flatnonzero(compared & (clusters.of == cluster))
-        along[members] = _along_axis(units.index_select(0, torch.from_numpy(members))).numpy()
+    along = updates.along_axes(trusted & updates.moved)
     positive = along > 0
     negative = along < 0
     difference = (clusters.counts(positive) - clusters.counts(negative))[clusters.of]
     return (positive & (difference > 0)) | (negative & (difference < 0))
-
-
-def _along_axis(units: torch.Tensor) -> torch.Tensor:
-    """The inner product of each row (m, k) with the first principal axis, up to one factor, (m,).
-
-    The axis begins as the sum of the rows.
-    """
-    if len(units) > _GRAM_CLIENTS:
-        axis = units.sum(dim=0)
-        for _ in range(_AXIS_STEPS):
-            axis = units.T @ (units @ axis)
-            axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
-        return units @ axis
-    gram = (units @ units.T).double()
-    # No eigenvalue is above 1 then, and the largest is at least 1 / m: its power is a number.
-    scaled = gram / gram.trace().clamp_min(ZERO_NORM)
-    along: torch.Tensor = torch.linalg.matrix_power(scaled, _AXIS_STEPS) @ gram.sum(dim=1)
-    return along
 
 
 def _with_cosines(known: _ClientDirections, cosines: Floats) -> _ClientDirections:
@@ -409,7 +322,7 @@ def _with_cosines(known: _ClientDirections, cosines: Floats) -> _ClientDirection
     )
 
 
-def _cosines_with_others(updates: _UpdatesOfClusters, trusted: Bools) -> Floats:
+def _cosines_with_others(updates: UpdatesOfClusters, trusted: Bools) -> Floats:
     """The cosine of each update with the sum of the trusted others of its cluster, all scaled to norm 1.
 
     Args:
@@ -419,12 +332,10 @@ def _cosines_with_others(updates: _UpdatesOfClusters, trusted: Bools) -> Floats:
     Returns:
         The cosines, (m,); nan where the update is zero, or the others cancel out.
     """
-    moved = updates.norms > ZERO_NORM
-    in_sum = (trusted & moved).astype(np.float32)
-    along, squares = updates.along_sums(in_sum / updates.norms)
-    along = along / updates.norms
+    counted = trusted & updates.moved
+    along, squares = updates.along_sums(counted)
     # The inner product with the sum of the others, and the norm of this sum.
-    others = along - in_sum
-    length = np.sqrt(np.maximum(squares - in_sum * (2 * along - 1), 0))
-    known = moved & (length >= _MIN_LENGTH)
+    others = along - counted
+    length = np.sqrt(np.maximum(squares - counted * (2 * along - 1), 0))
+    known = updates.moved & (length >= _MIN_LENGTH)
     return np.where(known, others / np.where(known, length, 1), np.nan).clip(-1, 1)

@@ -7,7 +7,7 @@ numpy, whose calls on a few numbers take a fraction of the time of torch's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,6 +44,10 @@ class GroupIndex:
         """How many clients of each group are among some, bool (m,): (g,)."""
         return np.bincount(self.of[who], minlength=self.count)
 
+    def sums(self, values: Floats) -> NDArray[np.float64]:
+        """The sum of the values of each group, (g,), of a value of each client, (m,)."""
+        return np.bincount(self.of, weights=values, minlength=self.count).astype(np.float64, copy=False)
+
     def medians(self, values: Floats, counted: Bools | None = None) -> Floats:
         """The median of each group, (g,); the lower one of two, and nan where no value counts.
 
@@ -73,9 +77,17 @@ def groups_of(labels: Ints, least: int) -> tuple[Ints, GroupIndex]:
         least: The least number of clients of a group. Smaller ones are left out.
 
     Returns:
-        The places of the clients in groups, (m,) ascending; and their groups, in ascending order of labels.
+        The places of the clients in groups, (m,) ascending; and their groups, in ascending order of labels. Not to be
+        written to.
     """
-    counts = np.bincount(labels[labels >= 0])
+    return _groups_of(labels.astype(np.int64, copy=False).tobytes(), least)
+
+
+@lru_cache(maxsize=8)
+def _groups_of(labels: bytes, least: int) -> tuple[Ints, GroupIndex]:
+    """The same for the bytes of the labels: several checks ask for the same groups, in one round after the other."""
+    of = np.frombuffer(labels, np.int64)
+    counts = np.bincount(of[of >= 0])
     enough = counts >= max(least, 1)
-    places = np.flatnonzero((labels >= 0) & np.append(enough, False)[labels])
-    return places, GroupIndex((enough.cumsum() - 1)[labels[places]], int(np.count_nonzero(enough)))
+    places = np.flatnonzero((of >= 0) & np.append(enough, False)[of])
+    return places, GroupIndex((enough.cumsum() - 1)[of[places]], int(np.count_nonzero(enough)))

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
 from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_columns, modified_z_scores, row_norms
+from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_norms, modified_z_scores
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
@@ -138,11 +138,6 @@ def no_norms(clients: int) -> NormHistory:
     )
 
 
-def _norms_of(layout: Layout, updates: Rows) -> torch.Tensor:
-    """The norms of updates of convolutions and linear layers, (m,)."""
-    return row_norms(compared_columns(layout, updates))
-
-
 def with_norms(
     known: NormHistory, norms: torch.Tensor, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
 ) -> NormHistory:
@@ -165,9 +160,11 @@ def with_norms(
     settled = (here >= 0) & ~newcomers.numpy()[clients]
     own = settled & (result.chosen.numpy() == here)
     # Whoever goes over to another cluster is not compared there yet, but known.
-    leaving = torch.from_numpy(clients[settled & ~own])
+    leaving = settled & ~own
     left_out = torch.zeros_like(known.left_out)
-    left_out[leaving] = known.means[leaving] > log(_LARGEST_RATIO)
+    if leaving.any():
+        gone = torch.from_numpy(clients[leaving])
+        left_out[gone] = known.means[gone] > log(_LARGEST_RATIO)
     rows, groups = groups_of(np.where(own & (lengths > ZERO_NORM), here, -1), _MIN_CLIENTS)
     if not groups.count:
         return replace(known, left_out=left_out)
@@ -249,8 +246,11 @@ def clip_long_updates(
     result = report.results[TRAIN]
     clients = result.updates.clients
     lengths = norms.numpy()
+    moved = lengths > ZERO_NORM
+    if lengths.max(initial=0) <= _CLIPPING_RATIO * lengths.min(where=moved, initial=np.inf):
+        return report, clients[:0]
     here = labels.numpy()[clients.numpy()]
-    rows, groups = groups_of(np.where(lengths > ZERO_NORM, here, -1), _MIN_CLIENTS)
+    rows, groups = groups_of(np.where(moved, here, -1), _MIN_CLIENTS)
     lengths = lengths[rows]
     ordinary = _compared_with(known, groups, lengths, result.sizes.numpy()[rows])
     limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
@@ -268,7 +268,7 @@ def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
 
     The norms are those of convolutions and linear layers.
     """
-    norms = _norms_of(layout, updates)
+    norms = compared_norms(layout, updates)
     moved = norms > ZERO_NORM
     if int(moved.sum()) < _MIN_CLIENTS:
         return updates
@@ -301,7 +301,7 @@ def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tens
 
 def _clip_result(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
     """A result in which some rows, bool (m,), have the median norm of the others at most."""
-    norms = _norms_of(layout, result.updates)
+    norms = compared_norms(layout, result.updates)
     others = norms[~rows & (norms > ZERO_NORM)]
     if not len(others) or not bool(rows.any()):
         return result

@@ -38,12 +38,14 @@ class ComparedUpdates:
         clients: Who has sent them, ids int64 (m,).
         values: The columns of convolutions and linear layers, (m, q); running statistics say nothing about a client.
         norms: The norm of each row, (m,).
+        products: The inner product of each two rows, (m, m); None where there are many rows.
         own: The cluster of each client that has trained the model of its cluster, int64 (m,); -1 for all others.
     """
 
     clients: torch.Tensor
     values: torch.Tensor
     norms: torch.Tensor
+    products: Floats | None
     own: torch.Tensor
 
     def of_clusters(self, report: Report, labels: torch.Tensor) -> ComparedUpdates:
@@ -61,14 +63,20 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client.
     """
-    updates = compared_columns(layout, report.results[TRAIN].updates)
-    return ComparedUpdates(updates.clients, updates.values, row_norms(updates), own_clusters(report, labels))
+    updates = report.results[TRAIN].updates
+    return ComparedUpdates(
+        clients=updates.clients,
+        values=compared_columns(layout, updates).values,
+        norms=compared_norms(layout, updates),
+        products=updates.products(layout.conv_and_linear_ranges),
+        own=own_clusters(report, labels),
+    )
 
 
-def row_norms(updates: Rows) -> torch.Tensor:
-    """The norm of each update, (m,)."""
-    norms: torch.Tensor = torch.linalg.vector_norm(updates.values, dim=1)
-    return norms
+def compared_norms(layout: Layout, updates: Rows) -> torch.Tensor:
+    """The norms of convolutions and linear layers of some updates, (m,)."""
+    norms = updates.norms(layout.conv_and_linear_ranges)
+    return torch.from_numpy(norms).float()
 
 
 def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:

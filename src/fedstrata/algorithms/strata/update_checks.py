@@ -16,7 +16,7 @@ from fedstrata.algorithms.shared.directions import with_directions
 from fedstrata.algorithms.shared.norms import NormHistory, clip_long_updates, clip_to_median_of_others, with_norms
 from fedstrata.algorithms.shared.one_sided_updates import one_sided
 from fedstrata.algorithms.shared.own_updates import compared_updates
-from fedstrata.algorithms.strata.reassignment import choosing_among_all, reassigned_clients
+from fedstrata.algorithms.strata.reassignment import choosing_among_all
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.lazy_torch import torch
@@ -58,32 +58,37 @@ def check_updates(
     directions = state.directions
     if directions is not None:
         directions = with_directions(directions, updates, state.labels)
-        # A doubted client that was absent when its cluster was split chooses its cluster later.
-        chooses = (state.labels < 0) & (labels >= 0)
-        moved = reassigned_clients(state, labels) | (chooses & directions.doubted)
-        directions = directions.reassigned(moved) if bool(moved.any()) else directions
     norms = _check_norms(layout, state, report, labels, updates.norms)
+    changed = labels != state.labels
+    if bool(changed.any()):
+        updates = updates.of_clusters(report, labels)
+        if directions is not None:
+            # A doubted client that was absent when its cluster was split chooses its cluster later.
+            directions = directions.reassigned(changed & ((state.labels >= 0) | directions.doubted))
     reversed_ = nobody if directions is None else directions.left_out
     left_out = reversed_ | norms.who["oversized"]
-    updates = updates.of_clusters(report, labels)
     on_one_side = nobody
     if sign_check and len(found := one_sided(updates)):
         on_one_side = nobody.index_fill(0, found, True)
         # Nobody else is to choose a cluster that they come to have for themselves.
         directions = None if directions is None else directions.doubting(found)
     copies = copied(updates, left_out | on_one_side) if copy_check else nobody
+    not_counted = left_out | on_one_side | copies
+    state = replace(state, directions=directions, norms=norms.history)
+    if not bool((not_counted | norms.who["clipped"] | norms.who["drifted"]).any()):
+        return CheckedUpdates(state, norms.report, norms.counted, events=())
     # Of what does not count, nothing is told but the reason.
     who = {
         "reversed": reversed_,
         **norms.who,
-        "clipped": norms.who["clipped"] & ~left_out & ~copies & ~on_one_side,
+        "clipped": norms.who["clipped"] & ~not_counted,
         "one_sided": on_one_side & ~left_out,
         "copied": copies & ~on_one_side & ~left_out,
     }
     return CheckedUpdates(
-        state=replace(state, directions=directions, norms=norms.history),
+        state=state,
         report=norms.report,
-        counted=_without(norms.counted, left_out | on_one_side | copies),
+        counted=_without(norms.counted, not_counted),
         events=_events(who, updates.clients),
     )
 

@@ -1,0 +1,66 @@
+"""Norms and inner products of rows, as exact as float64 sums of all numbers would be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.lazy_torch import torch
+
+FEW_ROWS = 32
+"""Of so many rows, the inner products of all with each other are computed as fast as their norms alone."""
+
+_BLOCK_COLUMNS = 2**15
+"""So many columns are summed in float32. Torch adds up several parts of them, so that no digit that matters is lost."""
+
+_LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
+"""Squared norms between these are summed in float32, which holds the squares of all numbers that matter in them."""
+
+
+def row_norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
+    """The norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
+    squares = torch.zeros(len(values), dtype=torch.float64, device=values.device)
+    for block in _blocks(values, spans):
+        squares += torch.linalg.vector_norm(block, dim=1).double().square()
+    return norms_of_squares(squares.cpu().numpy(), values, spans)
+
+
+def row_products(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
+    """The inner product of some columns of each two rows (m, p), (m, m)."""
+    products = torch.zeros(len(values), len(values), dtype=torch.float64)
+    for block in _blocks(values, spans):
+        products += block @ block.T
+    found: NDArray[np.float64] = products.numpy()
+    return found
+
+
+def norms_of_squares(squares: NDArray[np.float64], values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
+    """The norms of rows, (m,), from sums of squares; from exact ones where the squares may be no float32 numbers.
+
+    Args:
+        squares: The squared norm of some columns of each row, summed in float32, (m,).
+        values: The rows, (m, p).
+        spans: These columns.
+    """
+    norms: NDArray[np.float64] = np.sqrt(squares)
+    summed = (squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE)
+    if not summed.all():
+        for row in np.flatnonzero(~summed):
+            norms[row] = _exact_norm(values[row].cpu().numpy(), spans)
+    return norms
+
+
+def _blocks(values: torch.Tensor, spans: Sequence[slice]) -> Iterator[torch.Tensor]:
+    """Some columns of all rows (m, p), a block after the other, (m, c) each."""
+    for span in spans:
+        for start in range(span.start, span.stop, _BLOCK_COLUMNS):
+            yield values[:, start : min(start + _BLOCK_COLUMNS, span.stop)]
+
+
+def _exact_norm(row: NDArray[np.float32], spans: Sequence[slice]) -> float:
+    """The norm of some columns of a row (p,), from float64 sums, which takes several times as long."""
+    # einsum converts to float64 in a small buffer: no copy of a row, which may be long.
+    return math.sqrt(sum(float(np.einsum("j,j->", row[span], row[span], dtype=np.float64)) for span in spans))
