@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from fedstrata.lazy_torch import torch
 
 FEW_ROWS = 32
-"""Of so many rows, the inner products of all with each other are computed as fast as their norms alone."""
+"""Of so many rows, the inner product of each two is computed: of more, there are too many products."""
+
+SHORT_ROWS = 2**17
+"""Of few rows with up to so many columns, the products take no longer than the norms alone. Of longer ones, twice as
+long."""
 
 _BLOCK_COLUMNS = 2**15
 """So many columns are summed in float32. Torch adds up several parts of them, so that no digit that matters is lost."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.core.row_products import FEW_ROWS, norms_of_squares, row_norms, row_products
+from fedstrata.core.row_products import FEW_ROWS, SHORT_ROWS, norms_of_squares, row_norms, row_products
 from fedstrata.errors import ContractError, ResourceError
 from fedstrata.lazy_torch import torch
 
@@ -133,9 +133,11 @@ class Rows:
     def _compute_norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
         """The norms, for the first time."""
         rows = self.on_device
-        if rows.device.type == "cpu" and (products := self.products(spans)) is not None:
-            return norms_of_squares(products.diagonal(), rows, spans)
-        return row_norms(rows, spans)
+        short = rows.device.type == "cpu" and rows.shape[1] <= SHORT_ROWS
+        products = self.products(spans) if short else None
+        if products is None:
+            return row_norms(rows, spans)
+        return norms_of_squares(products.diagonal(), rows, spans)
 
     def products(self, spans: Sequence[slice]) -> NDArray[np.float64] | None:
         """The inner product of some columns of each two rows, (m, m); None where there are many rows.
