@@ -123,6 +123,8 @@ WRONG = {
     "measure named twice": ("probe.matrices = ['l2', 'l2']", "expected a list that names each entry once"),
     "round before the first": ("probe.rounds = [0]", "probe.rounds[0] = 0: expected a number of at least 1"),
     "layer that is no text": ("probe.layers = [1]", "probe.layers[0] = 1: expected a string"),
+    "layers of no matrices": ("probe.layers = ['conv']", "expected matrices beside layers, which nothing else uses"),
+    "rounds of no matrices": ("probe.rounds = [1]", "expected matrices beside rounds, which nothing else uses"),
     "bipartition that is no truth value": ("probe.bipartition = 1", "probe.bipartition = 1: expected true or false"),
     "target that nobody can reach": ("probe.target = 90", "probe.target = 90: expected a number of at most 1"),
     "unknown key in a list": (

@@ -173,8 +173,14 @@ def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"probe": {"layers": ["conv9"]}}, r"^probe\.layers = 'conv9' matches no layer; this model has linear1"),
-        ({"probe": {"rounds": [1, 5]}}, r"^probe\.rounds = \[1, 5\]: expected rounds from 1 to rounds = 4$"),
+        (
+            {"probe": {"matrices": ["cos"], "layers": ["conv9"]}},
+            r"^probe\.layers = 'conv9' matches no layer; this model has linear1",
+        ),
+        (
+            {"probe": {"matrices": ["cos"], "rounds": [1, 5]}},
+            r"^probe\.rounds = \[1, 5\]: expected rounds from 1 to rounds = 4$",
+        ),
         (
             {"algorithm": {"name": "fedavg"}, "probe": {"bipartition": True}},
             r"^probe\.bipartition = true: needs an algorithm that splits clusters in two .*name = 'fedavg'",

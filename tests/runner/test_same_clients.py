@@ -46,7 +46,7 @@ def test_each_run_has_the_warnings_of_its_own_algorithm() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"probe": {"layers": ["convv"]}}, r"^probe\.layers = 'convv' matches no layer"),
+        ({"probe": {"matrices": ["cos"], "layers": ["convv"]}}, r"^probe\.layers = 'convv' matches no layer"),
         ({"probe": {"gap": ["dcos"]}}, r"^probe\.gap = \['dcos'\]: needs a partition with true groups"),
         ({"probe": {"unstable_weights": True}}, r"^probe\.unstable_weights = true: needs an algorithm that keeps"),
         ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm\.layers = 'convv' matches no layer"),

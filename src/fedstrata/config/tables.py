@@ -473,6 +473,14 @@ class ProbeTable(Table):
     unstable_weights: bool = False
     target: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
 
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse the keys of matrices where none are measured."""
+        for key in ("layers", "rounds"):
+            if getattr(self, key) and not self.matrices:
+                raise ValueError(f"matrices beside {key}, which nothing else uses; found no matrices")
+        return self
+
 
 class RecordsTable(Table):
     """Where else a run is recorded.
