@@ -75,6 +75,17 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
             "not tested in round 2: 3 of 20 members are known to have 48 samples, enough for 2 folds",
         ),
         ("layer_chosen", {**SCAN, "bias_correlation": 0.7, "label_skew": 1.0}, "0.70, which suggests label skew"),
+        ("layer_chosen", {**SCAN, "agreement": 0.3}, "but the choice is unstable, as only 30% of repeats"),
+        (
+            "layer_chosen",
+            {**SCAN, "largest_correlation": 0.95, "largest_p": 0.001},
+            "that of another layer is 0.95, which is as good, but updates have more in common there, and 95%",
+        ),
+        (
+            "layer_chosen",
+            {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2},
+            "that of another layer is 0.95, but by itself it may be chance (p = 0.2), and 95%",
+        ),
     ],
 )
 def test_a_decision_is_told_by_its_values(kind: str, values: dict[str, float], words: str) -> None:

@@ -110,10 +110,16 @@ def _no_separation(layer: str | None, values: Mapping[str, float]) -> str:
     return found
 
 
+_STABLE_AGREEMENT = 0.5
+"""The choice of a layer is unstable if fewer of the repeats choose it too."""
+
+
 def _layer_chosen(layer: str | None, values: Mapping[str, float]) -> str:
+    stable = values["agreement"] >= _STABLE_AGREEMENT
     found = (
         f"{{layer}} separates the clients most clearly: their similarities replicate between halves of their data "
-        f"(correlation {values['correlation']:.2f}; p = {values['p']:.2g} for the best of all layers), and "
+        f"(correlation {values['correlation']:.2f}; p = {values['p']:.2g} for the best of all layers)"
+        f"{_other_layer(values)}, {'and' if stable else 'but the choice is unstable, as only'} "
         f"{values['agreement']:.0%} of repeats without some of the clients choose it too; "
     )
     if "bias_correlation" not in values:
@@ -125,6 +131,16 @@ def _layer_chosen(layer: str | None, values: Mapping[str, float]) -> str:
     if values["label_skew"]:
         return found + "label skew: classes that occur more often with some clients than with others"
     return found + "skew other than of class frequencies: in what inputs look like, or in what labels mean"
+
+
+def _other_layer(values: Mapping[str, float]) -> str:
+    """Why the layer of the largest correlation is not the one that is named, if it is another."""
+    if "largest_correlation" not in values:
+        return ""
+    found = f", that of another layer is {values['largest_correlation']:.2f}, "
+    if values["largest_p"] <= values["level"]:
+        return found + "which is as good, but updates have more in common there"
+    return found + f"but by itself it may be chance (p = {values['largest_p']:.2g})"
 
 
 # Groups that are given, one-shot clustering (FL+HC, FeSEM, FedClust, PACFL, FLIS, AdaCFL), and FedTSDP.

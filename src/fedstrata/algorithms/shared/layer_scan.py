@@ -150,6 +150,9 @@ class LayerChoice:
             values |= {"bias_correlation": self.of(self.bias).correlation, "bias_p": self.of(self.bias).p}
         if self.layer is None:
             return Decision(kind="no_separation", layer=best.name, values=values)
+        largest = max(layers, key=lambda score: score.correlation)
+        if largest.correlation > best.correlation:
+            values |= {"largest_correlation": largest.correlation, "largest_p": largest.p}
         values |= {"agreement": self.agreement, "label_skew": float(self.skew == "labels")}
         return Decision(kind="layer_chosen", layer=self.layer, values=values)
 
