@@ -49,6 +49,10 @@ WRONG = {
     "unknown key of probe": ("probe.gaps = ['cos']", "probe.gaps: unknown key; did you mean gap?"),
     "unknown key of the partition": ("partition = {scheme = 'iid', groups = 2}", "partition.groups"),
     "unknown key of the algorithm": ("algorithm.clusters = 1", "algorithm.clusters: unknown key"),
+    "misspelt name of a network": ("model = {nme = 'mlp'}", "model.nme: unknown key; did you mean name?"),
+    "misspelt name of an algorithm": ("algorithm = {nmae = 'cfl'}", "algorithm.nmae: unknown key; did you mean name?"),
+    "misspelt scheme": ("partition = {shceme = 'iid'}", "partition.shceme: unknown key; did you mean scheme?"),
+    "no scheme": ("partition = {groups = 3}", "partition.scheme: expected one of iid, rotation"),
     "unknown key near one of the algorithm": ("algorithm = {name = 'cfl', quorom = 1}", "did you mean quorum?"),
     "key of an algorithm without keys": (
         "algorithm = {name = 'fedavg', k = 2}",

@@ -78,7 +78,9 @@ _KeyPath = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
 
 
-def explain(failure: ValidationError, given: Mapping[str, Any], kind: Any, place: str = "") -> str:
+def explain(
+    failure: ValidationError, given: Mapping[str, Any], kind: Any, place: str = "", chosen_by: str | None = None
+) -> str:
     """Say what the first wrong key should have been, and how many more there are.
 
     Args:
@@ -86,6 +88,7 @@ def explain(failure: ValidationError, given: Mapping[str, Any], kind: Any, place
         given: The keys that were validated.
         kind: The pydantic model or dataclass that they were validated by.
         place: The place of these keys in the experiment; empty at the top.
+        chosen_by: The key of the same table that has chosen the kind, such as ``name``; None where there is none.
     """
     wrong: dict[_KeyPath, list[Any]] = {}
     for error in failure.errors(include_url=False):
@@ -97,7 +100,8 @@ def explain(failure: ValidationError, given: Mapping[str, Any], kind: Any, place
     if errors[0]["type"] in _UNKNOWN_KEY:
         known = _known_keys(kind, path)
         allowed = f"expected one of {', '.join(known)}" if known else "there are no others"
-        return f"{key}: unknown key; {nearest(str(path[-1]), known) or allowed}{more}"
+        may_be_meant = [chosen_by, *known] if chosen_by is not None and len(path) == 1 else known
+        return f"{key}: unknown key; {nearest(str(path[-1]), may_be_meant) or allowed}{more}"
     # Each type of a union adds an error of its own.
     expected = ", or ".join(dict.fromkeys(_expected(error, path) for error in errors))
     if errors[0]["type"] == "missing":

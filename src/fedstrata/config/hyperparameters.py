@@ -35,7 +35,7 @@ def algorithm_from(name: str, keys: dict[str, Any], place: str = "algorithm") ->
     Raises:
         ExperimentError: When there is no such algorithm, or its keys do not fit.
     """
-    made: Algorithm[Any] = _with_keys(_algorithm_class(name, place), name, keys, place)
+    made: Algorithm[Any] = _with_keys(_algorithm_class(name, place), name, keys, place, chosen_by="name")
     return made
 
 
@@ -57,11 +57,11 @@ def personal_from(method: str, keys: dict[str, Any], place: str = "personal") ->
         return None
     if method not in PERSONAL:
         raise ExperimentError(unknown(f"{place}.method", method, "method", [NO_METHOD, *PERSONAL]))
-    made: PersonalMethod = _with_keys(PERSONAL[method], method, keys, place)
+    made: PersonalMethod = _with_keys(PERSONAL[method], method, keys, place, chosen_by="method")
     return made
 
 
-def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str) -> Any:
+def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str, *, chosen_by: str) -> Any:
     """Make an object of a dataclass whose fields are the keys of a table.
 
     Args:
@@ -69,6 +69,7 @@ def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str) -> 
         name: The name of it in the experiment.
         keys: The keys.
         place: The place of the keys in the experiment, for the message.
+        chosen_by: The key of the table that has the name.
 
     Raises:
         ExperimentError: When the keys do not fit.
@@ -85,7 +86,7 @@ def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str) -> 
     try:
         return kind(**keys)
     except ValidationError as failure:
-        raise ExperimentError(explain(failure, keys, kind, place)) from None
+        raise ExperimentError(explain(failure, keys, kind, place, chosen_by)) from None
     # What a user's own class raises about its keys.
     except (TypeError, ValueError) as error:
         raise ExperimentError(f"{place}: {name} refuses its keys: {' '.join(str(error).split())}") from error

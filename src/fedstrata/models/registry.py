@@ -159,7 +159,7 @@ def _settings(name: str, factory: Callable[..., torch.nn.Module], given: Mapping
     try:
         return dict(known(**given))
     except ValidationError as failure:
-        raise ModelError(explain(failure, given, known, "model")) from failure
+        raise ModelError(explain(failure, given, known, "model", chosen_by="name")) from failure
 
 
 @cache

@@ -6,8 +6,9 @@ from dataclasses import fields
 from pydantic import ValidationError
 
 from fedstrata.errors import ExperimentError
-from fedstrata.key_errors import explain, unknown
+from fedstrata.key_errors import explain, nearest, unknown
 from fedstrata.partition.scheme import Scheme
+from fedstrata.quoting import dotted
 from fedstrata.registry import Registry
 
 PARTITIONS: Registry[type[Scheme]] = Registry(
@@ -41,6 +42,9 @@ def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
     options = dict(keys)
     name = options.pop("scheme", None)
     if name is None:
+        misspelt = next((key for key in options if nearest(key, ["scheme"])), None)
+        if misspelt is not None:
+            raise ExperimentError(f"{place}.{dotted([misspelt])}: unknown key; did you mean scheme?")
         raise ExperimentError(f"{place}.scheme: expected one of {', '.join(PARTITIONS)}, found none")
     if not isinstance(name, str) or name not in PARTITIONS:
         raise ExperimentError(unknown(f"{place}.scheme", name, "partition", PARTITIONS))
@@ -51,7 +55,7 @@ def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
     try:
         return kind(**options)
     except ValidationError as failure:
-        raise ExperimentError(explain(failure, keys, kind, place)) from None
+        raise ExperimentError(explain(failure, keys, kind, place, chosen_by="scheme")) from None
 
 
 def keys_of(scheme: Scheme) -> dict[str, object]:
