@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from simulated_gpu import CUDA, SimulatedGPU
@@ -89,6 +90,21 @@ def test_some_columns_are_copied_alone() -> None:
         assert torch.equal(rows.values, values()) and torch.equal(
             rows.take_columns(columns).values, values()[:, columns]
         )
+
+
+def test_norms_and_products_are_computed_on_the_device_in_any_order_and_rows_stay_there() -> None:
+    order = torch.tensor([3, 0, 4, 1, 2])
+    spans = (slice(0, 2), slice(3, 7))
+    expected = Rows(CLIENTS, values())
+    with SimulatedGPU() as gpu:
+        rows = DeviceRows(CLIENTS[order], values()[order].to(CUDA))
+        assert rows.norms(spans) == pytest.approx(expected.norms(spans)[order.numpy()], rel=1e-6)
+        products = expected.products(spans)
+        assert products is not None
+        mixed = products[np.ix_(order.numpy(), order.numpy())]
+        assert rows.products(spans) == pytest.approx(mixed, rel=1e-5, abs=1e-6)
+        assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 8 * (5 + 5 * 5)
+    assert "values" not in vars(rows)
 
 
 def test_rows_without_one_owner_each_are_refused() -> None:

@@ -326,5 +326,13 @@ def test_a_round_diverges_when_the_loss_of_the_median_client_is_far_above_that_o
     assert divergence_of_loss(LAYOUT, torch.tensor([1.3, 1.3, torch.inf])) == []
     (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.3, 1.5, 1.5]))
     assert event["reason"] == "loss" and event["guessing"] == pytest.approx(math.log(2))
-    (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.0, torch.nan, torch.nan]))
-    assert event["loss"] == math.inf
+    for most in (torch.nan, torch.inf):
+        (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.0, most, most]))
+        assert event["loss"] == math.inf
+
+
+def test_of_a_loss_whose_guessing_is_not_known_a_round_diverges_when_the_median_is_not_finite() -> None:
+    assert divergence_of_loss(LAYOUT, torch.tensor([1e9, 1e9, torch.inf]), classifies=False) == []
+    for most in (torch.nan, torch.inf):
+        (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.0, most, most]), classifies=False)
+        assert event["loss"] == math.inf and event["guessing"] is None

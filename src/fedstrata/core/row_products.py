@@ -1,4 +1,4 @@
-"""Norms and inner products of rows, as exact as float64 sums of all numbers would be."""
+"""Norms and inner products of rows, from float32 sums over blocks of columns that are added up in float64."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from fedstrata.lazy_torch import torch
 
-FEW_ROWS = 32
-"""Of so many rows, the inner product of each two is computed: of more, there are too many products."""
+_NORM_COLUMNS = 4096
+"""So many columns of a norm are summed in float32, which loses no digit that matters."""
 
-SHORT_ROWS = 2**17
-"""Of few rows with up to so many columns, the products take no longer than the norms alone. Of longer ones, twice as
-long."""
+_PRODUCT_COLUMNS = 2**15
+"""So many columns of products are summed in float32: torch adds up small parts of them, and about six digits are right.
 
-_BLOCK_COLUMNS = 2**15
-"""So many columns are summed in float32. Torch adds up several parts of them, so that no digit that matters is lost."""
+Smaller blocks take longer.
+"""
 
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
 """Squared norms between these are summed in float32, which holds the squares of all numbers that matter in them."""
@@ -27,17 +26,20 @@ _LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
 def row_norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
     """The norm of some columns of every row (m, p), (m,); not finite if a number in them is not."""
     squares = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-    for block in _blocks(values, spans):
-        squares += torch.linalg.vector_norm(block, dim=1).double().square()
+    for span in spans:
+        squares += _squared_norms(values[:, span])
     return norms_of_squares(squares.cpu().numpy(), values, spans)
 
 
 def row_products(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
-    """The inner product of some columns of each two rows (m, p), (m, m)."""
-    products = torch.zeros(len(values), len(values), dtype=torch.float64)
+    """The inner product of some columns of each two rows (m, p), (m, m).
+
+    The last bits of a product may depend on the places of its rows, by the kernels of the processor.
+    """
+    products = torch.zeros(len(values), len(values), dtype=torch.float64, device=values.device)
     for block in _blocks(values, spans):
         products += block @ block.T
-    found: NDArray[np.float64] = products.numpy()
+    found: NDArray[np.float64] = products.cpu().numpy()
     return found
 
 
@@ -57,11 +59,23 @@ def norms_of_squares(squares: NDArray[np.float64], values: torch.Tensor, spans: 
     return norms
 
 
+def _squared_norms(values: torch.Tensor) -> torch.Tensor:
+    """The squared norm of each row (m, c), (m,) float64."""
+    # Not block by block: rows may lie in a file, and are read one after the other.
+    blocks = values.shape[1] // _NORM_COLUMNS
+    columns = blocks * _NORM_COLUMNS
+    found: torch.Tensor = torch.linalg.vector_norm(values[:, columns:], dim=1).double().square()
+    if blocks:
+        whole = values[:, :columns].view(len(values), blocks, _NORM_COLUMNS)
+        found += torch.linalg.vector_norm(whole, dim=2).double().square().sum(dim=1)
+    return found
+
+
 def _blocks(values: torch.Tensor, spans: Sequence[slice]) -> Iterator[torch.Tensor]:
     """Some columns of all rows (m, p), a block after the other, (m, c) each."""
     for span in spans:
-        for start in range(span.start, span.stop, _BLOCK_COLUMNS):
-            yield values[:, start : min(start + _BLOCK_COLUMNS, span.stop)]
+        for start in range(span.start, span.stop, _PRODUCT_COLUMNS):
+            yield values[:, start : min(start + _PRODUCT_COLUMNS, span.stop)]
 
 
 def _exact_norm(row: NDArray[np.float32], spans: Sequence[slice]) -> float:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.core.row_products import FEW_ROWS, SHORT_ROWS, norms_of_squares, row_norms, row_products
+from fedstrata.core.row_products import norms_of_squares, row_norms, row_products
 from fedstrata.errors import ContractError, ResourceError
 from fedstrata.lazy_torch import torch
 
@@ -23,6 +23,17 @@ IN_MEMORY = 2**30
 
 _LARGE = 2**23
 """The bytes of rows from which it is worth asking for large pages. Smaller memory is kept by the C library."""
+
+
+_FEW_ROWS = 32
+"""Of so many rows, the inner product of each two is computed: of more, there are too many products."""
+
+_SHORT_ROWS = 2**17
+"""Of few rows with up to so many columns, norms are those of the products: reading the rows takes most of the time, and
+whoever asks for both has them at once. Of longer rows, the products take twice as long as norms."""
+
+_Columns: TypeAlias = tuple[tuple[int, int], ...]
+"""The first column, and the one after the last, of each range of columns."""
 
 
 def empty_rows(m: int, p: int) -> torch.Tensor:
@@ -92,10 +103,6 @@ def reserve(file: int, size: int, what: str) -> None:
             ) from error
 
 
-_Columns: TypeAlias = tuple[tuple[int, int], ...]
-"""The first column, and the one after the last, of each range of columns."""
-
-
 @dataclass(frozen=True)
 class Rows:
     """One row per client, looked up by client id and never by position.
@@ -133,23 +140,34 @@ class Rows:
     def _compute_norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
         """The norms, for the first time."""
         rows = self.on_device
-        short = rows.device.type == "cpu" and rows.shape[1] <= SHORT_ROWS
+        short = rows.device.type == "cpu" and rows.shape[1] <= _SHORT_ROWS
         products = self.products(spans) if short else None
         if products is None:
             return row_norms(rows, spans)
         return norms_of_squares(products.diagonal(), rows, spans)
 
     def products(self, spans: Sequence[slice]) -> NDArray[np.float64] | None:
-        """The inner product of some columns of each two rows, (m, m); None where there are many rows.
+        """The inner product of some columns of each two rows, (m, m); None where there are many rows, or long ones.
 
-        They too are computed once. Not to be written to.
+        They too are computed once, to the same bits in any order of the rows. Not to be written to.
         """
-        if len(self.clients) > FEW_ROWS:
+        rows = self.on_device
+        if len(rows) > _FEW_ROWS or not fits(*rows.shape):
             return None
         key = _key(spans)
         if key not in self._known_products:
-            self._known_products[key] = row_products(self.values, spans)
+            self._known_products[key] = self._compute_products(rows, spans)
         return self._known_products[key]
+
+    def _compute_products(self, rows: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
+        """The products, for the first time: of rows in the order of their clients, on which the last bits depend."""
+        ids = self.clients.numpy()
+        if (ids[1:] > ids[:-1]).all():
+            return row_products(rows, spans)
+        order = ids.argsort()
+        products = np.empty((len(ids), len(ids)))
+        products[np.ix_(order, order)] = row_products(rows[torch.from_numpy(order).to(rows.device)], spans)
+        return products
 
     @cached_property
     def _known_norms(self) -> dict[_Columns, NDArray[np.float64]]:

@@ -69,6 +69,9 @@ A normalisation layer of torch adds 1e-5 to a variance before it takes the root.
 LARGEST_NORM = math.sqrt(float(np.finfo(np.float32).max))
 """Largest norm whose square is a float32 number, 1.8e19: beyond it, neither an update nor a model can be used."""
 
+_WITHOUT_PARTS = (int, float, str, type(None))
+"""The types of values in a state that have no parts."""
+
 _DIVERGED_SHARE = 0.5
 """A round has diverged if more than this share of the answers is not finite."""
 
@@ -404,16 +407,11 @@ def _too_long(rows: torch.Tensor) -> NDArray[np.bool_]:
     return ~(row_norms(rows, [slice(0, rows.shape[1])]) <= LARGEST_NORM)
 
 
-_WITHOUT_PARTS = (int, float, str, type(None))
-"""The types of values that have no parts."""
-
-
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     """All tensors inside a value that is not a tensor itself."""
     parts: Iterable[Any] = ()
     if is_dataclass(value):
-        # `dataclasses.fields` takes several times as long. These are also class variables, which may have no value.
-        parts = [getattr(value, name, None) for name in value.__dataclass_fields__]
+        parts = [getattr(value, field.name) for field in fields(value)]
     elif isinstance(value, Mapping):
         parts = value.values()
     elif isinstance(value, tuple):

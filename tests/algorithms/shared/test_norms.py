@@ -211,6 +211,13 @@ def test_a_round_without_long_updates_stays_the_same_object() -> None:
     assert same is report and not len(long)
 
 
+def test_an_update_is_shortened_from_twice_the_median_on() -> None:
+    same, nobody = clipped_report(no_norms(3), report_of([1.0, 1.0, 2.0]), FIVE[:3])
+    assert norms_of(same) == [1.0, 1.0, 2.0] and not len(nobody)
+    shorter, long = clipped_report(no_norms(3), report_of([1.0, 1.0, 2.1]), FIVE[:3])
+    assert norms_of(shorter) == pytest.approx([1.0, 1.0, 2.0]) and long.tolist() == [2]
+
+
 def test_clusters_have_their_own_medians_and_those_of_two_clients_none() -> None:
     """Of three clients, 1 is the median; of the other two, nobody knows which one is right."""
     report = report_of([1.0, 1.0, 9.0, 1.0, 9.0], chosen=[0, 0, 0, 1, 1])

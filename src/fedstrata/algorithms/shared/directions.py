@@ -206,6 +206,8 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
     answers = np.zeros(len(labels), np.bool_)
     answers[answered] = True
     anew = (torn | small) & (clusters.counts(answers[members]) > 0)
+    if not anew.any():
+        return known
     forgotten = torch.zeros_like(known.left_out)
     forgotten.numpy()[members[anew[clusters.of]]] = True
     return known.forgetting(forgotten)
@@ -238,8 +240,9 @@ def _by_average(
         trusted = ~left_out
         cosines = _cosines_with_others(updates, trusted)
         after = _with_cosines(known, cosines)
-        median = clusters.medians(after.means, trusted)[clusters.of]
-        reversed_ = trusted & (median >= _MIN_MEDIAN) & (-after.means >= _MIN_REVERSED_SHARE * median)
+        means = after.means
+        median = clusters.medians(means, trusted)[clusters.of]
+        reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
         if not reversed_.any():
             return replace(after, left_out=left_out), cosines
         left_out = left_out | reversed_
@@ -283,8 +286,9 @@ def _backward_rounds(known: _ClientDirections, updates: UpdatesOfClusters) -> In
     clusters = updates.clusters
     before = known.backward_rounds
     trusted = ~known.left_out
-    median = clusters.medians(known.means, trusted)[clusters.of]
-    may_turn = (before > 0) | ((median >= _UNITED_MEDIAN) & (known.means >= _MIN_FORWARD_SHARE * median))
+    means = known.means
+    median = clusters.medians(means, trusted)[clusters.of]
+    may_turn = (before > 0) | ((median >= _UNITED_MEDIAN) & (means >= _MIN_FORWARD_SHARE * median))
     if not may_turn.any():
         return before
     larger = _larger_sides(updates, trusted)

@@ -90,4 +90,7 @@ def _groups_of(labels: bytes, least: int) -> tuple[Ints, GroupIndex]:
     counts = np.bincount(of[of >= 0])
     enough = counts >= max(least, 1)
     places = np.flatnonzero((of >= 0) & np.append(enough, False)[of])
-    return places, GroupIndex((enough.cumsum() - 1)[of[places]], int(np.count_nonzero(enough)))
+    groups = (enough.cumsum() - 1)[of[places]]
+    for shared in (places, groups):
+        shared.setflags(write=False)
+    return places, GroupIndex(groups, int(np.count_nonzero(enough)))

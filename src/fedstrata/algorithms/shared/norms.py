@@ -217,12 +217,15 @@ def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
 
 def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
     """Whose logarithms of this round and the last are both far above the mean of all earlier ones, (m,)."""
+    high = np.minimum(logs, before.last)
+    found: Bools = high > log(_LARGEST_JUMP)
+    if not found.any():
+        return found
     weights = (before.weights - 1) / _DECAY
     earlier = (before.logs - before.last) / _DECAY / np.maximum(weights, 1)
     least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
     enough = weights > least - 1e-4  # float32 loses some digits
-    high = np.minimum(logs, before.last)
-    found: Bools = enough & (high - earlier > log(_LARGEST_JUMP)) & (high > log(_LARGEST_JUMP))
+    found &= enough & (high - earlier > log(_LARGEST_JUMP))
     return found
 
 

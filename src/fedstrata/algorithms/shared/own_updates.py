@@ -38,15 +38,22 @@ class ComparedUpdates:
         clients: Who has sent them, ids int64 (m,).
         values: The columns of convolutions and linear layers, (m, q); running statistics say nothing about a client.
         norms: The norm of each row, (m,).
-        products: The inner product of each two rows, (m, m); None where there are many rows.
         own: The cluster of each client that has trained the model of its cluster, int64 (m,); -1 for all others.
+        sent: All that they have sent, (m, p).
+        ranges: The columns of `values` among the p.
     """
 
     clients: torch.Tensor
     values: torch.Tensor
     norms: torch.Tensor
-    products: Floats | None
     own: torch.Tensor
+    sent: Rows
+    ranges: tuple[slice, ...]
+
+    @property
+    def products(self) -> Floats | None:
+        """The inner product of each two rows, (m, m); None where there are many rows, or they are large."""
+        return self.sent.products(self.ranges)
 
     def of_clusters(self, report: Report, labels: torch.Tensor) -> ComparedUpdates:
         """The same with other clusters, (n,)."""
@@ -68,8 +75,9 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
         clients=updates.clients,
         values=compared_columns(layout, updates).values,
         norms=compared_norms(layout, updates),
-        products=updates.products(layout.conv_and_linear_ranges),
         own=own_clusters(report, labels),
+        sent=updates,
+        ranges=layout.conv_and_linear_ranges,
     )
 
 

@@ -18,10 +18,16 @@ from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 
 _AXIS_COLUMNS = 4096
-"""The principal axis is that of so many of the columns at most, evenly spread: enough to tell two sides."""
+"""Where the products are not known, the principal axis is that of so many of the columns at most, evenly spread."""
 
 _AXIS_STEPS = 20
 """The number of power iterations that find the principal axis."""
+
+_GRAM_CLIENTS = 512
+"""For up to so many clients of a cluster, these multiply by the products of its updates, which are then few."""
+
+_COPIED = 2**20
+"""Clusters whose updates have up to so many numbers are copied, as a call for each row would take longer."""
 
 _LEAST_NORM = 1e-15
 """Products of updates with a smaller norm may be too small for float32."""
@@ -29,7 +35,7 @@ _LEAST_NORM = 1e-15
 
 @dataclass(frozen=True)
 class UpdatesOfClusters:
-    """The updates that are compared. They are not copied, as they may take much memory.
+    """The updates that are compared. Those of large clusters are not copied, as they may take much memory.
 
     Attributes:
         clusters: The cluster of each of the m clients that have sent them.
@@ -45,7 +51,7 @@ class UpdatesOfClusters:
     norms: Floats
     products: Floats | None
 
-    @property
+    @cached_property
     def moved(self) -> Bools:
         """Whose update is not zero, (m,)."""
         return self.norms > ZERO_NORM
@@ -69,13 +75,11 @@ class UpdatesOfClusters:
         """The same without the cosine of each two updates, which would be many."""
         along = np.empty(len(counted))
         squares = np.empty(len(counted))
-        weights = counted / self.norms
+        weights = (counted / self.norms).astype(np.float32)
         for members in self._members():
-            rows = self.rows[members].tolist()
-            total = torch.zeros(self.values.shape[1])
-            for row, weight in zip(rows, weights[members].tolist(), strict=True):
-                total.add_(self.values[row], alpha=weight)
-            along[members] = [float(torch.dot(self.values[row], total)) for row in rows] / self.norms[members]
+            products = _products_by_copy if len(members) * self.values.shape[1] <= _COPIED else _products_by_row
+            total, products_with_total = products(self.values, self.rows[members], weights[members])
+            along[members] = products_with_total / self.norms[members]
             squares[members] = float(torch.dot(total, total))
         return along, squares
 
@@ -93,7 +97,7 @@ class UpdatesOfClusters:
         along = np.zeros(len(counted))
         for members in self._members():
             places = members[counted[members]]
-            along[places] = _along_axis(units.index_select(0, torch.from_numpy(places))).numpy()
+            along[places] = _along_axis(units.index_select(0, torch.from_numpy(places)))
         return along
 
     @cached_property
@@ -129,10 +133,28 @@ def _along_axes(products: Floats, clusters: GroupIndex) -> Floats:
     return along
 
 
-def _along_axis(units: torch.Tensor) -> torch.Tensor:
+def _along_axis(units: torch.Tensor) -> Floats:
     """The same for the rows (m, k) of one cluster, by power iterations that begin with the sum of the rows, (m,)."""
+    if len(units) <= _GRAM_CLIENTS:
+        everyone = GroupIndex(np.zeros(len(units), np.int64), 1)
+        return _along_axes((units @ units.T).double().numpy(), everyone)
     axis = units.sum(dim=0)
     for _ in range(_AXIS_STEPS):
         axis = units.T @ (units @ axis)
         axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
-    return units @ axis
+    return (units @ axis).numpy()
+
+
+def _products_by_copy(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
+    """The weighted sum of some rows of values (a, q), (q,), and its inner product with each, (m,): by a copy."""
+    some = values.index_select(0, torch.from_numpy(rows))
+    total = torch.from_numpy(weights) @ some
+    return total, (some @ total).numpy()
+
+
+def _products_by_row(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
+    """The same row by row, without a copy."""
+    total = torch.zeros(values.shape[1])
+    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+        total.add_(values[row], alpha=weight)
+    return total, np.array([float(torch.dot(values[row], total)) for row in rows.tolist()], np.float32)
