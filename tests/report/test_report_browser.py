@@ -23,7 +23,7 @@ from fedstrata.report.live import LiveServer
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.pages,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
 ]
 RUNS = Path(__file__).parent / "runs"
