@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedstrata.algorithms.shared import updates_of_clusters
 from fedstrata.algorithms.shared.groups import GroupIndex
 from fedstrata.algorithms.shared.updates_of_clusters import UpdatesOfClusters
 
@@ -26,8 +27,11 @@ def seven_updates() -> torch.Tensor:
     return values
 
 
-@pytest.mark.parametrize("few", [True, False])
-def test_updates_point_along_the_sum_of_those_that_count(few: bool) -> None:
+@pytest.mark.parametrize(("few", "copied"), [(True, 0), (False, 2**20), (False, 0)])
+def test_updates_point_along_the_sum_of_those_that_count(
+    few: bool, copied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates_of_clusters, "_COPIED", copied)
     values = seven_updates()
     units = torch.nn.functional.normalize(values).double().numpy()
     along, squares = updates_of(values, few=few).along_sums(COUNTED)
@@ -37,8 +41,11 @@ def test_updates_point_along_the_sum_of_those_that_count(few: bool) -> None:
         assert squares[members] == pytest.approx(total @ total, rel=1e-5)
 
 
-@pytest.mark.parametrize("few", [True, False])
-def test_the_axis_is_the_first_singular_vector_of_those_that_count(few: bool) -> None:
+@pytest.mark.parametrize(("few", "gram"), [(True, 0), (False, 512), (False, 0)])
+def test_the_axis_is_the_first_singular_vector_of_those_that_count(
+    few: bool, gram: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates_of_clusters, "_GRAM_CLIENTS", gram)
     values = seven_updates()
     units = torch.nn.functional.normalize(values).double().numpy()
     along = updates_of(values, few=few).along_axes(COUNTED)
