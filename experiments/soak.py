@@ -120,8 +120,13 @@ def deployed(folder: Path, samples: Samples) -> None:
     class Watched(Loopback):
         """Samples are taken whenever a round begins; what was asked before is forgotten, as a SuperLink does."""
 
+        round = ""
+
         def push_messages(self, messages: list[Message]) -> list[str | None]:
-            if any(message.metadata.message_type == "train" for message in messages):
+            rounds = [each.metadata.group_id for each in messages if each.metadata.message_type == "train"]
+            # Each client is sent a message of its own.
+            if rounds and rounds[0] != self.round:
+                self.round = rounds[0]
                 self.asked.clear()
                 samples.take()
             return super().push_messages(messages)
