@@ -33,15 +33,14 @@ from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
 import kills
 import torch
 from kills import tasks_of_ray
-from machines import within
-from ray_nodes import LOOPBACK, PATIENCE, RayNodes
+from ray_nodes import LOOPBACK, RayNodes
 from small import fit_of, partition_of, plan_of
 from torch import nn
 
@@ -141,17 +140,22 @@ class Watch:
 
 
 @contextmanager
-def during_a_round(deed: Callable[[], None]) -> Iterator[Watch]:
-    """Let something happen while the tasks of one round of a run are at work."""
+def during_a_round(deed: Callable[[Event], None]) -> Iterator[Watch]:
+    """Let something happen while the tasks of one round of a run are at work.
+
+    Args:
+        deed: What happens, in a thread. It is given an event that is set when the round is over.
+    """
     run, calls, watch = Ray.run, count(1), Watch()
 
     def disturbed(self: Ray, request: Any, shards: Any) -> Any:
-        over = list[float]()
+        done = list[float]()
+        round_over = Event()
         disturbing = next(calls) == DISTURBED
 
         def act() -> None:
-            deed()
-            over.append(monotonic())
+            deed(round_over)
+            done.append(monotonic())
 
         thread = Thread(target=act)
         if disturbing:
@@ -159,11 +163,12 @@ def during_a_round(deed: Callable[[], None]) -> Iterator[Watch]:
         began = monotonic()
         found = run(self, request, shards)
         ended = monotonic()
+        round_over.set()
         watch.seconds.append(ended - began)
         watch.workers.append(len(shards))
         if disturbing:
             thread.join()
-            watch.in_time = bool(over) and over[0] < ended
+            watch.in_time = bool(done) and done[0] < ended
         return found
 
     Ray.run = disturbed  # type: ignore[method-assign]
@@ -182,7 +187,7 @@ def bits(nodes: RayNodes) -> list[dict[str, Any]]:
     """Runs on the cluster."""
     runs = []
     for algorithm in kills.ALGORITHMS:
-        with during_a_round(lambda: None) as watch:
+        with during_a_round(lambda over: None) as watch:
             runs.append({"algorithm": algorithm, "equal": equal(algorithm), "tasks": max(watch.workers)})
     return runs
 
@@ -204,8 +209,10 @@ def _lost_once(how: Callable[[RayNodes, str], None], algorithm: str, nodes: RayN
     """A run during which a new node of a name is lost."""
     nodes.start(name, NODES[VICTIM])
 
-    def deed() -> None:
-        within(PATIENCE, lambda: works(nodes, name))
+    def deed(round_over: Event) -> None:
+        # A task may take a few milliseconds.
+        while not works(nodes, name) and not round_over.wait(0.002):
+            pass
         how(nodes, name)
 
     with during_a_round(deed) as watch:
@@ -216,7 +223,7 @@ def _lost_once(how: Callable[[RayNodes, str], None], algorithm: str, nodes: RayN
 def added(nodes: RayNodes) -> list[dict[str, Any]]:
     """A run during which a node is added. The rounds after that have more tasks."""
     whole("layercfl")
-    with during_a_round(lambda: nodes.start("added", 2)) as watch:
+    with during_a_round(lambda over: nodes.start("added", 2)) as watch:
         same = equal("layercfl")
     nodes.kill("added")
     return [{"algorithm": "layercfl", "equal": same, "tasks": watch.workers}]
@@ -225,7 +232,7 @@ def added(nodes: RayNodes) -> list[dict[str, Any]]:
 def autoscaling(nodes: RayNodes) -> list[dict[str, Any]]:
     """A run whose first tasks wait until the autoscaler has added the nodes that they need."""
     whole("layercfl")
-    with during_a_round(lambda: None) as watch:
+    with during_a_round(lambda over: None) as watch:
         same = equal("layercfl", workers=MOST)
     working = len(sys.modules["ray"].nodes()) - 1
     seconds = [round(each, 1) for each in watch.seconds]
