@@ -24,7 +24,6 @@ IN_MEMORY = 2**30
 _LARGE = 2**23
 """The bytes of rows from which it is worth asking for large pages. Smaller memory is kept by the C library."""
 
-
 _FEW_ROWS = 32
 """Of so many rows, the inner product of each two is computed: of more, there are too many products."""
 

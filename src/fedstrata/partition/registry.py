@@ -42,9 +42,9 @@ def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
     options = dict(keys)
     name = options.pop("scheme", None)
     if name is None:
-        misspelt = next((key for key in options if nearest(key, ["scheme"])), None)
-        if misspelt is not None:
-            raise ExperimentError(f"{place}.{dotted([misspelt])}: unknown key; did you mean scheme?")
+        for key in options:
+            if near := nearest(key, ["scheme"]):
+                raise ExperimentError(f"{place}.{dotted([key])}: unknown key; {near}")
         raise ExperimentError(f"{place}.scheme: expected one of {', '.join(PARTITIONS)}, found none")
     if not isinstance(name, str) or name not in PARTITIONS:
         raise ExperimentError(unknown(f"{place}.scheme", name, "partition", PARTITIONS))

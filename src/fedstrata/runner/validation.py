@@ -239,19 +239,19 @@ def divergence_of_loss(layout: Layout, losses: torch.Tensor, classifies: bool = 
             is not known.
     """
     if not classifies:
-        finite = not len(losses) or math.isfinite(_median(losses))
+        finite = not len(losses) or math.isfinite(_median_loss(losses))
         return [] if finite else [{"kind": "diverged", "reason": "loss", "loss": math.inf, "guessing": None}]
     last = [slot for slot in layout.tensors if slot.kind == "linear"][-1:]
     if not last or not len(losses) or last[0].shape[0] < 2:
         return []
     guessing = math.log(last[0].shape[0])
-    loss = _median(losses)
+    loss = _median_loss(losses)
     if loss <= _MAX_GUESSING_LOSSES * guessing:
         return []
     return [{"kind": "diverged", "reason": "loss", "loss": loss, "guessing": guessing}]
 
 
-def _median(losses: torch.Tensor) -> float:
+def _median_loss(losses: torch.Tensor) -> float:
     """The lower median of losses (s,), of which there is one; infinity where it is no number."""
     middle = (len(losses) - 1) // 2
     # numpy sorts nan to the end.

@@ -13,10 +13,18 @@ CLUSTERS = [np.array([0, 2, 4, 6]), np.array([1, 3, 5])]
 COUNTED = np.array([True, True, False, True, True, True, True])
 
 
-def updates_of(values: torch.Tensor, *, few: bool) -> UpdatesOfClusters:
+WAYS = {
+    "products": {"_COPIED": 0, "_GRAM_CLIENTS": 0},
+    "copies and Gram matrices": {},
+    "rows and power iterations": {"_COPIED": 0, "_GRAM_CLIENTS": 0},
+}
+"""How sums and axes may be computed, and the constants of the module that lead to it."""
+
+
+def updates_of(values: torch.Tensor, *, products: bool) -> UpdatesOfClusters:
     norms = np.maximum(values.norm(dim=1).numpy(), 1e-30)
-    products = (values.double() @ values.double().T).numpy() if few else None
-    return UpdatesOfClusters(GroupIndex(OF, 2), values, np.arange(len(values)), norms, products)
+    known = (values.double() @ values.double().T).numpy() if products else None
+    return UpdatesOfClusters(GroupIndex(OF, 2), values, np.arange(len(values)), norms, known)
 
 
 def seven_updates() -> torch.Tensor:
@@ -27,40 +35,40 @@ def seven_updates() -> torch.Tensor:
     return values
 
 
-@pytest.mark.parametrize(("few", "copied"), [(True, 0), (False, 2**20), (False, 0)])
-def test_updates_point_along_the_sum_of_those_that_count(
-    few: bool, copied: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(updates_of_clusters, "_COPIED", copied)
-    values = seven_updates()
-    units = torch.nn.functional.normalize(values).double().numpy()
-    along, squares = updates_of(values, few=few).along_sums(COUNTED)
+UNITS = torch.nn.functional.normalize(seven_updates()).double().numpy()
+"""The same, scaled to norm 1."""
+
+
+@pytest.fixture(params=WAYS)
+def seven(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> UpdatesOfClusters:
+    """These updates, whose sums and axes are computed in one of the ways."""
+    for name, value in WAYS[request.param].items():
+        monkeypatch.setattr(updates_of_clusters, name, value)
+    return updates_of(seven_updates(), products=request.param == "products")
+
+
+def test_updates_point_along_the_sum_of_those_that_count(seven: UpdatesOfClusters) -> None:
+    along, squares = seven.along_sums(COUNTED)
     for members in CLUSTERS:
-        total = units[members[COUNTED[members]]].sum(axis=0)
-        assert along[members] == pytest.approx(units[members] @ total, abs=1e-5)
+        total = UNITS[members[COUNTED[members]]].sum(axis=0)
+        assert along[members] == pytest.approx(UNITS[members] @ total, abs=1e-5)
         assert squares[members] == pytest.approx(total @ total, rel=1e-5)
 
 
-@pytest.mark.parametrize(("few", "gram"), [(True, 0), (False, 512), (False, 0)])
-def test_the_axis_is_the_first_singular_vector_of_those_that_count(
-    few: bool, gram: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(updates_of_clusters, "_GRAM_CLIENTS", gram)
-    values = seven_updates()
-    units = torch.nn.functional.normalize(values).double().numpy()
-    along = updates_of(values, few=few).along_axes(COUNTED)
+def test_the_axis_is_the_first_singular_vector_of_those_that_count(seven: UpdatesOfClusters) -> None:
+    along = seven.along_axes(COUNTED)
     assert along[~COUNTED].tolist() == [0]
     for members in CLUSTERS:
         own = members[COUNTED[members]]
-        axis = np.linalg.svd(units[own])[2][0]
-        expected = units[own] @ axis
+        axis = np.linalg.svd(UNITS[own])[2][0]
+        expected = UNITS[own] @ axis
         found = along[own] * (expected[0] / along[own][0])
         assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_updates_that_are_nearly_zero_have_directions_although_their_products_vanish() -> None:
     values = seven_updates()
-    usual, _ = updates_of(values, few=True).along_sums(COUNTED)
+    usual, _ = updates_of(values, products=True).along_sums(COUNTED)
     tiny = values * 1e-24
     products = (tiny @ tiny.T).double().numpy()
     assert not products.any()

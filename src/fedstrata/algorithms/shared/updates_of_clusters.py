@@ -90,14 +90,14 @@ class UpdatesOfClusters:
         the inner products up to one factor, and 0 for those that are not counted.
         """
         if self._cosines is not None:
-            return _along_axes(self._cosines * (counted[:, None] & counted), self.clusters)
+            return _along_axes_by_products(self._cosines * (counted[:, None] & counted), self.clusters)
         columns = evenly_spread(self.values.shape[1], _AXIS_COLUMNS)
         some = self.values.index_select(1, columns).index_select(0, torch.from_numpy(self.rows))
         units = some / torch.from_numpy(self.norms)[:, None]
         along = np.zeros(len(counted))
         for members in self._members():
             places = members[counted[members]]
-            along[places] = _along_axis(units.index_select(0, torch.from_numpy(places)))
+            along[places] = _along_axis_of_rows(units.index_select(0, torch.from_numpy(places)))
         return along
 
     @cached_property
@@ -120,7 +120,7 @@ class UpdatesOfClusters:
             yield np.flatnonzero(self.clusters.of == cluster)
 
 
-def _along_axes(products: Floats, clusters: GroupIndex) -> Floats:
+def _along_axes_by_products(products: Floats, clusters: GroupIndex) -> Floats:
     """The inner product of each row with the first principal axis of its cluster, up to one factor for each, (m,).
 
     Args:
@@ -133,11 +133,11 @@ def _along_axes(products: Floats, clusters: GroupIndex) -> Floats:
     return along
 
 
-def _along_axis(units: torch.Tensor) -> Floats:
+def _along_axis_of_rows(units: torch.Tensor) -> Floats:
     """The same for the rows (m, k) of one cluster, by power iterations that begin with the sum of the rows, (m,)."""
     if len(units) <= _GRAM_CLIENTS:
         everyone = GroupIndex(np.zeros(len(units), np.int64), 1)
-        return _along_axes((units @ units.T).double().numpy(), everyone)
+        return _along_axes_by_products((units @ units.T).double().numpy(), everyone)
     axis = units.sum(dim=0)
     for _ in range(_AXIS_STEPS):
         axis = units.T @ (units @ axis)

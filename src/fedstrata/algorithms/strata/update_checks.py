@@ -74,9 +74,15 @@ def check_updates(
         directions = None if directions is None else directions.doubting(found)
     copies = copied(updates, left_out | on_one_side) if copy_check else nobody
     not_counted = left_out | on_one_side | copies
-    state = replace(state, directions=directions, norms=norms.history)
+    checked = CheckedUpdates(
+        state=replace(state, directions=directions, norms=norms.history),
+        report=norms.report,
+        counted=norms.counted,
+        events=(),
+    )
+    # In most rounds nobody is found.
     if not bool((not_counted | norms.who["clipped"] | norms.who["drifted"]).any()):
-        return CheckedUpdates(state, norms.report, norms.counted, events=())
+        return checked
     # Of what does not count, nothing is told but the reason.
     who = {
         "reversed": reversed_,
@@ -85,12 +91,7 @@ def check_updates(
         "one_sided": on_one_side & ~left_out,
         "copied": copies & ~on_one_side & ~left_out,
     }
-    return CheckedUpdates(
-        state=state,
-        report=norms.report,
-        counted=_without(norms.counted, not_counted),
-        events=_events(who, updates.clients),
-    )
+    return replace(checked, counted=_without(norms.counted, not_counted), events=_events(who, updates.clients))
 
 
 @dataclass(frozen=True)
