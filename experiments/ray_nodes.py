@@ -11,13 +11,13 @@ import secrets
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
-from machines import Process, family, free_ports, processes, within
+import psutil
+from machines import family, free_ports, processes, send, within
 
 PATIENCE = 120.0
 """Seconds in which a node has to start; a machine may be busy."""
@@ -128,7 +128,7 @@ class RayNodes:
         ended = self._signal(process, signal.SIGKILL)
         process.wait()
         if not within(PATIENCE, lambda: not ended & processes().keys()):
-            raise RuntimeError(f"processes of the node {name!r} do not end: {sorted(ended & processes().keys())}")
+            raise RuntimeError(f"processes of the node {name!r} do not end: {ended & processes().keys()}")
 
     def stop(self, name: str) -> None:
         """Stop all processes of a node, as when its machine loses its network: nobody is told."""
@@ -145,11 +145,9 @@ class RayNodes:
     def _is_up(self, name: str) -> bool:
         return "Ray runtime started" in self.log(name).read_text()
 
-    def _signal(self, process: subprocess.Popen[bytes], sign: signal.Signals) -> set[Process]:
+    def _signal(self, process: subprocess.Popen[bytes], sign: signal.Signals) -> set[psutil.Process]:
         reached = family({process.pid})
-        for pid, _ in reached:
-            with suppress(ProcessLookupError):
-                os.kill(pid, sign)
+        send(sign, reached)
         return reached
 
 

@@ -13,6 +13,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 GRACE = 30.0
 """Seconds in which processes end by themselves once they were told to."""
 
@@ -32,7 +34,7 @@ class Machines:
         """Start nothing yet."""
         self._folder, self._port = folder, port
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._left = set[Process]()
+        self._left = set[psutil.Process]()
         beside = Path(sys.executable).parent
         self.environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"}
 
@@ -47,11 +49,9 @@ class Machines:
         self._end(list(self._running), signal.SIGTERM)
         if within(GRACE, self._gone):
             return
-        for process, _ in self._left & processes().keys():
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        send(signal.SIGKILL, self._left)
         if not within(GRACE, self._gone):
-            raise RuntimeError(f"processes do not end: {sorted(self._left & processes().keys())}")
+            raise RuntimeError(f"processes do not end: {self._left & processes().keys()}")
 
     def server(self) -> None:
         """Start the SuperLink and its proxy, and wait until both listen."""
@@ -79,9 +79,7 @@ class Machines:
 
     def send_signal(self, name: str, sign: signal.Signals) -> None:
         """Send a signal to all processes of one of them, such as one that stops them for a while."""
-        for process, _ in family({self._running[name].pid}):
-            with suppress(ProcessLookupError):
-                os.kill(process, sign)
+        send(sign, family({self._running[name].pid}))
 
     def log(self, name: str) -> Path:
         """What one of them said."""
@@ -114,23 +112,34 @@ class Machines:
                 process.wait()
 
 
-Process = tuple[int, str]
-"""Id and time of the start: an id alone may be another process's by now."""
-
-
-def processes() -> dict[Process, int]:
+def processes() -> dict[psutil.Process, int]:
     """All that are alive on this machine, with the id of their parent."""
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=True)
-    rows = (line.split(maxsplit=3) for line in listing.stdout.splitlines())
-    return {(int(id), start): int(parent) for id, parent, state, start in rows if not state.startswith("Z")}
+    found = dict[psutil.Process, int]()
+    for id in psutil.pids():
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(id)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found[process] = process.ppid()
+    return found
 
 
-def family(ids: set[int]) -> set[Process]:
+def family(ids: set[int]) -> set[psutil.Process]:
     """Processes, and all that they started, in whatever session."""
     alive = processes()
-    found = {process for process in alive if process[0] in ids}
-    below = {process for process, parent in alive.items() if parent in ids} - found
-    return found | (family({id for id, _ in found | below}) if below else set())
+    found = {process for process in alive if process.pid in ids}
+    below = found
+    while below:
+        parents = {process.pid for process in below}
+        below = {process for process, parent in alive.items() if parent in parents} - found
+        found = found | below
+    return found
+
+
+def send(sign: signal.Signals, to: Iterable[psutil.Process]) -> None:
+    """Send a signal to those that are still alive."""
+    for process in to:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(sign)
 
 
 def within(seconds: float, what: Callable[[], bool]) -> bool:
