@@ -19,6 +19,7 @@ ALLOWED = {
     "clustering": {"clustering", "lazy_torch"},
     "core": {"core", "errors", "lazy_torch", "randomness"},
     "data": {"data", "errors", "lazy_torch", "limits", "quoting", "registry"},
+    "data_warnings": {"data_warnings", "config", "core", "data", "objective", "partition", "quoting", "randomness"},
     "engine": {
         "engine",
         "clustering",

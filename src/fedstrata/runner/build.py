@@ -12,6 +12,7 @@ from fedstrata import data
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
+from fedstrata.data_warnings import data_warnings
 from fedstrata.engine import (
     ENGINES,
     ClientData,
@@ -29,7 +30,6 @@ from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 from fedstrata.records import require
 from fedstrata.runner.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
-from fedstrata.runner.data_warnings import data_warnings
 from fedstrata.runner.participation import Participation, participation_of, sampling_weights
 from fedstrata.runner.probes import check_group_probes
 from fedstrata.runner.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples

@@ -1,7 +1,4 @@
-"""What looks wrong with the columns, the classes and the targets of a user's own data: a line for each thing.
-
-Nothing here changes a result. The other warnings are in `fedstrata.runner.data_warnings`.
-"""
+"""What looks wrong with the features of a user's own table."""
 
 from __future__ import annotations
 
@@ -15,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedstrata.config import Experiment
 from fedstrata.data import DATASETS, Dataset
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, looks_like_client
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import is_number
-from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 
@@ -48,51 +44,27 @@ _FEWEST_CODES = 3
 _CODE_DISTANCE = 3.0
 """Its distance from all others is more than so many times the range of these."""
 
-_MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
-"""What programs write in lower or upper case where there is no value."""
 
-_FAR = 10.0
-"""The root mean square of the targets from which on a network that begins near 0 has far to go."""
-
-
-def table_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
-    """Yield what looks wrong. Known data sets are what they are.
+def feature_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Yield what looks wrong with the features. Known data sets are what they are.
 
     Args:
         experiment: The experiment.
         dataset: The samples of all clients.
         partition: The samples of each client.
     """
-    if experiment.data.name in DATASETS:
+    if experiment.data.name in DATASETS or not dataset.feature_names:
         return
-    yield from _clients_by_chance(experiment, dataset)
     yield from _numbers_among_texts(experiment, dataset)
     site_numbers = _site_numbers(experiment, dataset, partition)
     yield from map(_about_site_number, site_numbers)
     yield from _codes_among_numbers(dataset, partition)
     yield from _times_among_features(dataset, partition, site_numbers)
-    yield from _missing_names(dataset, partition)
-    yield from _classes_without_samples(dataset)
-    yield from _far_targets(experiment, dataset)
-
-
-def _clients_by_chance(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
-    """A column that says who the clients are, while the partition does not read it."""
-    if experiment.partition.get("scheme") != "iid":
-        return
-    for name, values in dataset.columns.items():
-        count = len(np.unique(values))
-        if looks_like_client(name) and 1 < count < len(dataset):
-            yield (
-                f"the column {name!r} looks like that of the clients, and partition.scheme = 'iid' gives all samples "
-                f"to {experiment.data.clients} clients at random. Set partition.scheme = 'natural' and "
-                f"partition.column = {name!r} to have a client for each of its {count:,} values"
-            )
 
 
 def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
     """Columns of texts, most of which are numbers: a single dash keeps a measurement from being a feature."""
-    if not dataset.feature_names or experiment.data.inputs is not None:
+    if experiment.data.inputs is not None:
         return
     known = (experiment.partition.get("column"), dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
     for name, values in dataset.columns.items():
@@ -116,7 +88,7 @@ def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
     rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)][:_COMPARED_CLIENTS]
     few = len(rows) < _FEWEST_CLIENTS or min(map(len, rows)) < _FEWEST_ROWS
-    if not dataset.feature_names or experiment.partition.get("scheme") != "natural" or few:
+    if experiment.partition.get("scheme") != "natural" or few:
         return []
     values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
     found = []
@@ -138,8 +110,6 @@ def _about_site_number(name: str) -> str:
 
 def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str]:
     """Features with one value far from all others, again and again: -9999 stands for a value that is missing."""
-    if not dataset.feature_names:
-        return
     rows = np.concatenate([*partition.train, *partition.test])
     values = dataset.gather(torch.from_numpy(_some_of(np.sort(rows), _LOOKED_AT))).double().numpy()
     for place, name in enumerate(dataset.feature_names):
@@ -160,8 +130,6 @@ def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str
 
 def _times_among_features(dataset: Dataset, partition: Partition, known: Sequence[str]) -> Iterator[str]:
     """Features that only rise from row to row of every client, as a time does, but for those that are named already."""
-    if not dataset.feature_names:
-        return
     rows = [np.sort(np.concatenate(both)) for both in zip(partition.train, partition.test, strict=True)]
     rows = [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
     if not rows:
@@ -183,51 +151,3 @@ def _times_among_features(dataset: Dataset, partition: Partition, known: Sequenc
 def _some_of(rows: NDArray[Any], most: int = _COMPARED_ROWS) -> NDArray[np.int64]:
     """Return some of the rows, from the first to the last."""
     return rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))].astype(np.int64)
-
-
-def _missing_names(dataset: Dataset, partition: Partition) -> Iterator[str]:
-    """Classes and clients that are called as missing values are."""
-    kinds: tuple[tuple[str, Sequence[str]], ...] = (("class", dataset.class_names), ("client", partition.names))
-    for kind, names in kinds:
-        for name in names:
-            if name.strip().lower() in _MISSING_NAMES:
-                yield (
-                    f"a {kind} is called {name!r}, which mostly stands for a missing value. If it does, fill it in or "
-                    "leave these rows out"
-                )
-
-
-def _classes_without_samples(dataset: Dataset) -> Iterator[str]:
-    """One class alone, and whole numbers that leave some out: 1 and 2 are taken for two of the classes 0, 1 and 2."""
-    if dataset.targets is not None:
-        return
-    counts = torch.bincount(dataset.labels, minlength=dataset.classes)
-    present = torch.nonzero(counts).flatten().tolist()
-    if len(present) == 1:
-        name = dataset.class_names[present[0]] if dataset.class_names else str(present[0])
-        yield (
-            f"all samples are of one class, {shown(name)}: there is nothing to learn, and every accuracy is 100 %. "
-            "Name the column of the classes in data.label"
-        )
-    elif not dataset.class_names and len(present) < dataset.classes:
-        empty = dataset.classes - len(present)
-        yield (
-            f"{empty:,} of the {dataset.classes:,} classes have no sample, such as "
-            f"{next(label for label in range(dataset.classes) if not counts[label])}: whole numbers are taken for "
-            "classes from 0 on. Number them without gaps, or give them names"
-        )
-
-
-def _far_targets(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
-    """Numbers to learn in a unit that makes them large. Inputs are normalised, and targets are not."""
-    targets = dataset.targets
-    if targets is None or not targets.is_floating_point() or experiment.local.loss not in NUMBER_LOSSES:
-        return
-    numbers = targets.double()
-    if float(numbers.square().mean().sqrt()) > _FAR:
-        spread, middle = torch.std_mean(numbers, correction=0)
-        yield (
-            f"the numbers to learn have the mean {float(middle):.4g} and the standard deviation {float(spread):.4g}. "
-            "Unlike inputs they are not normalised: training diverges or takes very many rounds, and groups are not "
-            "found. Subtract the mean from them and divide them by the standard deviation"
-        )

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata.data import Dataset, channel_statistics, load_dataset
+from fedstrata.data_warnings import near_copies as module
+from fedstrata.data_warnings.near_copies import near_copies
 from fedstrata.partition import Partition
-from fedstrata.runner import near_copies as module
-from fedstrata.runner.near_copies import near_copies
 
 CLIENTS = 4
 

@@ -6,6 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.config import load_experiment
+from fedstrata.runner.build import build_run
+from fedstrata.runner.run_setup import RunSetup
+
 SITES = ("Lyon", "Ghent", "Oslo", "Bern")
 TRIALS = 6
 PER_TRIAL = 8
@@ -49,3 +53,8 @@ def keys(file: Path, **data: Any) -> dict[str, Any]:
         "algorithm": {"name": "fedavg"},
         "engine": {"name": "loop"},
     }
+
+
+def built(folder: Path, columns: Arrays, **data: object) -> RunSetup:
+    """What a run of such an experiment needs, with these samples in a file of a folder."""
+    return build_run(load_experiment(keys(save(folder / "mine.npz", columns), **data)))
