@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import Words, mask
-from fedstrata.flower.sum_client import SumClient
-from fedstrata.flower.sum_server import SumServer
+from fedstrata.flower.secure_sum.client import SumClient
+from fedstrata.flower.secure_sum.masking import Words, mask
+from fedstrata.flower.secure_sum.server import SumServer
 from fedstrata.privacy.secure_sum import SumTerms
 
 WORD = 32
@@ -171,7 +171,7 @@ def without_curves(monkeypatch: pytest.MonkeyPatch, *, shamir: bool) -> None:
     """
     from functools import cache
 
-    from fedstrata.flower import masking, sum_client, sum_server
+    from fedstrata.flower.secure_sum import client, masking, server
 
     agreed = cache(masking.agreed_key)
     public = cache(masking.public_of)
@@ -191,8 +191,8 @@ def without_curves(monkeypatch: pytest.MonkeyPatch, *, shamir: bool) -> None:
         assert len(set(shares)) >= found[1]
         return found[0]
 
-    for module in (sum_client, sum_server):
+    for module in (client, server):
         monkeypatch.setattr(module, "agreed_key", agreed)
         monkeypatch.setattr(module, "public_of", public)
-    monkeypatch.setattr(sum_client, "shares_of", shares_of)
-    monkeypatch.setattr(sum_server, "secret_of", secret_of)
+    monkeypatch.setattr(client, "shares_of", shares_of)
+    monkeypatch.setattr(server, "secret_of", secret_of)

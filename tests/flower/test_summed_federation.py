@@ -25,8 +25,8 @@ from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.payload import Payload, encode
 from fedstrata.flower.requests import request_for, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
+from fedstrata.flower.secure_sum.messages import SumRequest, write_sum_request
 from fedstrata.flower.server import drive
-from fedstrata.flower.sum_messages import SumRequest, write_sum_request
 from fedstrata.privacy.secure_sum import NOT_FINITE, SumTerms, summed_report
 from fedstrata.runner.result import Run
 from fedstrata.runner.run import run_experiment

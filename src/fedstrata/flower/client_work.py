@@ -29,9 +29,9 @@ from fedstrata.flower.registration import ANY_CLIENT, CLIENT_INFO, INFO_REQUEST,
 from fedstrata.flower.replies import Reply, write_reply
 from fedstrata.flower.requests import Request, needed_tensors, read_request, without_updates
 from fedstrata.flower.run_config import RunConfig, read_run_config
-from fedstrata.flower.sum_client import BadSharesError
-from fedstrata.flower.sum_messages import asks_for_sum, write_bad_shares, write_not_finite
-from fedstrata.flower.sum_work import SUFFIX, NotFiniteError, masked_update, sum_step
+from fedstrata.flower.secure_sum.client import BadSharesError
+from fedstrata.flower.secure_sum.device_work import SUFFIX, NotFiniteError, masked_update, sum_step
+from fedstrata.flower.secure_sum.messages import asks_for_sum, write_bad_shares, write_not_finite
 from fedstrata.folder_lock import folder_lock
 from fedstrata.models import layout_of
 from fedstrata.privacy.local import LocalPrivacy

@@ -23,8 +23,8 @@ from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_byte
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import WORK, Request, request_for, without_models, without_updates, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
-from fedstrata.flower.sum_messages import SUM
-from fedstrata.flower.sum_round import SumRound, SumStep
+from fedstrata.flower.secure_sum.messages import SUM
+from fedstrata.flower.secure_sum.sums_of_round import SumRound, SumStep
 from fedstrata.models import layout_of
 from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed, require_sums_alone
 from fedstrata.quoting import one_line, without_paths

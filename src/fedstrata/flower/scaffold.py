@@ -22,9 +22,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedstrata.core import Layout
 from fedstrata.flower.credentials import certify, is_address, make_node_keys, sign_app
-from fedstrata.flower.masking import SEALED_BYTES
 from fedstrata.flower.payload import PIECE_BYTES
 from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.secure_sum.masking import SEALED_BYTES
 from fedstrata.privacy.secure_sum import EXTRA
 
 PROXY_FOLDER = "proxy"

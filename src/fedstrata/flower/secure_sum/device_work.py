@@ -9,12 +9,12 @@ from typing import Any
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.errors import InputError, RecordError
 from fedstrata.files import parse_json, read_file, replace_file
-from fedstrata.flower.masking import SEALED_BYTES
 from fedstrata.flower.payload import Payload
 from fedstrata.flower.requests import Request
 from fedstrata.flower.run_config import RunConfig
-from fedstrata.flower.sum_client import SumClient
-from fedstrata.flower.sum_messages import (
+from fedstrata.flower.secure_sum.client import SumClient
+from fedstrata.flower.secure_sum.masking import SEALED_BYTES
+from fedstrata.flower.secure_sum.messages import (
     SumRequest,
     by_client,
     public_array,

@@ -15,9 +15,9 @@ import torch
 
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES
 from fedstrata.flower.payload import ExpectedReply, Payload
-from fedstrata.flower.sum_messages import (
+from fedstrata.flower.secure_sum.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES
+from fedstrata.flower.secure_sum.messages import (
     SumRequest,
     arrays_of,
     by_client,
@@ -32,7 +32,7 @@ from fedstrata.flower.sum_messages import (
     words_of_tensor,
     write_sum_request,
 )
-from fedstrata.flower.sum_server import SumServer, signed, without_room, word_for
+from fedstrata.flower.secure_sum.server import SumServer, signed, without_room, word_for
 from fedstrata.privacy.secure_sum import EXTRA, OpenedSum, Summed, SumTerms, groups_of, report_of_sums
 
 

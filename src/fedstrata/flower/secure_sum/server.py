@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import (
+from fedstrata.flower.secure_sum.client import PublicKeys
+from fedstrata.flower.secure_sum.masking import (
     PRIVATE_BYTES,
     SEED_BYTES,
     Words,
@@ -23,7 +24,6 @@ from fedstrata.flower.masking import (
     public_of,
     secret_of,
 )
-from fedstrata.flower.sum_client import PublicKeys
 
 
 @dataclass

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES, Words
 from fedstrata.flower.payload import ArrayForm, ExpectedReply, Payload, Schema
-from fedstrata.flower.sum_client import PublicKeys
+from fedstrata.flower.secure_sum.client import PublicKeys
+from fedstrata.flower.secure_sum.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES, Words
 
 SUM = "query.sum"
 """The type of the messages of a sum beside the one in which clients train. `client_app` has a function for it."""

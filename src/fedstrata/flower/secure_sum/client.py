@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedstrata.errors import InputError
-from fedstrata.flower.masking import (
+from fedstrata.flower.secure_sum.masking import (
     KeyPair,
     Words,
     agreed_key,
