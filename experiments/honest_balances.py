@@ -5,7 +5,7 @@
 
 Runs the federations of ``honest_norms.py`` on handwritten digits, and others with small networks; or those of
 ``championship.py`` with Strata, without an attack. Prints for each the largest balance of an update
-(`fedstrata.algorithms.shared.one_sided_updates`), and how many updates Strata would have left out.
+(`fedstrata.algorithms.update_checks.one_sided_updates`), and how many updates Strata would have left out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from honest_norms import BASE, DIRICHLET, RUNS
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.algorithms.shared.one_sided_updates import balances_by_cluster, one_sided
-from fedstrata.algorithms.shared.own_updates import compared_updates
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.one_sided_updates import balances_by_cluster, one_sided
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, validate

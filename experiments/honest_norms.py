@@ -4,8 +4,8 @@
 
 Runs federations on the handwritten digits, and prints for each the largest ratio of a norm to the median that it was
 compared with, and how many answers were rejected, which has to be none. Strata averages such ratios over rounds
-(`fedstrata.algorithms.shared.norms`): for clients that have trained the same model, the largest mean ratio, how many
-updates Strata would have left out, and of how many clients it would have said that their data changed.
+(`fedstrata.algorithms.update_checks.norms`): for clients that have trained the same model, the largest mean ratio, how
+many updates Strata would have left out, and of how many clients it would have said that their data changed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from small_runs import merged
 
 import fedstrata as fs
-from fedstrata.algorithms.shared.norms import no_norms, with_norms
-from fedstrata.algorithms.shared.own_updates import compared_updates
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.norms import no_norms, with_norms
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.runner import rounds
 from fedstrata.runner.validation import Validation, measure_norms, validate

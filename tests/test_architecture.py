@@ -95,6 +95,19 @@ def test_a_folder_imports_only_what_its_place_allows(folder: str) -> None:
         assert own <= ALLOWED[folder], f"{path.name} imports {sorted(own - ALLOWED[folder])}"
 
 
+MANY_FILES = 12
+"""A package of more files says in its docstring what each is for. Those of `algorithms` are papers."""
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES} - {SOURCE, SOURCE / "algorithms"}), ids=str)
+def test_a_large_package_says_what_its_files_are_for(folder: Path) -> None:
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    if len(files) <= MANY_FILES:
+        return
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert files <= set(re.findall(r"`(\w+)", text)), files - set(re.findall(r"`(\w+)", text))
+
+
 WITHOUT_TORCH = ("fedstrata.records.schema", "fedstrata.records.final_scores")
 """The records that reports read, which import no torch."""
 

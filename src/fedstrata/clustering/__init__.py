@@ -1,7 +1,13 @@
 """Matrices to labels: similarities, gaps, splits and agreement, usable without the rest of fedstrata.
 
-Every function takes torch tensors or numpy arrays, and gives tensors, floats or Python values. Labels are (m,)
-int64, numbered by the smallest member of each group; between equals, the lowest row decides.
+Every function takes torch tensors or numpy arrays, and gives tensors, floats or Python values. Labels are (m,) int64,
+numbered by the smallest member of each group; between equals, the lowest row decides.
+
+How alike clients are: `similarity`, `subspaces`, `client_measures`, and `patterns` of similarities. Groups from a
+matrix of pairs: `hierarchy`, `density`, `centers`; without one: `many`, and `classes` by the classes that clients hold.
+
+Whether groups are real: `split_half` and `newcomers`, by `permutations`, `error_rates`, and `replication` without a
+test. How good groups are: `separation`, and `agreement` with others. `arrays` has what every function accepts.
 """
 
 from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity

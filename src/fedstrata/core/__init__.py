@@ -6,6 +6,14 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
     plan = algorithm.plan(problem, state, cohort)
     report = validate(problem.layout, plan, clients.run(plan)).report
     state, diagnostics = algorithm.update(problem, state, report)
+
+`protocols` has the two sides of a round, `problem` what is fixed for a run, `state` what changes, and `messages` what
+travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `local_training` is how clients
+train.
+
+`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, by the rules in
+`aggregation_rules` and `robust_aggregation`, or with noise by `private_aggregation`; `server_optimizer` applies it.
+`disclosure` says what an algorithm discloses about single clients.
 """
 
 from fedstrata.core.aggregation import weighted_mean

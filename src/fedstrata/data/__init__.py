@@ -1,4 +1,14 @@
-"""Load named data sets. Importing this package imports no torch; `load_dataset` does."""
+"""Load data sets by name. Importing this package imports no torch; `load_dataset` does.
+
+A `dataset` has inputs in memory or `mapped` from a file, and a `sample_format`. `registry` has the known ones, `locate`
+finds files of them, and `locate_own` those of a user's own; both give a `location`. `options` says how they are read,
+`cache` keeps what was decoded, and `contents` looks into files without reading them.
+
+Kinds of files: `npz`, `csv_files`, `parquet` (with `parquet_columns` and `parquet_answers`), `image_folder` (with
+`images`), a file for each client (`client_files`), the `hub`, scikit-learn's `digits`, and objects in `memory`. `parts`
+puts several files together, `tables` and `recordings` make samples of rows, and `column_roles` and `split_column` read
+what columns mean.
+"""
 
 from __future__ import annotations
 

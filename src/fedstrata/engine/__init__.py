@@ -1,4 +1,14 @@
-"""The engines, which simulate clients. No other package computes gradients."""
+"""The engines, which simulate clients. No other package computes gradients.
+
+`registry` has their names. `loop` trains one client after the other and defines what all must equal, `parallel` has
+worker processes and Ray, and `vectorized` trains all clients as one program. `benchmark` chooses among them.
+
+What they work on: `client_data`, of which `client_stats` are statistics, and the tensors that clients keep in the
+`client_store`. How they train: `optimizer`, and `plain_networks` without autograd; `batch_norms` and `outside_state`
+are about networks that need care. Where: `device`, and `device_rows` that stay there.
+
+`shared_work` does once what several algorithms ask of the same clients.
+"""
 
 from fedstrata.engine.benchmark import choose_engine, engine_candidates
 from fedstrata.engine.client_data import ClientData, SimulationSpec

@@ -1,4 +1,12 @@
-"""What a run leaves on disk: the only thing that reports read. Importing this imports no torch; most names in it do."""
+"""What a run leaves on disk: the only thing that reports read. Importing this imports no torch; most names in it do.
+
+`folder` writes the files that `schema` describes, with `json_text`, and `changed_labels` where clients are many.
+`measures` computes what records say of a round and of a run, `final_scores` reads what clients reached, and
+`client_models` which models they use. `tracking` also gives the numbers to other programs.
+
+`checkpoint` keeps a state, which `state_text` writes. `resume` chooses one to go on from, and `changed_keys` says what
+may differ then.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -17,6 +17,9 @@ Bools: TypeAlias = NDArray[np.bool_]
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 
+_NORMAL_MAD = 0.6745
+"""The median absolute deviation of a normal distribution whose standard deviation is 1."""
+
 
 @dataclass(frozen=True)
 class GroupIndex:
@@ -62,6 +65,18 @@ class GroupIndex:
         known = self.counts(~np.isnan(values))
         found: Floats = values[order[self._starts + np.maximum(known - 1, 0) // 2]]
         return found
+
+    def modified_z_scores(self, values: Floats) -> Floats:
+        """How far each value, (m,), is above the median of its group, in standard deviations, (m,).
+
+        The standard deviation is estimated by the median absolute deviation, which a few outliers do not change:
+        Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
+        """
+        deviation = values - self.medians(values)[self.of]
+        spread = np.maximum(self.medians(np.abs(deviation)), np.finfo(values.dtype).tiny)
+        # Where more than half of the values are equal, others may be infinitely far away.
+        with np.errstate(over="ignore"):
+            return _NORMAL_MAD * deviation / spread[self.of]
 
     def without_halves(self, who: Bools) -> Bools:
         """The same clients, bool (m,), without those of groups of which they are half or more, bool (m,)."""

@@ -12,10 +12,8 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.directions import no_directions
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.norms import no_norms
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, split_half_rounds, usable_sizes
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
@@ -47,6 +45,8 @@ from fedstrata.algorithms.strata.state import (
     with_membership_changes,
 )
 from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
+from fedstrata.algorithms.update_checks.directions import no_directions
+from fedstrata.algorithms.update_checks.norms import no_norms
 from fedstrata.core import (
     TRAIN,
     Diagnostics,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstrata.algorithms.shared.norms import clipped_to_twice_median
 from fedstrata.algorithms.strata.group_tree import GroupTree
+from fedstrata.algorithms.update_checks.norms import clipped_to_twice_median
 from fedstrata.core import Layout, Problem, Rows
 from fedstrata.lazy_torch import torch
 

@@ -20,13 +20,13 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedstrata.algorithms.shared.norms import clipped_to_twice_median
 from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.holdout_tasks import bounded_losses
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
+from fedstrata.algorithms.update_checks.norms import clipped_to_twice_median
 from fedstrata.core import Decision, Layout, Problem, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 

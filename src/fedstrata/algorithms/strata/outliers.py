@@ -17,7 +17,6 @@ from scipy.special import stdtrit
 
 from fedstrata.algorithms.shared.fold_similarity import compared_views
 from fedstrata.algorithms.shared.groups import GroupIndex
-from fedstrata.algorithms.shared.own_updates import modified_z_scores
 from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
@@ -139,7 +138,7 @@ def outlier_scores(values: torch.Tensor, layers: Mapping[str, torch.Tensor]) -> 
         rows = values[:, columns].double()
         others = (rows.sum(dim=0) - rows) / (len(rows) - 1)
         distance = 1 - torch.nn.functional.cosine_similarity(rows, others, dim=1)
-        scores.append(torch.from_numpy(modified_z_scores(distance.numpy(), everyone)))
+        scores.append(torch.from_numpy(everyone.modified_z_scores(distance.numpy())))
     return torch.stack(scores)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from fedstrata.algorithms.shared.directions import DirectionHistory
 from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity
 from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, moving_layers, stability_threshold
-from fedstrata.algorithms.shared.norms import NormHistory
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, answer_counts
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
+from fedstrata.algorithms.update_checks.directions import DirectionHistory
+from fedstrata.algorithms.update_checks.norms import NormHistory
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
 from fedstrata.lazy_torch import torch

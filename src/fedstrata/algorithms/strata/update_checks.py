@@ -11,13 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedstrata.algorithms.shared.copied_updates import copied
-from fedstrata.algorithms.shared.directions import with_directions
-from fedstrata.algorithms.shared.norms import NormHistory, clip_long_updates, clip_to_median_of_others, with_norms
-from fedstrata.algorithms.shared.one_sided_updates import one_sided
-from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.algorithms.strata.reassignment import choosing_among_all
 from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.copied_updates import copied
+from fedstrata.algorithms.update_checks.directions import with_directions
+from fedstrata.algorithms.update_checks.norms import (
+    NormHistory,
+    clip_long_updates,
+    clip_to_median_of_others,
+    with_norms,
+)
+from fedstrata.algorithms.update_checks.one_sided_updates import one_sided
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.lazy_torch import torch
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM
+from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 

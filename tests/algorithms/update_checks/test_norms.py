@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.norms import (
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.norms import (
     NormHistory,
     clip_long_updates,
     clip_to_median_of_others,
@@ -14,7 +15,6 @@ from fedstrata.algorithms.shared.norms import (
     no_norms,
     with_norms,
 )
-from fedstrata.algorithms.shared.own_updates import compared_updates
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 FIVE = torch.zeros(5, dtype=torch.int64)

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fedstrata.algorithms.shared.groups import Floats, GroupIndex
+from fedstrata.algorithms.shared.groups import Floats
 from fedstrata.core import TRAIN, Layout, Report, Rows
 from fedstrata.lazy_torch import torch
 
 ZERO_NORM = 1e-30
 """A smaller norm is that of an update of zeros. Updates of a converged client are small, but far longer."""
-
-_NORMAL_MAD = 0.6745
-"""The median absolute deviation of a normal distribution whose standard deviation is 1."""
-
-
-def modified_z_scores(values: Floats, groups: GroupIndex) -> Floats:
-    """How far each value is above the median of its group, in standard deviations, (m,).
-
-    The standard deviation is estimated by the median absolute deviation, which a few outliers do not change: Iglewicz
-    and Hoaglin, "How to detect and handle outliers", ASQC 1993.
-    """
-    deviation = values - groups.medians(values)[groups.of]
-    spread = np.maximum(groups.medians(np.abs(deviation)), np.finfo(values.dtype).tiny)
-    # Where more than half of the values are equal, others may be infinitely far away.
-    with np.errstate(over="ignore"):
-        return _NORMAL_MAD * deviation / spread[groups.of]
 
 
 @dataclass(frozen=True)

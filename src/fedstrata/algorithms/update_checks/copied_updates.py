@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedstrata.algorithms.shared.groups import Ints
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM, ComparedUpdates
+from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 

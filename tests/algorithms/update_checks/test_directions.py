@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.directions import DirectionHistory, no_directions, with_directions
-from fedstrata.algorithms.shared.own_updates import compared_updates
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.directions import DirectionHistory, no_directions, with_directions
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, rows
 
 ALL = torch.zeros(5, dtype=torch.int64)

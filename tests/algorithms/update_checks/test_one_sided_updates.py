@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.algorithms.shared.one_sided_updates import balances, one_sided
-from fedstrata.algorithms.shared.own_updates import compared_updates
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.one_sided_updates import balances, one_sided
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 COLUMNS = 400

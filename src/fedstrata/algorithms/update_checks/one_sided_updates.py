@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedstrata.algorithms.shared.groups import Floats, Ints, groups_of
-from fedstrata.algorithms.shared.own_updates import ComparedUpdates
+from fedstrata.algorithms.update_checks.compared_updates import ComparedUpdates
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
 from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.algorithms.shared.own_updates import ZERO_NORM, compared_norms, modified_z_scores
+from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, compared_norms
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 
@@ -212,7 +212,7 @@ def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
     found: Bools = means > log(_LARGEST_RATIO)
     if not found.any():
         return found
-    return groups.without_halves(found & (modified_z_scores(means, groups) > _LARGEST_Z_SCORE))
+    return groups.without_halves(found & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
 
 
 def _jumped(before: _ClientNorms, logs: Floats) -> Bools:

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedstrata.algorithms.shared.own_updates import compared_columns, own_clusters
+from fedstrata.algorithms.update_checks.compared_updates import compared_columns, own_clusters
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 
 
