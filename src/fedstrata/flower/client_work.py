@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fedstrata.compression import Packed
-from fedstrata.core import CLIENT_STATS, TRAIN, Layout
+from fedstrata.compression import Compression, Packed
+from fedstrata.core import CLIENT_STATS, TRAIN, Layout, Report
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
@@ -45,7 +45,6 @@ log = logging.getLogger(__name__)
 
 KEPT_RUNS = 8
 """The number of runs whose tensors a device keeps: one that was stopped may be resumed."""
-
 
 _NOISE_SEED = "noise_seed"
 """The file of a device with the seed of its noise. It never leaves the device."""
@@ -189,39 +188,58 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     _refuse_little_noise(config, request, device)
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
-    if config.noise_multiplier:
-        local = LocalPrivacy(
-            layout=layout,
-            clip_norm=config.clip_norm,
-            noise_multiplier=config.noise_multiplier,
-            noise_seed=NoiseSeed(secret_seed(device.state / _NOISE_SEED), config.run),
-        )
-        report = local.of_report(request.plan, report)
+    report = _with_local_noise(config, layout, request, report, device)
     compression = config.compressor(layout)
-    packed = dict[str, Packed]()
-    if compression is not None:
-        for name, result in report.results.items():
-            # There is one client on a device.
-            for update in compression.packed(request.plan, name, result, store):
-                packed[name] = update
-    left = store.saved_in(request.plan.round)
-    if left:
+    packed = {} if compression is None else _packed(compression, request, report, store)
+    saved = store.saved_in(request.plan.round)
+    if saved:
         # More than the engine keeps: the server may go back to its second-newest checkpoint.
         replace_file(file, to_bytes({**kept, **store.tensors()}), private=True)
         _forget_old_runs(device.state)
-    not_finite = any(not bool(values.isfinite().all()) for values in left.values())
-    stored = tuple(sorted(parse_stored_name(name)[1] for name in left))
-    if not summed:
-        return write_reply(Reply(report, stored, not_finite), request, layout, config.run, compression, packed)
+    not_finite = any(not bool(values.isfinite().all()) for values in saved.values())
+    stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
+    reply = Reply(report, stored, not_finite)
+    if summed:
+        return _masked_reply(payload, config, request, layout, reply, device)
+    return write_reply(reply, request, layout, config.run, compression, packed)
+
+
+def _with_local_noise(config: RunConfig, layout: Layout, request: Request, report: Report, device: Device) -> Report:
+    """The report with the noise that clients add themselves, in a run with local differential privacy."""
+    if not config.noise_multiplier:
+        return report
+    local = LocalPrivacy(
+        layout=layout,
+        clip_norm=config.clip_norm,
+        noise_multiplier=config.noise_multiplier,
+        noise_seed=NoiseSeed(secret_seed(device.state / _NOISE_SEED), config.run),
+    )
+    return local.of_report(request.plan, report)
+
+
+def _packed(compression: Compression, request: Request, report: Report, store: ClientStore) -> dict[str, Packed]:
+    """The compressed update of each task. What is left of it is stored for the next round."""
+    packed = dict[str, Packed]()
+    for name, result in report.results.items():
+        # There is one client on a device.
+        for update in compression.packed(request.plan, name, result, store):
+            packed[name] = update
+    return packed
+
+
+def _masked_reply(
+    payload: Payload, config: RunConfig, request: Request, layout: Layout, reply: Reply, device: Device
+) -> Payload:
+    """The reply with a masked vector in place of the update."""
     try:
-        vector = masked_update(payload, config, device.state, request, layout, report)
+        vector = masked_update(payload, config, device.state, request, layout, reply.report)
     except BadSharesError as error:
         # Other clients are to blame. This one is out of the sum, and its scores count all the same.
         vector = write_bad_shares(error.senders)
     except NotFiniteError:
         # Its scores count, and the server has to know what the device keeps.
         vector = write_not_finite()
-    reply = Reply(without_sizes(report), stored, not_finite)
+    reply = replace(reply, report=without_sizes(reply.report))
     return write_reply(reply, without_updates(request), layout, config.run) | vector
 
 
