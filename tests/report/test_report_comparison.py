@@ -262,3 +262,19 @@ def test_a_comparison_names_the_attackers_and_has_the_scores_of_the_honest_clien
     told = page(compared.folder)
     assert "sign_flip by clients 1\N{EN DASH}3 with seed 0; clients 0, 4 with seed 1. All figures" in told
     assert "honest clients</th>" in told and told.count("<td>75.0 ± 0.0 %</td>") == len(GAINS)
+
+
+def test_an_algorithm_without_a_finished_run_is_not_called_equal(both: Comparison) -> None:
+    failed = Outcome("ditto", 0, both.folder / "ditto-0", error="ValueError: no")
+    write_comparison(Comparison(both.folder, both.experiment, (*both.runs, failed)))
+    text = page(both.folder)
+    assert "no finished run with the same seed: ditto" in text
+    assert not re.search(r"no clear difference: [^;.]*ditto", text)
+
+
+def test_the_personal_stage_of_fedavg_is_told(both: Comparison) -> None:
+    assert "Compared with one model for all (FedAvg):" in page(both.folder)
+    for each in both.runs:
+        with (each.folder / "experiment.toml").open("a") as file:
+            file.write('\n[personal]\nmethod = "finetune"\n')
+    assert "Compared with one model for all (FedAvg) and the same personal stage:" in page(both.folder)

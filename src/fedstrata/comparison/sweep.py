@@ -15,6 +15,7 @@ from fedstrata.folder_lock import folder_lock
 from fedstrata.records import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison import Row, SweepChoice
+from fedstrata.report.words import plural
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,11 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
         why = f"No setting is chosen, because {_why_none_is_known(compared)}."
         return SweepChoice(None, None, f"{why} The table has test data, by which nothing may be chosen.")
     best = max(found, key=lambda label: metric.quality(found[label]))
-    why = f"Its {metric.name} on validation data, which no client trains on, is the {metric.best}."
-    return SweepChoice(best, found[best], why)
+    others = sum(value == found[best] for value in found.values()) - 1
+    why = f"Its {metric.name} on validation data, which no client trains on, is the {metric.best}"
+    if others:
+        why += f", as that of {plural(others, 'other setting')}; the first one is taken"
+    return SweepChoice(best, found[best], f"{why}.")
 
 
 def _has_diverged(run: Outcome) -> bool:

@@ -220,6 +220,11 @@ def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
         if not isinstance(each, str):
             entries.append(_labelled(next(labels), algorithm_table(each)))
         elif "name" in own:
+            if each in ALGORITHMS and own["name"] != each:
+                raise ExperimentError(
+                    f"algorithms.{each}.name = {shown(own['name'])}: expected {each}, as the table is called by the "
+                    "name of an algorithm; call the table otherwise"
+                )
             entries.append(_labelled(each, own))
         elif each in ALGORITHMS or ":" in each:
             entries.append(_Entry(each, {}))

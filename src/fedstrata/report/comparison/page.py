@@ -69,8 +69,8 @@ def _render(folder: ComparisonFolder) -> str:
         document=document,
         title=f"{plural(len(rows), kind)} on {data_name(document.setting('data', 'name'))}",
         kind=kind,
-        sentence=result_text(rows, document.differences, metric, kind),
-        answers=answers(document),
+        sentence=_lead(document),
+        answers=answers(document, folder.algorithms),
         shared_seconds=SHARED_SECONDS,
         same_curves=same_curves(folder.runs),
         facts=_facts(document),
@@ -82,12 +82,19 @@ def _render(folder: ComparisonFolder) -> str:
         pairs=pair_table(rows, document.differences, metric),
         differences=[difference_text(each, metric) for each in document.differences],
         metric=metric,
-        choice="" if document.sweep is None else choice_text(document.sweep, metric),
         page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
         command=_command(document),
         in_memory=document.setting("data", "name").startswith(IN_MEMORY),
         experiment=tomli_w.dumps({**document.experiment, **_tables_of_algorithms(folder)}),
     )
+
+
+def _lead(document: Document) -> str:
+    """Return what came of the comparison. By test data, which the table has, nothing may be chosen in a sweep."""
+    metric = document.measured
+    if document.sweep is not None:
+        return choice_text(document.sweep, metric)
+    return result_text(document.table, document.differences, metric, row_kind(None))
 
 
 def _tables_of_algorithms(folder: ComparisonFolder) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The words of a comparison, on its page, in its Markdown and on a terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedstrata.metric_info import MetricInfo
 from fedstrata.report.comparison.folder import RunRounds
@@ -181,57 +181,97 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     if len(ranked) == 1:
         return f"{first}: {value}."
     second, _ = ranked[1]
-    clearly_worse = {each.other for each in differences if each.algorithm == first and each.clear}
-    level = [name for name, _ in ranked[1:] if name not in clearly_worse]
-    if level:
-        verb = "is" if len(level) == 1 else "are"
-        texts = [
-            f"No {kind} of {len(ranked)} is clearly the best: {first} has {value}, and {joined(level)} {verb} "
-            "within the noise."
-        ]
+    paired = {(each.algorithm, each.other): each for each in differences}
+    against = {name: paired.get((first, name)) or paired.get((name, first)) for name, _ in ranked[1:]}
+    doubts = _doubts(first, against)
+    if doubts:
+        texts = [f"No {kind} of {len(ranked)} is clearly the best: {first} has {value}, and {'; '.join(doubts)}."]
     else:
         texts = [f"{first} is the best of {plural(len(ranked), kind)}: {value}, the {metric.best}."]
-    for each in differences:
-        if {each.algorithm, each.other} == {first, second}:
-            texts.append(f"{difference_text(each, metric)}.")
+    closest = against[second]
+    if closest is not None:
+        texts.append(f"{difference_text(closest, metric)}.")
     return " ".join(texts)
 
 
-def answers(document: Document) -> list[tuple[str, list[str]]]:
-    """Return what a reader who knows no statistics asks, with the answers: what grouping gained, and where to look."""
+def _doubts(first: str, against: Mapping[str, Difference | None]) -> list[str]:
+    """Return why it is not clear that the row of the best mean is the best.
+
+    Args:
+        first: The name of this row.
+        against: Its difference from each other row; None where they have no seed in common.
+    """
+    found = dict[str, list[str]]()
+    for name, each in against.items():
+        if each is None:
+            found.setdefault("no seed in common with it", []).append(name)
+        elif each.margin is None and any(each.values):
+            found.setdefault("a difference of unknown noise", []).append(name)
+        elif not each.clear:
+            found.setdefault("within the noise", []).append(name)
+        elif each.other == first:
+            found.setdefault("clearly better with the seeds that both have", []).append(name)
+    return [f"{joined(names)} {_verb(reason, names)} {reason}" for reason, names in found.items()]
+
+
+def _verb(reason: str, names: Sequence[str]) -> str:
+    """Return the verb before a reason."""
+    singular, several = ("is", "are") if reason.startswith(("within", "clearly")) else ("has", "have")
+    return singular if len(names) == 1 else several
+
+
+def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Return what a reader who knows no statistics asks, with the answers: what grouping gained, and where to look.
+
+    Args:
+        document: The comparison.
+        algorithms: The keys of each algorithm, as far as they are known.
+    """
     metric = document.measured
     names = [row.algorithm for row in document.table]
     gained = [
         text
         for name in REFERENCES
-        if name in names
-        and (text := _against(name, reference_text(name, document.experiment), names, document.differences))
-    ]
-    worse = [
-        f"{row.algorithm}: {row.lower_than_fedavg} of {row.clients}"
-        for row in document.table
-        if row.lower_than_fedavg and row.algorithm not in REFERENCES
+        if name in names and (text := _against(name, _words_of(name, document, algorithms), document))
     ]
     found = [("What did grouping gain?", gained)]
-    if any(row.lower_than_fedavg is not None for row in document.table):
-        counted = f"Clients whose {metric.name} is {metric.worse} than with one model for all (fedavg): "
-        text = f"{counted}{'; '.join(worse)}." if worse else f"{counted}none, with any of the algorithms."
-        found.append(("Which clients to look at?", [text, "The page of each run below names them."]))
+    counted = [row for row in document.table if row.lower_than_fedavg is not None]
+    if counted:
+        worse = [
+            f"{row.algorithm}: {row.lower_than_fedavg} of {row.clients}" for row in counted if row.lower_than_fedavg
+        ]
+        none = f"none, with {joined([row.algorithm for row in counted])}"
+        other = _words_of("fedavg", document, algorithms)
+        text = f"Clients whose {metric.name} is {metric.worse} than with {other}: {'; '.join(worse) or none}."
+        where = "The table of clients on the page of each run below has both values."
+        found.append(("Which clients to look at?", [text, where]))
     found.append(
         ("What are the groups, and why?", ["Each run has a page that says so; the table of runs below leads to it."])
     )
     return [(question, texts) for question, texts in found if texts]
 
 
-def _against(name: str, words: str, names: Sequence[str], differences: Sequence[Difference]) -> str:
+def _words_of(name: str, document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what an algorithm stands for that the others are compared with."""
+    settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
+    return reference_text(name, settings)
+
+
+def _against(name: str, words: str, document: Document) -> str:
     """Say which algorithms are clearly better and worse than a reference."""
-    clear = [each for each in differences if each.clear and name in (each.algorithm, each.other)]
+    ours = [each for each in document.differences if name in (each.algorithm, each.other)]
+    clear = [each for each in ours if each.clear]
+    compared = {each.other if each.algorithm == name else each.algorithm for each in ours}
     better = [each.algorithm for each in clear if each.other == name]
     worse = [each.other for each in clear if each.algorithm == name]
-    others = [other for other in names if other != name and other not in (*better, *worse)]
-    parts = [f"clearly better: {joined(better)}"] if better else []
-    parts += [f"clearly worse: {joined(worse)}"] if worse else []
-    parts += [f"no clear difference: {joined(others)}"] if others else []
+    names = [row.algorithm for row in document.table if row.algorithm != name]
+    kinds = {
+        "clearly better": better,
+        "clearly worse": worse,
+        "no clear difference": [other for other in names if other in compared and other not in (*better, *worse)],
+        "no finished run with the same seed": [other for other in names if other not in compared],
+    }
+    parts = [f"{kind}: {joined(others)}" for kind, others in kinds.items() if others]
     return f"Compared with {words}: {'; '.join(parts)}." if parts else ""
 
 
