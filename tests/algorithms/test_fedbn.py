@@ -90,3 +90,9 @@ def test_it_is_sent_once(keys: dict[str, Any], tmp_path: Path) -> None:
     assert [down[0] - down[1], down[1] - down[2]] == [scales, 0]
     assert [record["bytes_up"] for record in run.rounds] == [down[1]] * 3
     assert [record["bytes_buffers"] for record in run.rounds] == [scales, 0, 0]
+
+
+def test_batch_normalisation_without_running_statistics_is_personal_too() -> None:
+    layout = layout_of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.LayerNorm(3)))
+    personal = {slot.name for slot, own in zip(layout.tensors, batch_norms(layout), strict=True) if own}
+    assert personal == {"1.weight", "1.bias"}

@@ -116,14 +116,14 @@ def test_the_linkage_says_which_members_a_newcomer_is_compared_with(linkage: str
     assert answered(problem, algorithm, state, rows, [5]).labels.tolist() == [0, 0, 1, 1, 1, joins]
 
 
-def test_a_client_whose_data_changed_sends_its_layer_again_and_nobody_is_compared_with_the_old_one() -> None:
+def test_a_client_whose_data_changed_sends_its_layer_again_and_the_old_one_counts_where_nobody_is_left() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=1.0)
     state = make_pending(played(algorithm, problem, [FOUR]), [1], node=0)
     changed = updates(0.0, 4.9, 5.0, 5.2)
     assert answered(problem, algorithm, state, changed, [1]).labels.tolist() == [0, 1, 1, 1]
-    # While client 0 is gone and 1 waits, nobody stands for the first cluster.
+    # While client 0 is gone and 1 waits, the first cluster is where their layers were.
     state = make_pending(state, [0])
-    assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 1, 1, 1]
+    assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 0, 1, 1]
     state = make_pending(state, [2, 3])
     assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 0, -1, -1]
 
@@ -162,3 +162,18 @@ def test_a_real_client_uploads_the_head_alone() -> None:
     sent = traffic(setting.server.problem.layout, plan, report)
     assert (sent.down, sent.up) == (6 * 4 * PARAMETERS, 6 * 4 * HEAD)
     assert not report.results["signature"].updates.values[:, : PARAMETERS - HEAD].any()
+
+
+def test_a_cluster_that_has_lost_its_only_member_is_found_again_by_its_old_layer() -> None:
+    problem = toy_problem(3)
+    algorithm = FedClust(cut=0.5)
+    rows = updates(0.0, 0.1, 5.0)
+    state = answered(problem, algorithm, algorithm.init(problem), rows, [0, 1, 2])
+    assert state.labels.tolist() == [0, 0, 1]
+    changed = make_pending(state, [2], node=0)
+    assert answered(problem, algorithm, changed, rows, [0, 1, 2]).labels.tolist() == [0, 0, 1]
+    other = updates(0.0, 0.1, 0.2)
+    moved = answered(problem, algorithm, changed, other, [0, 1, 2])
+    assert moved.labels.tolist() == [0, 0, 0]
+    # Its old layer is gone with its new one, and so is the way to the empty cluster.
+    assert answered(problem, algorithm, make_pending(moved, [2], node=0), rows, [0, 1, 2]).labels.tolist() == [0, 0, 0]

@@ -548,3 +548,13 @@ def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
 def test_an_algorithm_that_never_clusters_keeps_the_tree_of_one_node() -> None:
     state, _ = play(FedTSDP(threshold=1.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])] * 3)
     assert len(state.tree) == 1 and torch.equal(state.labels, initial_state(toy_problem(4)).labels)
+
+
+def test_groups_are_numbered_by_their_smallest_members() -> None:
+    """The first stage finds {0, 3} and {1, 2}; weights tell 0 from 3."""
+    predictions = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]], [[0.1, 0.9]], [[0.9, 0.1]]], dtype=torch.float64)
+    models = torch.tensor([[0.0, 0], [5, 0], [5.1, 0], [100, 0]])
+    assert FedTSDP(radius2=1.0).decouple(torch.arange(4), predictions, models).groups.tolist() == [0, 1, 1, 2]
+    points = torch.tensor([0.0, 20.0, 20.1, 2.0, 2.1])
+    distances = (points[:, None] - points).abs()
+    assert FedTSDP(noise="nearest").dense_groups(distances, 0.5).tolist() == [0, 1, 1, 0, 0]

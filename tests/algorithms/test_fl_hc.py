@@ -116,3 +116,13 @@ def test_without_a_clustering_it_is_fedavg_bit_for_bit(keys: dict[str, float]) -
 
 def test_it_finds_rotated_digits() -> None:
     assert agreement("fl_hc", ROTATIONS, STEEP, rounds=3, round=3) == 1
+
+
+def test_small_angles_are_distances_like_others() -> None:
+    """Angles of 1e-5 inside two groups and 1e-4 between them: cosines differ from 1 by 5e-11 and 5e-9."""
+    angles = torch.tensor([0.0, 1e-5, 1e-4, 1.1e-4], dtype=torch.float64)
+    updates = torch.zeros(4, 6, dtype=torch.float64)
+    updates[:, 2] = 1.0
+    updates[:, 3] = angles
+    state, _ = play(FLHC(round=1, measure="dcos"), toy_problem(4), [updates.float()])
+    assert state.labels.tolist() == [0, 0, 1, 1]

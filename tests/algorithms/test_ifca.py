@@ -23,6 +23,7 @@ from fedstrata.core import (
     TensorSpec,
     make_pending,
 )
+from fedstrata.core.robust_aggregation import median
 from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
@@ -224,3 +225,21 @@ def test_the_key_init_is_read_written_and_explained(tmp_path: Path) -> None:
 def test_more_models_than_clients_are_refused() -> None:
     with pytest.raises(ExperimentError, match=r"algorithm\.k = 4: expected at most the 3 clients"):
         IFCA(k=4).init(toy_problem(3))
+
+
+def test_a_share_that_is_just_the_least_one_is_enough() -> None:
+    """15 of 50 are 0.3, which is more in float32."""
+    algorithm = IFCA(k=3, init="restart", min_share=0.3)
+    problem = toy_problem(50)
+    clients = Choosing([0] * 15 + [1] * 15 + [2] * 20, torch.ones(50, 6))
+    assert step(algorithm, problem, algorithm.init(problem), clients)[1].events == ()
+
+
+def test_a_shared_body_is_averaged_over_buckets_as_the_heads_are() -> None:
+    problem = replace(toy_problem(9), aggregation=median, bucket_size=3)
+    clients = Choosing([0] * 9, torch.randn(9, 6, generator=torch.Generator().manual_seed(0)))
+    models = [
+        step(algorithm, problem, algorithm.init(problem), clients)[0].models
+        for algorithm in (IFCA(k=1), IFCA(k=1, share_body=True))
+    ]
+    assert torch.equal(*models)

@@ -202,3 +202,10 @@ def test_hierarchies_refuse_what_they_cannot_mean() -> None:
         natural_cut(LINE, resolution=math.nan)
     with pytest.raises(ValueError, match="expected a cut, found nan"):
         agglomerate(LINE, math.nan)
+
+
+def test_groups_of_copies_are_clusters_where_every_row_has_one() -> None:
+    points = torch.eye(3).repeat_interleave(2, dim=0)
+    assert agglomerate(euclidean(points), natural_cut(euclidean(points))).tolist() == [0, 0, 1, 1, 2, 2]
+    # One pair of equal rows says nothing about the others.
+    assert natural_cut(euclidean(torch.cat([torch.eye(4), torch.eye(4)[:1]]))) == math.inf

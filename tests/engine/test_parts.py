@@ -8,7 +8,7 @@ import pytest
 import torch
 from small import dataset, fit_of, loop_of, partition_of, plan_of
 
-from fedstrata.core import FOLDS
+from fedstrata.core import FOLDS, SINGULAR_VECTORS
 from fedstrata.engine import ClientData
 from fedstrata.engine.client_stats import client_stat
 from fedstrata.errors import ContractError, DataError
@@ -133,3 +133,13 @@ def test_data_are_worth_as_many_samples_as_they_have_units_of_equal_size() -> No
         data = replace(dataset(10), columns=columns, unit=unit)
         client_data = ClientData(data, partition_of([6]), seed=0)
         assert client_stat("units", client_data, client_data.train(0)).tolist() == pytest.approx([worth])
+
+
+def test_copies_of_one_sample_span_one_direction() -> None:
+    """The other singular vectors of such a class are any, and say nothing about its data."""
+    data = dataset(8)
+    first, *_ = data.inputs
+    copies = replace(data, inputs=torch.stack([first] * 8), labels=torch.zeros(8, dtype=torch.int64))
+    client_data = ClientData(copies, partition_of([3]), seed=0)
+    vectors = client_stat("subspaces", client_data, client_data.train(0)).view(-1, SINGULAR_VECTORS, first.numel())
+    assert vectors[0].norm(dim=1).tolist() == pytest.approx([1, 0, 0], abs=1e-5) and not vectors[1:].any()

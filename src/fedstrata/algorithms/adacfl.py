@@ -102,7 +102,8 @@ class AdaCFL:
             one is clear. The paper's 1.4 is for Adam at 0.01 in round 1.
         epsilon: The distance beyond which a newcomer founds a cluster. "spread" is 1.3 times the distance of the
             farthest member from the mean of its cluster's others. "auto" is the largest distance between two clusters;
-            for one cluster it is the cut, or the spread.
+            for one cluster it is the cut, or the spread. Clusters of one member each have no spread; then "spread" is
+            as "auto".
         round: The first round in which clients may be clustered (t_c). They are clustered once.
         linkage: How far apart two groups are.
         precluster: Whether only clients with equally many classes and similar entropy may be grouped.
@@ -259,7 +260,8 @@ class AdaCFL:
         """The distance beyond which a newcomer founds a cluster (Section 5.4)."""
         if not isinstance(self.epsilon, str):
             return self.epsilon
-        if self.epsilon == "spread":
+        # Where every member is alone in its cluster, nothing is known of how far members are spread.
+        if self.epsilon == "spread" and (spread < torch.inf or len(centroids) == 1):
             return spread
         if len(centroids) > 1:
             return largest_distance(centroids)

@@ -73,12 +73,12 @@ class FedBN:
 
 
 def batch_norms(layout: Layout) -> Mask:
-    """The tensors of the layers that keep a running mean or variance, (l,).
+    """The tensors of torch's BatchNorm layers, and of layers that keep a running mean or variance, (l,).
 
     Layers that keep something else in a buffer, such as the mask of pruned weights, are no normalisation.
     """
     layers = {slot.layer for slot in layout.tensors if slot.kind == "buffer" and _is_running(slot.name)}
-    return tuple(slot.layer in layers for slot in layout.tensors)
+    return tuple(slot.batch_norm or slot.layer in layers for slot in layout.tensors)
 
 
 def _is_running(name: str) -> bool:

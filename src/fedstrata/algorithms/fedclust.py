@@ -16,12 +16,14 @@ from fedstrata.algorithms.shared.one_shot import (
     SIGNATURE_TASK,
     SignatureState,
     agglomerative_groups,
+    aggregate_clustered,
     assign_by_signature,
     member_signatures,
     signature_plan,
     signature_state,
     split_once,
     too_few_signatures,
+    with_last_clusters,
     with_signatures,
 )
 from fedstrata.clustering import euclidean
@@ -80,7 +82,7 @@ class FedClust:
         labels = self.assign(problem, state, report)
         state = with_signatures(state, self._sent(problem, report))
         if state.clustered:
-            return aggregate(problem, state, report, labels)
+            return aggregate_clustered(problem, state, report, labels)
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
@@ -88,7 +90,7 @@ class FedClust:
         layer = ", ".join(selector_tuple(self.layers))
         groups = agglomerative_groups(rows.clients, euclidean(rows.values), self.cut, self.linkage, layer, "l2")
         moved, diagnostics = split_once(problem, state, report, labels, groups, asked=False)
-        return replace(moved, clustered=moved.round), diagnostics
+        return with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.clustering import dbscan, euclidean, hopkins, jensen_shannon
+from fedstrata.clustering.arrays import renumbered
 from fedstrata.core import (
     CLIENT,
     TRAIN,
@@ -260,7 +261,7 @@ class FedTSDP:
             matrices.append(Matrix(0, "all", "l2", clients, distances))
             radii |= {f"radius2 around client {int(clients[row])}": radius for row, radius in inside.items()}
             metrics["radius2"] = max(inside.values(), default=0.0)
-        return Decoupling(groups, tuple(matrices), radii, metrics)
+        return Decoupling(torch.from_numpy(renumbered(groups)), tuple(matrices), radii, metrics)
 
     def _second_stage(
         self, first: torch.Tensor, models: torch.Tensor
@@ -298,8 +299,7 @@ class FedTSDP:
             return labels
         to_others = distances.clone().fill_diagonal_(torch.inf)
         labels[alone] = labels[~alone][to_others[alone][:, ~alone].argmin(dim=1)]
-        numbered: torch.Tensor = torch.unique(labels, return_inverse=True)[1]
-        return numbered
+        return torch.from_numpy(renumbered(labels))
 
     def _triggered(self, state: FedTSDPState, batch: torch.Tensor) -> FedTSDPState:
         """The state after a clustering: other sampling weights (line 27), fewer shared layers (lines 31 and 32)."""

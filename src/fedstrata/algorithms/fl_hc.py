@@ -38,7 +38,7 @@ from fedstrata.core import (
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import Share
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-12
 """A smaller difference of a cosine from 1 is rounding. Equal updates would else be as far apart as that, and a step."""
 
 

@@ -18,12 +18,14 @@ from fedstrata.algorithms.shared.one_shot import (
     SIGNATURE_TASK,
     SignatureState,
     agglomerative_groups,
+    aggregate_clustered,
     assign_by_signature,
     member_signatures,
     signature_plan,
     signature_state,
     split_once,
     too_few_signatures,
+    with_last_clusters,
     with_signatures,
 )
 from fedstrata.clustering.hierarchy import Linkage
@@ -93,7 +95,7 @@ class FLIS:
         labels = assign_by_signature(state, predicted, disagreement, self.linkage)
         state = with_signatures(state, predicted)
         if state.clustered:
-            return aggregate(problem, state, report, labels)
+            return aggregate_clustered(problem, state, report, labels)
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
@@ -105,7 +107,7 @@ class FLIS:
         first = report.results[SIGNATURE_TASK]
         report = replace(report, results={TRAIN: replace(first, chosen=torch.zeros_like(first.chosen))})
         moved, diagnostics = split_once(problem, state, report, labels, groups)
-        return replace(moved, clustered=moved.round), diagnostics
+        return with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""

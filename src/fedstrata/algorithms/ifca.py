@@ -35,6 +35,7 @@ from fedstrata.core import (
     fedavg_plan,
     fixed_clusters,
 )
+from fedstrata.core.robust_aggregation import bucketed
 from fedstrata.errors import ExperimentError
 from fedstrata.lazy_torch import torch
 from fedstrata.limits import Share
@@ -178,7 +179,7 @@ class IFCA:
         usual = 0.35 if self.k == 2 else 0.4 / self.k
         min_share = usual if isinstance(self.min_share, str) else self.min_share
         allowed = self.start == "restart" and state.redraws < self.max_restarts and bool((state.labels < 0).all())
-        return allowed and bool((choices < min_share * choices.sum()).any())
+        return allowed and bool((choices.double() / choices.sum() < min_share).any())
 
     def _restart(self, problem: Problem, state: IFCAState, choices: torch.Tensor) -> tuple[IFCAState, Diagnostics]:
         """Draw the models anew; the round is over."""
@@ -201,9 +202,9 @@ class IFCA:
         if not bool(problem.enough_clients(everyone, 1)):
             return after.models
         clients = torch.zeros(problem.clients, dtype=torch.int64)
-        mean = problem.released_means(
-            result.updates, result.sizes, everyone, 1, clients, purpose="body", round=after.round
-        )
+        draw = problem.generator("buckets", after.round)
+        updates = bucketed(result.updates, result.sizes, everyone, problem.bucket_size, draw)
+        mean = problem.released_means(*updates, 1, clients, purpose="body", round=after.round)
         body = self._body(problem)
         models = after.models.clone()
         models[:, body] = before.models[:, body] + mean[:, body]

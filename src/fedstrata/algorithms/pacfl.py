@@ -17,12 +17,14 @@ from fedstrata.algorithms.shared.one_shot import (
     Distance,
     SignatureState,
     agglomerative_groups,
+    aggregate_clustered,
     assign_by_signature,
     member_signatures,
     must_send,
     signature_state,
     split_once,
     too_few_signatures,
+    with_last_clusters,
     with_signatures,
 )
 from fedstrata.clustering import principal_angles
@@ -94,7 +96,7 @@ class PACFL:
         labels = self.assign(problem, state, report)
         state = with_signatures(state, _sent(report))
         if state.clustered:
-            return aggregate(problem, state, report, labels)
+            return aggregate_clustered(problem, state, report, labels)
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
@@ -103,7 +105,7 @@ class PACFL:
         measure = f"{self.angle} angle"
         groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "data", measure, RESOLUTION)
         moved, diagnostics = split_once(problem, state, report, labels, groups)
-        return replace(moved, clustered=moved.round), diagnostics
+        return with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""

@@ -78,7 +78,8 @@ def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float
     With heights h_1 <= ... <= h_(m-1), the cut is sqrt(h_k h_(k+1)) at the k of largest h_(k+1) / h_k (the lowest
     of equals), if that ratio is at least 1.3. Otherwise the heights are flat, and everything is one cluster. Fewer
     than three rows have fewer than two heights, so no step: one cluster. Heights of 0, of rows that are equal, are no
-    step either, for they say nothing about the others; unless all rows are copies of two.
+    step either, for they say nothing about the others. But where every row has a copy, or all rows are copies of two,
+    and the other heights are flat, each group of copies is a cluster.
 
     Where distances are known to a resolution r only, small ones differ by large factors that mean nothing. Then
     h_k + r stands for h_k in both formulas, so that a step is one from the most that the lower height may be; and a
@@ -97,7 +98,9 @@ def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float
     """
     if not resolution >= 0:
         raise ValueError(f"expected a resolution of at least 0, found {resolution}")
-    heights = np.sort([height for height, _, _ in merges(distances(distance), linkage)])
+    matrix = distances(distance)
+    nearest = np.min(matrix, axis=1, where=~np.eye(len(matrix), dtype=np.bool_), initial=math.inf)
+    heights = np.sort([height for height, _, _ in merges(matrix, linkage)])
     if len(heights) < 2:
         return math.inf
     # Below the precision of the largest height, the ratio of two heights is a ratio of rounding errors.
@@ -110,7 +113,9 @@ def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float
     upper = apart[1:]
     ratios = upper / lower
     step = int(ratios.argmax())
-    return math.sqrt(lower[step] * upper[step]) if ratios[step] >= CLEAR_STEP else math.inf
+    if ratios[step] >= CLEAR_STEP:
+        return math.sqrt(lower[step] * upper[step])
+    return float(least) if resolution <= least and bool((nearest <= least).all()) else math.inf
 
 
 def splits(distance: Array, linkage: Linkage = "average") -> list[tuple[float, Group, Group]]:

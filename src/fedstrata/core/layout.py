@@ -27,12 +27,14 @@ class TensorSpec:
         layer: The module that holds it, e.g. ``"conv1"``.
         kind: Tensors of kind conv and linear are compared between clients. Norm and buffer are only averaged.
         shape: Its shape; ``()`` for a scalar.
+        batch_norm: Whether it belongs to a BatchNorm layer of torch's.
     """
 
     name: str
     layer: str
     kind: Kind
     shape: tuple[int, ...]
+    batch_norm: bool = False
 
 
 @dataclass(frozen=True)

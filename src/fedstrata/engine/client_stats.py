@@ -61,8 +61,11 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
     vectors = torch.zeros(client_data.classes, SINGULAR_VECTORS, inputs[0].numel())
     for label in counts.nonzero().flatten().tolist():
         of_class = inputs[labels == label].flatten(1).float()
-        left = torch.linalg.svd(of_class.T, full_matrices=False).U[:, :SINGULAR_VECTORS]
-        vectors[label, : left.shape[1]] = left.T
+        left, values, _ = torch.linalg.svd(of_class.T, full_matrices=False)
+        # Beyond the rank of the samples, such as of copies of one, the vectors are any.
+        smallest = values[0] * max(of_class.shape) * torch.finfo(values.dtype).eps
+        rank = min(int((values > smallest).sum()), SINGULAR_VECTORS)
+        vectors[label, :rank] = left[:, :rank].T
     return vectors.flatten()
 
 

@@ -22,6 +22,7 @@ def layout_of(module: torch.nn.Module) -> Layout:
         ModelError: When there is nothing to train, a parameter is not of floating point, or a BatchNorm has no
             momentum.
     """
+    batch_norm = torch.nn.modules.batchnorm._BatchNorm
     specs: list[TensorSpec] = []
     seen: set[int] = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
@@ -39,8 +40,9 @@ def layout_of(module: torch.nn.Module) -> Layout:
         if not trained and not bool(tensor.isfinite().all()):
             continue
         seen.add(id(tensor))
-        kind = _kind(module.get_submodule(path)) if trained else "buffer"
-        specs.append(TensorSpec(name, path or own, kind, tuple(tensor.shape)))
+        owner = module.get_submodule(path)
+        kind = _kind(owner) if trained else "buffer"
+        specs.append(TensorSpec(name, path or own, kind, tuple(tensor.shape), isinstance(owner, batch_norm)))
     if all(spec.kind == "buffer" for spec in specs):
         raise ModelError(f"{type(module).__name__} has no parameters: there is nothing to train")
     return Layout(tuple(specs))

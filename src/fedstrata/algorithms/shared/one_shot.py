@@ -194,11 +194,13 @@ class SignatureState(State):
         clustered: The round in which the clients were grouped; 0 before it.
         signatures: The signature of each client, (n, q); q is 0 before the first has come.
         known: Which clients have sent a signature, bool (n,).
+        last_cluster: The cluster in which each client is or was last, (n,); -1 where it was in none.
     """
 
     clustered: int
     signatures: torch.Tensor
     known: torch.Tensor
+    last_cluster: torch.Tensor
 
 
 def signature_state(problem: Problem) -> SignatureState:
@@ -210,6 +212,7 @@ def signature_state(problem: Problem) -> SignatureState:
         clustered=0,
         signatures=torch.zeros(n, 0),
         known=torch.zeros(n, dtype=torch.bool),
+        last_cluster=torch.full((n,), -1),
     )
 
 
@@ -262,6 +265,19 @@ def with_signatures(state: SignatureState, new: Rows) -> SignatureState:
     )
 
 
+def aggregate_clustered(
+    problem: Problem, state: SignatureState, report: Report, labels: torch.Tensor
+) -> tuple[SignatureState, Diagnostics]:
+    """FedAvg inside the clusters, after the clustering. The arguments are those of `aggregate`."""
+    moved, diagnostics = aggregate(problem, state, report, labels)
+    return with_last_clusters(moved), diagnostics
+
+
+def with_last_clusters(state: SignatureState) -> SignatureState:
+    """The state with the cluster in which each client is now, as the last one that it was in."""
+    return replace(state, last_cluster=torch.where(state.labels >= 0, state.labels, state.last_cluster))
+
+
 def member_signatures(state: SignatureState, labels: torch.Tensor) -> Rows:
     """The signatures of the clients that are in a cluster and have sent one, in the order of their ids."""
     clients = (state.known & (labels >= 0)).nonzero().flatten()
@@ -293,6 +309,8 @@ def too_few_signatures(labels: torch.Tensor, present: int, quorum: float) -> Dec
 def assign_by_signature(state: SignatureState, new: Rows, distance: Distance, linkage: Linkage) -> torch.Tensor:
     """The labels (n,) once pending clients have joined the cluster whose members have the nearest signatures.
 
+    A cluster that has lost all its members is as near as those that were in it last.
+
     Args:
         state: The state before the round. Before the clustering it has one cluster.
         new: The signatures that came in the round, (m, q).
@@ -300,7 +318,9 @@ def assign_by_signature(state: SignatureState, new: Rows, distance: Distance, li
         linkage: How far a client is from a cluster: as far as the nearest member, the farthest, or their average.
     """
     labels = state.labels.clone()
-    members = member_signatures(state, state.labels)
+    emptied = ~torch.isin(state.last_cluster, state.labels)
+    compared = torch.where((state.labels < 0) & emptied, state.last_cluster, state.labels)
+    members = member_signatures(state, compared)
     pending = new.clients[labels[new.clients] < 0].sort().values
     if not len(pending):
         return labels
@@ -309,7 +329,7 @@ def assign_by_signature(state: SignatureState, new: Rows, distance: Distance, li
     both = torch.cat([new.of(pending), members.values])
     between = distance(both)[: len(pending), len(pending) :]
     away = torch.full((len(pending), len(state.models)), torch.inf, dtype=between.dtype)
-    cluster_of = state.labels[members.clients]
+    cluster_of = compared[members.clients]
     for cluster in cluster_of.unique().tolist():
         own = between[:, cluster_of == cluster]
         away[:, cluster] = {"single": own.amin(1), "complete": own.amax(1), "average": own.mean(1)}[linkage]
