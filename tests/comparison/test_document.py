@@ -279,3 +279,14 @@ def test_rounds_to_a_target_are_a_column_where_all_runs_have_the_same_one() -> N
     for others in ([run("cfl", 2, 0.5, 1)], [targeted("cfl", 2, 3, target=0.8)]):
         table = table_of(rows([*known, *others]), ACCURACY, "algorithm")
         assert "rounds to target" not in table.titles
+
+
+def test_bytes_and_seconds_of_a_row_are_with_those_of_the_personal_stage() -> None:
+    made = run("cfl", 0, 0.5, 1)
+    assert made.summary is not None
+    stage = {"method": "finetune", "seconds": 9.0, "bytes_down": 400.0, "bytes_up": 0.0}
+    tuned = replace(made, summary={**made.summary, "personal": stage})
+    (row,) = rows([tuned])
+    seconds, sent = row.figures["seconds"], row.figures["bytes"]
+    assert seconds is not None and sent is not None
+    assert seconds.mean == 70.0 and sent.mean == 1_500_400

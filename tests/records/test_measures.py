@@ -78,6 +78,8 @@ def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target
     assert (summary["acc_best"], summary["acc_best_round"], summary["acc_client"]) == (0.75, 4, 0.75)
     assert (summary["target"], summary["rounds_to_target"]) == (0.5, 2)
     assert summarise(rounds, None, 0.8)["rounds_to_target"] is None
+    sampled = summarise(rounds, None, 0.8, all_score=False)
+    assert sampled["acc_best"] is None and "rounds_to_target" not in sampled
 
 
 def test_clients_with_a_lower_accuracy_than_the_reference_are_counted() -> None:

@@ -80,7 +80,7 @@ def test_references_say_whether_the_client_is_clearly_better_off(records: RunRec
     clusters = Clusters(replace(records, references=references))
     text = fact(clusters, 3, "Better off?")
     assert text.startswith("Yes, clearly better than with one model for all (FedAvg): accuracy 1.0 %.")
-    assert "With training alone" in text and text.endswith("too few to tell the two apart.")
+    assert "With training alone" in text and text.endswith("that is no clear difference.")
     assert fact(clusters, 4, "Better off?").startswith("No, clearly worse than with one model for all")
 
 

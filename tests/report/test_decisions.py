@@ -109,3 +109,16 @@ def test_a_reader_who_knows_no_statistics_is_told_that_personal_models_were_comp
     assert "personal models" in told and "did not clearly fit" in told
     del values["p_gain"]
     assert "personal" not in plain_sentence("groups_replicate_without_gain", values)
+
+
+def test_a_clustering_of_later_rounds_is_not_called_too_few_answers() -> None:
+    values = {"present": 8.0, "members": 8.0, "min_clients": 2.0, "quorum": 0.5, "first_round": 10.0}
+    assert "from round 10 on" in plain_sentence("too_few_answers", values)
+    assert "Too few" in plain_sentence("too_few_answers", {**values, "present": 3.0})
+
+
+def test_one_group_is_not_said_to_have_been_put_together_until_others_were_too_far() -> None:
+    kind = "agglomerative_clustering"
+    assert "no clear step" in plain_sentence(kind, {"groups": 1.0, "clients": 5.0})
+    assert "stay together" in plain_sentence(kind, {"groups": 1.0, "clients": 5.0, "cut": 2.0})
+    assert "put together" in plain_sentence(kind, {"groups": 2.0, "clients": 5.0, "cut": 2.0})

@@ -96,7 +96,7 @@ def test_the_gain_is_told_with_both_means_and_the_clients_that_lose(records: Run
     known = replace(own, references={"fedavg": Reference(0.5, others)})
     (text,) = gains(Clusters(known))
     assert text.startswith("Accuracy 80.0 % on average, 50.0 % with one model for all (FedAvg): 30.0 points higher.")
-    assert "18 clearly better off" in text and "1 clearly worse off (3); for 1 the test samples" in text
+    assert "18 clearly better off" in text and "1 clearly worse off (3), 1 without a clear difference" in text
 
 
 def test_no_gain_is_no_gain(records: RunRecords) -> None:

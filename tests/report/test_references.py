@@ -24,7 +24,7 @@ def test_the_page_says_whom_a_run_serves_better_than_one_model_and_than_training
     page = render(found)
     # The references have the same scores as the run itself.
     for reference in ("one model for all (FedAvg)", "training alone"):
-        assert f"Of {CLIENTS} clients, none clearly better off than with {reference}, none clearly worse off;" in page
+        assert f"Of {CLIENTS} clients, none clearly better off than with {reference}, none clearly worse off," in page
     assert ">Alone</button>" in page
 
 

@@ -19,6 +19,7 @@ from fedstrata.data.memory import PREFIX
 from fedstrata.errors import RecordError
 from fedstrata.records.schema import Round
 from fedstrata.report import build, meanings, words
+from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.page import facts, result_sentence, tiles, title
 from fedstrata.report.reader import RunRecords, read
@@ -397,6 +398,8 @@ def test_clients_that_attack_and_privacy_have_a_tile_and_rows_of_the_summary(rec
     assert shown["Epsilon"][0] == "7.996" and "at delta 1e-05" in shown["Epsilon"][1]
     assert shown["Epsilon"][1].endswith("Not covered: which client is in which cluster")
     rows = {key: value for key, value, _ in summary_rows(summary.model_dump(), records.metric)}
+    named = summary_rows(summary.model_dump(), records.metric, ClientNames(tuple("abcdefghij")))
+    assert "a, i" in {value for key, value, _ in named if key == "attack.clients"}
     assert rows["attack.clients"] == "0, 8" and rows["attack.acc_honest_worst"] == "75.0 %"
     assert rows["privacy.epsilon"] == "7.996"
     assert "Honest clients" not in {name for name, *_ in tiles(Clusters(records))}

@@ -74,7 +74,7 @@ def _show_run(finished: Run) -> None:
     from fedstrata.report.summary import summary_rows
 
     names = ClientNames(finished.names)
-    show_table(("measure", "value", "meaning"), summary_rows(finished.summary, finished.metric))
+    show_table(("measure", "value", "meaning"), summary_rows(finished.summary, finished.metric, names))
     for node in finished.tree:
         if node.split is None and node.members:
             say(f"cluster {node.id}: clients {', '.join(map(names.of, node.members))}")

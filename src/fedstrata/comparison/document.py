@@ -251,8 +251,14 @@ def _known_in_both(own: Mapping[int, float], other: Mapping[int, float]) -> tupl
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> float | None:
-    """The value of a column of the table in a summary."""
-    value: float | None = summary["bytes_down"] + summary["bytes_up"] if key == "bytes" else summary[key]
+    """The value of a column of the table in a summary. Bytes and seconds are with those of the personal stage."""
+    value: float | None
+    if key in ("bytes", "seconds"):
+        stage = summary.get("personal") or {}
+        names = ("bytes_down", "bytes_up") if key == "bytes" else ("seconds",)
+        value = sum(summary[name] + stage.get(name, 0) for name in names)
+    else:
+        value = summary[key]
     return value
 
 

@@ -76,6 +76,8 @@ def summarise(
     truth: torch.Tensor | None,
     target: float | None = None,
     metric: MetricInfo = ACCURACY,
+    *,
+    all_score: bool = True,
 ) -> dict[str, Any]:
     """Return the measures of a whole run: those of its last round, sums over the rounds, and the best round.
 
@@ -84,21 +86,13 @@ def summarise(
         truth: The ground-truth group of each client, (n,); None where there is none.
         target: The mean of the clients' metric that counts as reached; None adds nothing about one.
         metric: The metric of the run.
+        all_score: Whether all clients score the models of every round. Otherwise nobody knows which round was best.
     """
     last = rounds[-1]
     measures = [key for key in last if key.startswith("acc_")]
-    best = max(rounds, key=lambda record: metric.quality(record["acc_client"]))  # The first of equals.
-    reached = [
-        record["round"]
-        for record in rounds
-        if target is not None and metric.quality(record["acc_client"]) >= metric.quality(target)
-    ]
     return {
         **{key: last[key] for key in ("clusters", "ari", "purity", *measures)},
-        "acc_best": best["acc_client"],
-        "acc_best_round": best["round"],
-        **({} if target is None else {"target": target, "rounds_to_target": min(reached, default=None)}),
-        **_selected(rounds, metric),
+        **(_best_rounds(rounds, target, metric) if all_score else {"acc_best": None, "acc_best_round": None}),
         **{key: sum(record[key] for record in rounds) for key in _SUMMED},
         "bytes_data": sum(record.get("bytes_data", 0) for record in rounds),
         "rounds": last["round"],
@@ -107,6 +101,17 @@ def summarise(
         "rounds_to_partition": _rounds_to_partition(rounds),
         "truth": None if truth is None else truth.tolist(),
     }
+
+
+def _best_rounds(rounds: Sequence[Mapping[str, Any]], target: float | None, metric: MetricInfo) -> dict[str, Any]:
+    """Return the best round, the first one that has reached a target, and the one that validation would select."""
+    best = max(rounds, key=lambda record: metric.quality(record["acc_client"]))  # The first of equals.
+    found = {"acc_best": best["acc_client"], "acc_best_round": best["round"]}
+    if target is not None:
+        least = metric.quality(target)
+        reached = [record["round"] for record in rounds if metric.quality(record["acc_client"]) >= least]
+        found |= {"target": target, "rounds_to_target": min(reached, default=None)}
+    return {**found, **_selected(rounds, metric)}
 
 
 def _selected(rounds: Sequence[Mapping[str, Any]], metric: MetricInfo) -> dict[str, Any]:

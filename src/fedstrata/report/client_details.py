@@ -49,7 +49,7 @@ MOST_CLASSES = 30
 _VERDICTS = {
     "better": "Yes, clearly better than with {reference}: {value}.",
     "worse": "No, clearly worse than with {reference}: {value}.",
-    "unclear": "With {reference} it would have {value}; its test samples are too few to tell the two apart.",
+    "unclear": "With {reference} it would have {value}; that is no clear difference.",
 }
 """Whether a client is better off than with a reference."""
 

@@ -308,7 +308,8 @@ def plain_sentence(kind: str, values: Mapping[str, Any]) -> str:
     try:
         chance = {f"{name}_chance": _percent(known[name]) for name in ("p", "level", "floor") if name in known}
         fit = _FIT_OF_PERSONAL_MODELS if "p_gain" in known else _FIT_OF_MODELS
-        return _PLAIN.get(kind, "").format_map({**known, **chance, **fit})
+        text = _PLAIN.get(kind, "")
+        return (text if isinstance(text, str) else text(known)).format_map({**known, **chance, **fit})
     except (KeyError, TypeError, ValueError):
         return ""
 
@@ -342,7 +343,35 @@ _OTHERS_FIT_WORSE = (
 _ALIKE = "The clients changed the shared model in similar ways, so they stay together."
 _TOO_FEW_ANSWERS = "Too few clients answered in the same round to be compared."
 
-_PLAIN: Mapping[str, str] = {
+
+def _plain_too_few_answers(values: Mapping[str, Any]) -> str:
+    """Return that too few clients answered, or that the first round of a clustering had not come."""
+    needed = max(values["min_clients"], values["quorum"] * values["members"])
+    if values["present"] >= needed and values.get("first_round", 1) > 1:
+        return "Clients are grouped from round {first_round:.0f} on, which had not come."
+    return _TOO_FEW_ANSWERS
+
+
+def _plain_too_few_members(values: Mapping[str, Any]) -> str:
+    """Return that too few clients answered, or that those who did had not been there for long enough."""
+    if values["answered"] >= max(values["min_split"], values["quorum"] * values["asked"]):
+        return "Too few clients had answered often enough to be compared."
+    return _TOO_FEW_ANSWERS
+
+
+def _plain_agglomerative_clustering(values: Mapping[str, Any]) -> str:
+    """Return how clients were put together; or why all of them were."""
+    if values["groups"] == 1 and "cut" not in values:
+        return "No groups stood out: how far apart clients were in what was compared had no clear step."
+    if values["groups"] == 1:
+        return "All clients were close to each other in what was compared, so they stay together."
+    return (
+        "Clients that were close to each other in what was compared were put together, until the groups were too far "
+        "apart."
+    )
+
+
+_PLAIN: Mapping[str, str | Callable[[Mapping[str, Any]], str]] = {
     "split": _PULLED_APART,
     "split_confirmed": f"{_PULLED_APART} {_FOUND_TWICE}",
     "groups_replicate": _FOUND_TWICE + " {fit}",
@@ -360,8 +389,7 @@ _PLAIN: Mapping[str, str] = {
     "k_given": "The number of groups, {clusters:.0f}, was given. In every round, each client took the group whose "
     "model fitted its training data best.",
     "k_means": "The number of groups was given. Clients whose models were close to each other were put together.",
-    "agglomerative_clustering": "Clients that were close to each other in what was compared were put together, until "
-    "the groups were too far apart.",
+    "agglomerative_clustering": _plain_agglomerative_clustering,
     "clustering_in_preclusters": "Clients with classes of similar variety, and with similar changes of the model, were "
     "put together.",
     "hopkins_above_threshold": "What the clients' models predict falls into clear groups.",
@@ -388,8 +416,8 @@ _PLAIN: Mapping[str, str] = {
     "sides_not_distinct": "No way to part the clients was clear enough.",
     "hopkins_not_above_threshold": "What the clients' models predict does not fall into clear groups.",
     "no_layer_found": "No layer of the network has been found in which the clients differ.",
-    "too_few_members": _TOO_FEW_ANSWERS,
-    "too_few_answers": _TOO_FEW_ANSWERS,
+    "too_few_members": _plain_too_few_members,
+    "too_few_answers": _plain_too_few_answers,
     "too_few_signatures": "Too few clients could be compared.",
 }
 """What was decided in plain words, by the kind of the decision. ``{p_chance}`` and the like are shares in percent."""

@@ -24,7 +24,7 @@ class Gain(NamedTuple):
     Attributes:
         better: Clients whose metric is clearly better.
         worse: Clients whose metric is clearly worse.
-        unclear: Clients whose test samples are too few to tell, or without a difference.
+        unclear: Clients without a difference, or whose test samples are too few to tell.
     """
 
     better: list[int]

@@ -127,7 +127,10 @@ TILES: Mapping[str, Tile] = {
         of_metric=True,
     ),
     "acc_cluster": Tile(
-        "By cluster", "{metric}, mean over the clusters; {better} is better", of_clusters=True, of_metric=True
+        "By cluster",
+        "{metric}, mean over the clusters, each weighted by test samples; {better} is better",
+        of_clusters=True,
+        of_metric=True,
     ),
     "acc_validation": Tile(
         "Validation", "{metric} on samples for validation, mean over clients; {better} is better", of_metric=True
@@ -166,7 +169,7 @@ OTHER_USE = "{metric} with this model, mean over clients; {better} is better"
 MEASURES: Mapping[str, str] = {
     "acc_client": "{metric}, mean over clients",
     "acc_weighted": "{metric}, mean weighted by test samples",
-    "acc_cluster": "{metric}, mean over clusters",
+    "acc_cluster": "{metric} of each cluster weighted by test samples, mean over clusters",
     "acc_worst": "{metric} of the worst client",
     "acc_best": "{metric} of the best round, chosen by test samples",
     "acc_validation": "{metric} on validation data, mean over clients",

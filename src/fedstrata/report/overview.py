@@ -112,13 +112,21 @@ def _groups(clusters: Clusters) -> str:
     """Say how many groups there are."""
     if not clusters.clustered:
         return ""
-    placed = sum(node in clusters.finals for node in clusters.node_of.values())
+    members = (client for client, node in clusters.node_of.items() if node in clusters.finals)
+    placed = sum(client not in clusters.pending for client in members)
+    if len(clusters.finals) == 1 and _has_personal_models(clusters.records):
+        return f"There is one: all {plural(placed, 'client')} make their own models from one."
     if len(clusters.finals) == 1:
         return f"There is one: all {plural(placed, 'client')} share one model."
     return (
         f"{plural(placed, 'client')} are in {len(clusters.finals)} groups. The clients of a group train a model of "
         "their own together. A group is named by its node in the cluster tree below."
     )
+
+
+def _has_personal_models(records: RunRecords) -> bool:
+    """Return whether the clients of a run make personal models."""
+    return records.setting("personal", "method") not in (None, "none")
 
 
 def _listed(clusters: Clusters, means: Mapping[int, float]) -> list[Group]:
@@ -190,7 +198,7 @@ def _counted(clusters: Clusters, name: str) -> str:
     if metric.share_of_samples:
         return (
             f"{counts} clearly better off than with {other}, {len(worse) or 'none'} clearly worse "
-            f"off{named}; for {len(unclear) or 'none'} the test samples are too few to tell."
+            f"off{named}, {len(unclear) or 'none'} without a clear difference."
         )
     return (
         f"{counts} better off than with {other}, {len(worse) or 'none'} worse off{named}. How much of this "
@@ -276,8 +284,11 @@ def _without_company(clusters: Clusters) -> list[tuple[int, str]]:
     if not clusters.clustered or len(clusters.finals) < 2:
         return []
     sizes = Counter(clusters.node_of.values())
+    # All layers but the last are those of everybody.
+    shares_body = clusters.records.setting("algorithm", "share_body")
+    rest = "" if shares_body else ", so that nobody trains with it"
     return [
-        (client, f"it is alone in node {node}, so that nobody trains with it")
+        (client, f"it is alone in node {node}{rest}")
         for client, node in clusters.node_of.items()
         if node in clusters.finals and sizes[node] == 1
     ]

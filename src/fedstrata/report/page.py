@@ -226,8 +226,13 @@ def _number(value: Any) -> float | None:
 
 
 def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
-    """Return the bytes and the seconds of the run, as tiles."""
-    down, up, data = (records.total(name) for name in ("bytes_down", "bytes_up", "bytes_data"))
+    """Return the bytes and the seconds of the run with its personal stage, as tiles."""
+    further = (records.summary.model_extra or {}) if records.summary else {}
+    stage = further.get("personal")
+    added = {name: _number(stage.get(name)) or 0 for name in ("bytes_down", "bytes_up", "seconds")} if stage else {}
+    down, up, data = (
+        records.total(name) + int(added.get(name, 0)) for name in ("bytes_down", "bytes_up", "bytes_data")
+    )
     text = f"{size(down)} down to the clients, {size(up)} up; tensors only"
     if data:
         text = f"{size(data)} of data, sent once; {size(down + up)} of tensors"
@@ -235,7 +240,9 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     if records.summary is not None:
         named = ((records.summary.seconds_training, "training"), (records.summary.seconds_server, "on the server"))
         parts = [f"{duration(value)} {part}" for value, part in named if value is not None]
-    seconds = duration(records.total("seconds"))
+    if "seconds" in added:
+        parts.append(f"{duration(added['seconds'])} personal models")
+    seconds = duration(records.total("seconds") + added.get("seconds", 0))
     return [("Traffic", size(down + up + data), text), ("Time", seconds, ", ".join(parts))]
 
 

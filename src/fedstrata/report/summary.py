@@ -6,16 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedstrata.metric_info import MetricInfo
+from fedstrata.report.client_names import NO_NAMES, ClientNames
 from fedstrata.report.meanings import MEASURES, metric_words
 from fedstrata.report.words import brief, ranges
 
 
-def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:
-    """Return the numbers and names of a summary: the key, the value, and what it is where the key does not say it."""
+def summary_rows(
+    summary: Mapping[str, Any], metric: MetricInfo, names: ClientNames = NO_NAMES
+) -> list[tuple[str, str, str]]:
+    """Return the numbers and names of a summary: the key, the value, and what it is where the key does not say it.
+
+    Args:
+        summary: The summary.
+        metric: The metric of the run.
+        names: The names of its clients.
+    """
     rows = []
     for key, value in summary.items():
         if key in ("attack", "privacy") and isinstance(value, Mapping):
-            rows += _condition_rows(key, value, metric)
+            rows += _condition_rows(key, value, metric, names)
         if isinstance(value, Mapping | list):
             continue
         of_metric = key in MEASURES or (key.startswith("acc_") and key != "acc_best_round")
@@ -32,14 +41,16 @@ def summary_rows(summary: Mapping[str, Any], metric: MetricInfo) -> list[tuple[s
     return rows
 
 
-def _condition_rows(table: str, found: Mapping[str, Any], metric: MetricInfo) -> list[tuple[str, str, str]]:
+def _condition_rows(
+    table: str, found: Mapping[str, Any], metric: MetricInfo, names: ClientNames
+) -> list[tuple[str, str, str]]:
     """Return the rows of clients that attack, or of differential privacy: without them the others are misread."""
     if table == "privacy":
         delta = found.get("delta")
         return [("privacy.epsilon", brief(found.get("epsilon")), f"for any one client, at delta {brief(delta)}")]
     attackers = found.get("clients", [])
     texts = {"acc_honest": "mean over clients that do not attack", "acc_honest_worst": "worst of these clients"}
-    rows = [("attack.clients", ranges(attackers), "these attack; all rows but attack.* are about all clients")]
+    rows = [("attack.clients", names.listed(attackers), "these attack; all rows but attack.* are about all clients")]
     return rows + [
         (f"attack.{key}", metric.text(found[key]), f"{metric.name}, {text}")
         for key, text in texts.items()

@@ -86,10 +86,12 @@ def finish_run(
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
+    scored = experiment.cohort.scored
+    all_score = not 0 < scored < experiment.data.clients
     summary = {
         **_names(experiment),
         **_data_digest(folder),
-        **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric),
+        **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
         **last.summary,

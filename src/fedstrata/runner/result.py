@@ -264,11 +264,12 @@ class Run:
         """The summary as a table, for notebooks."""
         from html import escape
 
+        from fedstrata.report.client_names import ClientNames
         from fedstrata.report.summary import summary_rows
 
         rows = "".join(
             f"<tr><th>{escape(key)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"
-            for key, value, meaning in summary_rows(self.summary, self.metric)
+            for key, value, meaning in summary_rows(self.summary, self.metric, ClientNames(self.names))
         )
         return f"<table>{rows}</table>"
 
