@@ -42,7 +42,7 @@ from in_process import Federation, Ticks, federation, over_the_wire
 
 from fedstrata.core import Plan, Report, State
 from fedstrata.flower.clients import FlowerClients, RoundRules
-from fedstrata.flower.grid import BoundedGrid
+from fedstrata.flower.grid import Announced, BoundedGrid
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.validation import decide, validate
@@ -112,7 +112,7 @@ class Deliveries(BoundedGrid):
         for client, reply in self._waiting if not self._given else ():
             reply.header.metadata.reply_to_message_id = str(client)
             self._parts = reply.parts
-            message = reply.message or self._reply(reply.header, reply.tree, limit)
+            message = reply.message or self._reply(Announced(reply.header, reply.tree, ""), limit)
             message.metadata.__dict__["_reply_to_message_id"] = str(client)
             yield message
         self._given = True

@@ -3,13 +3,14 @@
 import json
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse
@@ -39,11 +40,14 @@ class SuperLink:
         self.header, self.tree, self.objects = header, tree, objects
         self.fetched = 0
         self.confirmed: list[str] = []
+        self.uploading: set[str] = set()
 
     def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:
         return PullAppMessagesResponse(messages_list=[self.header], message_object_trees=[self.tree])
 
     def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:
+        if request.object_id in self.uploading:
+            return PullObjectResponse(object_found=True, object_available=False)
         make = self.objects.get(request.object_id)
         if make is None:
             return PullObjectResponse(object_found=False)
@@ -179,6 +183,43 @@ def test_a_reply_of_which_a_part_has_not_come_is_absent() -> None:
     server = superlink(replied(np.zeros(3, "float32")))
     server.objects.popitem()
     assert failure_reason(pulled(server)).startswith("Flower reports error ") and server.confirmed == []
+
+
+def test_a_reply_that_is_still_being_uploaded_holds_nobody_up_and_is_taken_later() -> None:
+    server = superlink(replied(np.arange(3, dtype="float32")))
+    server.uploading = set(server.objects)
+    grid = BoundedGrid(flowers_grid(server))
+    id = server.header.metadata.reply_to_message_id
+    assert list(grid.pull_messages([id], LIMIT)) == [] and server.confirmed == []
+    late = server.uploading.pop()
+    assert list(grid.pull_messages([id], LIMIT)) == []
+    server.uploading = set()
+    (message,) = grid.pull_messages([id], LIMIT)
+    assert message.content.array_records["a"]["w"].numpy().tolist() == [0, 1, 2] and late in server.objects
+    assert grid.announced == {}
+
+
+def test_an_array_of_other_arrays_is_refused_before_it_is_put_together() -> None:
+    """Each level would name the one below it many times."""
+    reply = replied(np.zeros(1000, "float32"))
+    server = superlink(reply)
+    (array,) = [id for id, part in get_all_nested_objects(reply).items() if isinstance(part, Array)]
+    inner = server.objects[array]()
+    names = json.dumps({"dtype": "float32", "shape": [1], "stype": "numpy.ndarray", "arraychunk_ids": [0] * 4})
+    server.objects["inner"] = lambda: inner
+    server.objects[array] = lambda: f"Array inner {len(names)}\x00{names}".encode()
+    server.tree = ObjectTree(object_id=server.tree.object_id, children=[server.tree, ObjectTree(object_id="inner")])
+    assert refused(server) == "expected arrays that are put together of their pieces, found one of other parts"
+
+
+def test_a_record_of_plain_values_is_bounded_by_itself() -> None:
+    """Its values take several times as much in Python as in the message."""
+    asked = over_the_wire(message_to(7, "train", encode(Payload()), 1, 10.0))
+    reply = Message(RecordDict({"a": ConfigRecord({"values": [1] * 1000})}), reply_to=asked)
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    server = superlink(reply)
+    assert not pulled(server).has_error()
+    assert refused(server, replace(LIMIT, record_bytes=1000)).startswith("expected records of at most 1000 bytes")
 
 
 def test_nodes_and_messages_pass_as_they_are() -> None:

@@ -393,6 +393,8 @@ class FlowerClients:
                 reply = read_reply(payload, request, self._layout, asked.bounds, self._compression)
                 sums = attempt.sums_of(request)
                 if sums is not None:
+                    if not len(reply.report.results[TRAIN].chosen):
+                        raise InputError("expected a result of the training beside the masked update, found none")
                     sums.take_work(client, payload)
                 attempt.replies[client] = reply
                 traffic.absent.pop(client, None)

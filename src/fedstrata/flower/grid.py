@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedstrata.errors import InputError
 from fedstrata.flower.payload import REPLY_TEXT_CHARACTERS, ExpectedReply, Payload, ReplyLimit, decode, encode, flower
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 """Seconds between two looks for replies; Flower's own `send_and_receive` takes 3, of a round of 9."""
+
+_MOST_ANNOUNCED = 10_000
+"""The most replies of which is remembered that they were announced."""
 
 _BAD_REPLY = 9001
 """The code of an error message that stands for a reply that is not taken; Flower's own codes are below 1000."""
@@ -129,11 +132,43 @@ def replies(
         clock.pause(min(_POLL_SECONDS, max(end - clock.now(), 0.0)))
 
 
+class _NotUploadedError(Exception):
+    """An object of a reply that has been announced is not there yet."""
+
+    def __init__(self, object_id: str) -> None:
+        """Keep the id of the object."""
+        super().__init__(object_id)
+        self.object_id = object_id
+
+
+class Announced(NamedTuple):
+    """A reply that has been announced and is not there yet as a whole.
+
+    Attributes:
+        header: Its header.
+        tree: The tree of its objects.
+        missing: The id of an object that was not there.
+    """
+
+    header: Any
+    tree: Any
+    missing: str
+
+
 @dataclass(frozen=True)
 class BoundedGrid:
-    """The `Grid` that bounds the replies of Flower's own, the `HttpGrid` of Flower 1.41."""
+    """The `Grid` that bounds the replies of Flower's own, the `HttpGrid` of Flower 1.41.
+
+    Flower lists a reply once, as soon as a node has announced it, and waits for its objects. Here it waits for none: a
+    node that announces a reply and sends nothing would hold up all others. It is looked at again with the next pull.
+
+    Attributes:
+        grid: Flower's own.
+        announced: The replies that are not there yet, by the id of the message that they answer.
+    """
 
     grid: Any
+    announced: dict[str, Announced] = field(default_factory=dict, compare=False)
 
     def push_messages(self, messages: list[Any]) -> list[str | None]:
         """Send messages and return their ids, None for one that could not be sent."""
@@ -147,21 +182,45 @@ class BoundedGrid:
         """Yield the replies that have come to some messages, each fetched when it is its turn."""
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-        found = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=message_ids))
-        for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            yield self._reply(header, tree, limit)
+        # Asked for again, one that was listed is an error: Flower has forgotten its message.
+        unknown = [id for id in message_ids if id not in self.announced]
+        earlier = [self.announced.pop(id) for id in message_ids if id in self.announced]
+        if unknown:
+            found = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=unknown))
+            new = zip(found.messages_list, found.message_object_trees, strict=True)
+            earlier += [Announced(header, tree, "") for header, tree in new]
+        for reply in earlier:
+            yield from self._complete(reply, limit)
 
-    def _reply(self, header: Any, tree: Any, limit: ReplyLimit) -> Any:
-        """Fetch one reply, or make an error message in its place."""
+    def _complete(self, reply: Announced, limit: ReplyLimit) -> Iterator[Any]:
+        """Yield a reply if all of it is there, and else keep what was announced."""
+        try:
+            yield self._reply(reply, limit)
+        except _NotUploadedError as error:
+            asked = reply.header.metadata.reply_to_message_id
+            self.announced[asked] = reply._replace(missing=error.object_id)
+            # Nobody asks for the oldest any more: the rounds in which they were asked for are over.
+            while len(self.announced) > _MOST_ANNOUNCED:
+                del self.announced[next(iter(self.announced))]
+
+    def _reply(self, reply: Announced, limit: ReplyLimit) -> Any:
+        """Fetch one reply, or make an error message in its place.
+
+        Raises:
+            _NotUploadedError: When a part of it is not there yet.
+        """
         from flwr.app.message import make_message
         from flwr.common.constant import ErrorCode
         from flwr.common.serde_utils import metadata_from_proto
         from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-        metadata = metadata_from_proto(header.metadata)
+        metadata = metadata_from_proto(reply.header.metadata)
         error = flower().Error
         try:
-            contents = self._fetched(_objects(tree, limit), limit)
+            objects = _objects(reply.tree, limit)
+            # What was not there before comes first: nothing else need be fetched again where it still is not.
+            contents = self._fetched([reply.missing], limit) if reply.missing in objects else {}
+            contents |= self._fetched([each for each in objects if each not in contents], limit)
             message = _put_together(metadata.message_id, contents, limit)
         except ObjectPullError:
             return make_message(metadata, error=error(ErrorCode.MESSAGE_UNAVAILABLE, "not all of the reply has come"))
@@ -174,9 +233,9 @@ class BoundedGrid:
         return message
 
     def _fetched(self, objects: list[str], limit: ReplyLimit) -> dict[str, bytes]:
-        """Fetch the objects of a reply by id, until they are too many bytes."""
+        """Fetch the objects of a reply by id, until they are too many bytes, or one is not there yet."""
         from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-        from flwr.supercore.inflatable.inflatable_utils import pull_objects
+        from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
 
         fetch = make_pull_object_fn_protobuf(self.grid._runtime_client.PullObject, self.grid.node, self.grid.run.run_id)
         taken = 0
@@ -184,7 +243,11 @@ class BoundedGrid:
 
         def bounded(object_id: str) -> bytes:
             nonlocal taken
-            content = fetch(object_id)
+            try:
+                content = fetch(object_id)
+            except ObjectUnavailableError:
+                # Flower would wait for it.
+                raise _NotUploadedError(object_id) from None
             with lock:
                 taken += len(content)
                 if taken > limit.bytes:
@@ -219,9 +282,11 @@ def _put_together(id: str, contents: dict[str, bytes], limit: ReplyLimit) -> Any
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
     try:
-        size = _size(contents)
+        size = _size(contents, limit)
         if size <= limit.bytes:
             message = inflate_object_from_contents(id, contents)
+    except InputError:
+        raise
     except Exception as error:
         # Made by another machine: whatever is wrong with it must not end the run.
         raise InputError(f"expected a reply that can be read, found {type(error).__name__}") from None
@@ -232,15 +297,25 @@ def _put_together(id: str, contents: dict[str, bytes], limit: ReplyLimit) -> Any
     return message
 
 
-def _size(contents: dict[str, bytes]) -> int:
-    """Count the bytes of a reply whose arrays are put together of their pieces, as often as they name them."""
+def _size(contents: dict[str, bytes], limit: ReplyLimit) -> int:
+    """Count the bytes of a reply whose arrays are put together of their pieces, as often as they name them.
+
+    Raises:
+        InputError: When an array is put together of something else, such as of other arrays, whose bytes would multiply
+            from one to the next; or a record of plain values is too long.
+    """
     from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
 
     total = 0
     for content in contents.values():
         total += len(content)
         kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind in ("ConfigRecord", "MetricRecord") and len(content) > limit.record_bytes:
+            raise InputError(f"expected records of at most {limit.record_bytes} bytes, found one of {len(content)}")
         if kind == "Array":
+            parts = {get_object_head_values_from_object_content(contents[child])[0] for child in children}
+            if not parts <= {"ArrayChunk"}:
+                raise InputError("expected arrays that are put together of their pieces, found one of other parts")
             pieces = json.loads(get_object_body(content, flower().Array))["arraychunk_ids"]
             total += sum(len(contents[children[piece]]) for piece in pieces)
     return total

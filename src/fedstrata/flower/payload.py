@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
+from sys import maxsize
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -287,16 +288,22 @@ class ReplyLimit:
     Attributes:
         bytes: The bytes of its parts, with arrays as large as they become.
         objects: The number of parts that Flower makes of it.
+        record_bytes: The bytes of a record of plain values, which take several times as much as Python's.
     """
 
     bytes: int
     objects: int
+    record_bytes: int = maxsize
 
 
 def largest(limits: Iterable[ReplyLimit]) -> ReplyLimit:
     """Return the limit that every reply keeps which keeps one of several."""
     found = list(limits)
-    return ReplyLimit(max((each.bytes for each in found), default=0), max((each.objects for each in found), default=0))
+    return ReplyLimit(
+        max((each.bytes for each in found), default=0),
+        max((each.objects for each in found), default=0),
+        max((each.record_bytes for each in found), default=0),
+    )
 
 
 class ArrayForm(NamedTuple):
@@ -339,7 +346,7 @@ class ExpectedReply:
         records = len(self.records) + len(self.arrays) + 2
         # A value of a list takes up to 20 bytes, and an object names those in it.
         plain = _RECORD_BYTES * records + 20 * self.longest * len(self.records) + 128 * pieces
-        return ReplyLimit(2 * sum(sizes) + plain, pieces + records)
+        return ReplyLimit(2 * sum(sizes) + plain, pieces + records, _RECORD_BYTES + 20 * self.longest)
 
     def check(self, content: RecordDict) -> None:
         """Refuse parts that were not asked for, records that are too long, and arrays of another shape.
