@@ -18,7 +18,7 @@ ALLOWED = {
     "algorithms": {"algorithms", "clustering", "core", "errors", "lazy_torch", "limits", "registry"},
     "clustering": {"clustering", "lazy_torch"},
     "core": {"core", "errors", "lazy_torch", "randomness"},
-    "data": {"data", "errors", "lazy_torch", "limits", "quoting", "registry"},
+    "data": {"data", "errors", "key_errors", "lazy_torch", "limits", "quoting", "registry"},
     "data_warnings": {"data_warnings", "config", "core", "data", "objective", "partition", "quoting", "randomness"},
     "engine": {
         "engine",

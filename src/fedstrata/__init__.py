@@ -48,6 +48,7 @@ __all__ = [
     "Strata",
     "Sweep",
     "__version__",
+    "assign",
     "compare",
     "describe_metric",
     "iterate",
@@ -280,6 +281,35 @@ def sweep(
         swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
         _build_pages(swept.comparison)
     return swept
+
+
+def assign(
+    folder: Path | str, newcomers: Sequence[Path | str], *, clients: Clients | None = None
+) -> list[dict[str, Any]]:
+    """Say where new clients belong, by a finished run.
+
+    Args:
+        folder: The folder of the run.
+        newcomers: The data of each new client: a file or folder in one of the forms that runs read.
+        clients: The data of each client of the run, if it was given them as objects.
+
+    Returns:
+        A dict for each new client. ``client`` is its name, that of its file, and ``path`` its data. ``cluster`` is the
+        tree node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it
+        fits no cluster and would found one of its own. ``evidence`` has what decided, such as the mean training loss
+        of each candidate model by tree node. ``accuracy``, or the metric of the run by its name, is that of the
+        cluster's model on held-out data. ``warnings`` says what makes the answer doubtful.
+
+    Raises:
+        InputError: When the folder is no finished run, or some data do not fit it.
+    """
+    from fedstrata.runner import assign as runner
+
+    if clients is not None:
+        from fedstrata.data.memory import keep
+
+        keep(clients)
+    return runner.assign(Path(folder), [Path(each) for each in newcomers])
 
 
 def _choose(

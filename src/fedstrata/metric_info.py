@@ -193,6 +193,9 @@ _F1 = "the harmonic mean of precision and recall"
 _SQUARED_UNIT = "in the unit of the targets, squared"
 _UNIT = "in the unit of the targets"
 
+METRICS_OF_NUMBERS = ("r2", "mse", "rmse", "mae", "neg_mse", "neg_rmse", "neg_mae")
+"""The metrics of numbers; the library's others are of classes or labels."""
+
 METRIC_INFOS: Mapping[str, MetricInfo] = {
     "accuracy": MetricInfo(
         "accuracy",

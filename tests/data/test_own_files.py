@@ -183,7 +183,7 @@ def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) 
     ("table", "options", "message"),
     [
         (rows(target=[0, 1]), {}, "expected one column of classes.*found label and target"),
-        (rows(), {"label": "kind"}, "data.label = 'kind': .* has a, b, label"),
+        (rows(), {"label": "kind"}, "data.label = 'kind': expected a column of .* found a, b, label"),
         (rows(), {"inputs": ("c",)}, "data.inputs.*'c'"),
         (rows(), {"inputs": ("label",)}, "data.inputs.*has classes in 'label'"),
         (rows(a=[0.5, None]), {}, "row 1 of column 'a' holds no finite number"),

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from own_table import ROWS, table, warnings_of
 
 from fedstrata.config import load_experiment
+from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
 from own_data import arrays, built, keys, save
 
@@ -34,3 +36,15 @@ def test_targets_in_a_unit_that_makes_them_large_are_noticed(tmp_path: Path) -> 
         experiment = {**keys(file, unit="trial"), "local": {"loss": "mse"}}
         found = build_run(load_experiment(experiment)).warnings
         assert len(found) == count and all("Unlike inputs they are not normalised" in warning for warning in found)
+
+
+def test_numbers_to_learn_have_a_metric_of_numbers_whatever_the_loss(tmp_path: Path) -> None:
+    """Accuracy would count how near numbers are, in a way that nobody can read."""
+    made = arrays()
+    file = save(tmp_path / "costs.npz", made | {"y": 50 * made["x"][:, 0]})
+    loss = {"loss": "torch.nn.functional:l1_loss"}
+    with pytest.raises(ExperimentError, match=r"local.metric = 'accuracy': expected a metric of numbers"):
+        build_run(load_experiment({**keys(file, unit="trial"), "local": loss}))
+    experiment = {**keys(file, unit="trial"), "local": {**loss, "metric": "mae"}}
+    (warning,) = build_run(load_experiment(experiment)).warnings
+    assert "Unlike inputs they are not normalised" in warning

@@ -8,7 +8,7 @@ from blocks import ROOT
 TESTED_BY = {
     # Clients
     "With the partition `natural`, `data.clients` is lower": "data_warnings/test_client_warnings.py::left_out_are",
-    "A column is called `site`, `hospital`": "data_warnings/test_client_warnings.py::that_the_partition_does_not_read",
+    "A column is called `site`, `hospital`, `factory`": "data_warnings/test_client_warnings.py::does_not_read",
     "A sample has no value in the column of the clients": "data_warnings/test_client_warnings.py::samples_of_no_client",
     "Two names differ only in case or spaces": "data_warnings/test_client_warnings.py::written_in_two_ways",
     "The names of two classes differ": "data_warnings/test_target_warnings.py::one_class_written_in_two_ways",

@@ -13,6 +13,7 @@ import tomli_w
 import torch
 from pyarrow import csv
 
+import fedstrata as fs
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.baselines import Oracle
@@ -315,3 +316,21 @@ def test_a_newcomer_in_other_units_is_told(tmp_path: Path) -> None:
     newcomers = [table(tmp_path / "e.csv"), table(tmp_path / "f.csv", scale=100)]
     same, other = (each["warnings"] for each in assign(tmp_path / "run", newcomers))
     assert same == [] and "the mean of 'pressure' is more than 10 standard deviations" in other[0]
+
+
+def test_who_fits_no_model_or_has_few_samples_is_told_to_be_in_doubt(finished: Path, tmp_path: Path) -> None:
+    y = (DIGITS.labels[1200:1260].numpy() + 5) % 10
+    strange, few = assign(finished, [npz(tmp_path / "strange.npz", 0, y=y), npz(tmp_path / "few.npz", 0, count=6)])
+    assert any("guessing would have 2.30" in line for line in strange["warnings"])
+    assert any("6 samples" in line for line in few["warnings"])
+    (sound,) = assign(finished, [npz(tmp_path / "sound.npz", 0)])
+    assert sound["warnings"] == []
+
+
+def test_newcomers_are_placed_by_a_run_on_objects_with_the_same_objects(tmp_path: Path) -> None:
+    x, y = DIGITS.inputs.numpy(), DIGITS.labels.numpy()
+    clients = {name: (x[start : start + 60], y[start : start + 60]) for name, start in (("Ghent", 0), ("Lyon", 60))}
+    tables = {"rounds": 1, "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}}
+    fs.run(tables, tmp_path / "run", clients=clients, quiet=True)
+    (found,) = fs.assign(tmp_path / "run", [npz(tmp_path / "Oslo.npz", 0)], clients=clients)
+    assert found["client"] == "Oslo" and found["members"] == ["Ghent", "Lyon"]

@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.errors import ExperimentError
+from fedstrata.metric_info import METRICS_OF_NUMBERS
 from fedstrata.quoting import shown
 
 _METRICS = dict.fromkeys(("mse", "mae", "huber"), "r2")
 """The metric that follows from a loss, where it is not accuracy."""
-
-_OF_NUMBERS = ("r2", "mse", "rmse", "mae", "neg_mse", "neg_rmse", "neg_mae")
-"""The metrics of numbers; the library's others are of classes or labels."""
 
 
 class _Rule(NamedTuple):
@@ -80,9 +78,9 @@ def _training_rules(local: LocalTable) -> Iterator[_Rule]:
     yield _Rule("momentum", not local.momentum or local.optimizer == "sgd", f"0 with {optimizer}; use 'sgd'")
     metric = local.metric or ""
     loss = f"with local.loss = {local.loss!r}"
-    fits = metric not in _OF_NUMBERS or local.loss not in ("cross_entropy", "bce")
+    fits = metric not in METRICS_OF_NUMBERS or local.loss not in ("cross_entropy", "bce")
     yield _Rule("metric", fits, f"a metric of classes {loss}, such as 'accuracy'")
-    fits = metric in _OF_NUMBERS or ":" in metric or local.loss not in _METRICS
+    fits = metric in METRICS_OF_NUMBERS or ":" in metric or local.loss not in _METRICS
     yield _Rule("metric", fits, f"a metric of numbers {loss}, such as 'r2'")
     yield _Rule("epochs", local.epochs == 1 or not local.steps, f"1, as local.steps = {local.steps} counts steps")
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from fedstrata.data.options import ReadOptions
 from fedstrata.errors import DataError
+from fedstrata.key_errors import nearest
 from fedstrata.quoting import shown
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
@@ -49,7 +50,12 @@ _UNIT_WORDS = frozenset(
 )
 """Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
 
-_CLIENT_WORDS = frozenset({"client", "site", "hospital", "clinic", "centre", "center", "institution", "facility"})
+_CLIENT_WORDS = frozenset(
+    {
+        *("client", "site", "hospital", "clinic", "centre", "center", "institution", "facility", "station", "device"),
+        *("factory", "plant", "machine", "store", "shop", "branch", "warehouse", "customer"),
+    }
+)
 """Words in the name of a column that is likely to say which client a sample is from."""
 
 _ROW_WORDS = frozenset({"id", "unnamed", "uuid", "row", "timestamp", "date", "datetime"})
@@ -117,7 +123,12 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
     """
     if options.label is not None:
         if options.label not in columns:
-            raise DataError(f"data.label = {shown(options.label)}: {place} has {', '.join(columns)}")
+            named = [name for name in columns if name not in (CLIENT_COLUMN, SPLIT_COLUMN)]
+            near = nearest(options.label, named)
+            raise DataError(
+                f"data.label = {shown(options.label)}: expected a column of {place}, found {', '.join(named)}"
+                f"{near and f'; {near}'}"
+            )
         return options.label
     found = [name for name in columns if name in LABEL_COLUMNS]
     if len(found) != 1:

@@ -72,6 +72,12 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             continue
         looked_at = values[np.unique(np.linspace(0, len(values) - 1, _TEXTS).astype(np.int64))]
         texts = [text for text in looked_at.tolist() if text]
+        if texts and sum(map(_has_decimal_comma, texts)) >= _NUMBERS_SHARE * len(texts):
+            yield (
+                f"the column {name!r} is no input: its values look like numbers with a decimal comma, such as "
+                f"{shown(texts[0])}. Write them with a point"
+            )
+            continue
         if not texts or sum(map(is_number, texts)) < _NUMBERS_SHARE * len(texts):
             continue
         others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
@@ -84,11 +90,16 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             )
 
 
+def _has_decimal_comma(text: str) -> bool:
+    """Return whether a text is no number, and would be one with a point for its comma."""
+    return text.count(",") == 1 and not is_number(text) and is_number(text.replace(",", "."))
+
+
 def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
-    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)][:_COMPARED_CLIENTS]
-    few = len(rows) < _FEWEST_CLIENTS or min(map(len, rows)) < _FEWEST_ROWS
-    if experiment.partition.get("scheme") != "natural" or few:
+    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
+    rows = [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
+    if experiment.partition.get("scheme") != "natural" or len(rows) < _FEWEST_CLIENTS:
         return []
     values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
     found = []

@@ -9,7 +9,6 @@ import torch
 from fedstrata.config import Experiment
 from fedstrata.data import DATASETS, Dataset
 from fedstrata.data_warnings.names import missing_value_names, names_alike
-from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.quoting import shown
 
 _FAR = 10.0
@@ -61,7 +60,7 @@ def _classes_without_samples(dataset: Dataset) -> Iterator[str]:
 def _far_targets(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
     """Numbers to learn in a unit that makes them large. Inputs are normalised, and targets are not."""
     targets = dataset.targets
-    if targets is None or not targets.is_floating_point() or experiment.local.loss not in NUMBER_LOSSES:
+    if targets is None or not targets.is_floating_point() or experiment.local.loss == "bce":
         return
     numbers = targets.double()
     if float(numbers.square().mean().sqrt()) > _FAR:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from math import isfinite
+from math import inf, isfinite, log
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ from fedstrata.runner.rounds import one_thread
 from fedstrata.runner.samples import with_targets
 from fedstrata.runner.server_setup import with_personal_stage
 from fedstrata.runner.validation import validate
+
+_FEW_SAMPLES = 10
+"""A newcomer with fewer training samples is placed by very little."""
 
 _FAR = 10.0
 """The mean of a feature is far away from so many standard deviations on: its unit may be another one."""
@@ -84,7 +87,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
         members = () if each["cluster"] is None else state.tree[each["cluster"]].members
         others = [names[client] for client in members if client in names]
         own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}
-        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"], "warnings": _warnings(new)})
+        warnings = [*_warnings(new), *_doubts(experiment, new, each["evidence"]["losses"])]
+        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"], "warnings": warnings})
     return found
 
 
@@ -199,6 +203,21 @@ def _warnings(new: Dataset) -> list[str]:
         f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of the run's "
         "samples; are the units the same?"
     ]
+
+
+def _doubts(experiment: Experiment, new: Dataset, losses: Mapping[Any, float | None]) -> list[str]:
+    """What makes the place of a newcomer doubtful: few samples, or a loss that guessing the classes would have."""
+    found = []
+    if len(new) < _FEW_SAMPLES:
+        found.append(f"it has {len(new)} samples, which tell little about where it belongs")
+    known = [loss for loss in losses.values() if loss is not None and isfinite(loss)]
+    guessing = log(new.classes) if new.classes > 1 else inf
+    if experiment.local.loss == "cross_entropy" and new.targets is None and known and min(known) > guessing:
+        found.append(
+            f"no model fits it: the lowest loss on its training samples is {min(known):.2f}, and guessing would have "
+            f"{guessing:.2f}; it may belong to no cluster"
+        )
+    return found
 
 
 def _classes(path: Path, new: Dataset, own: SampleFormat, name: str) -> torch.Tensor:

@@ -14,7 +14,9 @@ from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
 from fedstrata.data.sample_format import has_names
 from fedstrata.errors import ExperimentError, PartitionError, PartitionKeyError
+from fedstrata.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS
 from fedstrata.models import side
+from fedstrata.objective.metrics import is_binary
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Partition, Scheme, keys_of, partition_samples, with_validation
 from fedstrata.quoting import shown
@@ -74,6 +76,13 @@ def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
             f"{', '.join(map(shown, dataset.class_names[:3]))} in {dataset.name}; correct them, or use 'cross_entropy'"
         )
     targets = objective.targets_for(dataset.labels, dataset.classes, dataset.targets, dataset.name)
+    numbers = targets is not None and targets.is_floating_point() and not is_binary(targets)
+    of_classes = objective.metric in METRIC_INFOS and objective.metric not in METRICS_OF_NUMBERS
+    if numbers and of_classes:
+        raise ExperimentError(
+            f"local.metric = {objective.metric!r}: expected a metric of numbers, as {dataset.name} has numbers to "
+            "learn, found one of classes; set local.metric, such as to 'r2'"
+        )
     return replace(dataset, targets=targets, answer=objective.answer(targets))
 
 

@@ -167,6 +167,8 @@ def _noise_text(difference: Difference, metric: MetricInfo) -> str:
     elif not difference.seeds_differ:
         source = "clients, as all seeds have the same difference"
     size_text = "more than" if difference.clear else "not more than"
+    if source == "seeds" and len(difference.seeds) == 2 and not difference.clear:
+        source = "two seeds, which tell little: add some"
     return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
 
 
