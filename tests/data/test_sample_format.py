@@ -49,6 +49,10 @@ def test_features_of_a_table_are_taken_by_their_names() -> None:
     expected = torch.tensor([[1.0, 0.5, 70.0], [2.0, 0.6, 80.0]])
     for given in (columns, pa.table(columns), Frame(), expected):
         assert torch.equal(TABLE.tensor_of(given), expected)
+    objects = {name: np.array(values, dtype=object) for name, values in columns.items()}
+    assert torch.equal(TABLE.tensor_of(objects), expected)
+    with pytest.raises(DataError, match="expected numbers in the column 'dose'"):
+        TABLE.tensor_of({**objects, "dose": np.array(["low", "high"])})
     with pytest.raises(DataError, match=r"expected the columns age, dose, weight, found no 'dose'"):
         TABLE.tensor_of({"age": [1.0], "weight": [70.0]})
     twice = pa.table([[1.0], [0.5], [70.0], [2.0]], names=["age", "dose", "weight", "age"])

@@ -112,6 +112,16 @@ def test_a_resumed_federation_goes_on_with_the_same_noise(kind: str, here: Here,
     assert torch.equal(resumed.state.models, whole.state.models)
 
 
+@pytest.mark.parametrize("kind", PRIVACY)
+def test_rounds_whose_models_have_left_the_server_are_not_done_again(kind: str, here: Here, tmp_path: Path) -> None:
+    """A repeated round may have other answers, and so other noise: its model would be released twice, counted once."""
+    driven(here, tmp_path / "run", privacy=PRIVACY[kind], rounds=2)
+    newest = max((tmp_path / "run" / "checkpoint").glob("*.safetensors"))
+    newest.write_bytes(b"damaged")
+    with pytest.raises(RecordError, match="epsilon counts each round once"):
+        driven(here, tmp_path / "run", privacy=PRIVACY[kind], rounds=3, resume=True)
+
+
 def test_cohorts_of_a_fixed_size_are_refused_where_clients_come_and_go(here: Here, tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"cohort\.sampling = 'uniform': expected 'poisson'"):
         driven(here, tmp_path / "real", privacy=PRIVACY["central"], cohort={"fraction": 0.5})

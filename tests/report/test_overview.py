@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import CLIENTS, changed, write
 
 from fedstrata.metric_info import METRIC_INFOS
-from fedstrata.records.schema import ClientDescriptions, Scores, TreeNode
+from fedstrata.records.schema import ClientDescriptions, Divergence, Scores, TreeNode
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_CONCERNS, Overview, concerns, gains, overview, reasons
 from fedstrata.report.page import cluster_means, render
@@ -171,3 +171,11 @@ def test_before_the_first_round_there_is_no_answer(tmp_path: Path) -> None:
     nothing = replace(records, rounds=(), matrices=(), scores={})
     assert overview(Clusters(nothing), {}) is None
     assert "In short" not in render(nothing)
+
+
+def test_of_a_run_that_diverged_nothing_is_said_about_groups(records: RunRecords) -> None:
+    root = records.tree[0]
+    assert records.summary is not None
+    ended = records.summary.model_copy(update={"diverged": Divergence(rounds=[records.summary.rounds])})
+    found = of(replace(records, tree=(root,), summary=ended))
+    assert found.why == ["Training diverged, so that nothing is known of groups."]

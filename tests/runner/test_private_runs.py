@@ -252,7 +252,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a rule that takes one": (
         {"privacy": {"min_cluster": 2}, "server": {"aggregation": "krum"}},
-        "hands on the update of a single client",
+        "hand on the update of a single client",
+    ),
+    "a rule that may take one": (
+        {"privacy": {"min_cluster": 2}, "server": {"aggregation": "geometric_median"}},
+        "hand on the update of a single client",
     ),
     "delta": ({"privacy": {**CENTRAL, "delta": 1.0}}, "privacy.delta = 1.0: expected a number"),
     "a delta that promises nothing": (

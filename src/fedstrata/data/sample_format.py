@@ -92,10 +92,12 @@ class SampleFormat:
             if twice:
                 times = names.count(twice[0])
                 raise DataError(f"expected one column {twice[0]!r}, found {times}; leave out the others")
-            samples = [samples[name] for name in self.feature_names]
-            samples = np.stack([np.asarray(column) for column in samples], axis=1)
+            samples = np.stack([_numbers_of(samples[name], name) for name in self.feature_names], axis=1)
         try:
-            found = samples.detach().cpu() if isinstance(samples, torch.Tensor) else torch.from_numpy(np.array(samples))
+            given = samples if isinstance(samples, torch.Tensor) else np.array(samples)
+            if isinstance(given, np.ndarray) and given.dtype == np.object_:
+                given = given.astype(np.float64)
+            found = given.detach().cpu() if isinstance(given, torch.Tensor) else torch.from_numpy(given)
         # numpy and torch raise these about texts, and about rows of different lengths.
         except (TypeError, ValueError) as error:
             raise DataError(f"expected samples as numbers, (samples, {_axes(self.shape)}): {error}") from None
@@ -146,6 +148,21 @@ class SampleFormat:
             f"expected {expected}, found {shown[first].item():g} in row {first[0]}{others}; fill it in or leave these "
             "rows out"
         )
+
+
+def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
+    """A column of a table as an array of numbers; also one of objects, as of a data base.
+
+    Raises:
+        DataError: When it holds something else.
+    """
+    values = np.asarray(column)
+    if values.dtype.kind in "biuf":
+        return values
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"expected numbers in the column {name!r}, found others: {error}") from None
 
 
 def _column_names(samples: Any) -> list[str] | None:

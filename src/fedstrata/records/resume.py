@@ -30,10 +30,12 @@ class Resumable(NamedTuple):
     Attributes:
         checkpoint: The checkpoint. Its record has an event with the notes.
         notes: How the run differs from an uninterrupted one, in sentences; usually none.
+        repeats: Whether rounds are done again whose models have left the server.
     """
 
     checkpoint: Checkpoint[Any]
     notes: tuple[str, ...]
+    repeats: bool
 
 
 def find_resumable(
@@ -90,7 +92,7 @@ def find_resumable(
         event = {"kind": "resume", "round": round, "why": "; ".join(notes)}
         record = {**checkpoint.record, "events": [*checkpoint.record["events"], event]}
         checkpoint = dataclasses.replace(checkpoint, record=record)
-    return Resumable(checkpoint, tuple(notes))
+    return Resumable(checkpoint, tuple(notes), repeats=bool(checkpoint.skipped) or lines > round)
 
 
 def last_state(

@@ -145,6 +145,9 @@ def reasons(clusters: Clusters) -> list[str]:
     if not clusters.clustered:
         return []
     tree = clusters.records.tree
+    summary = clusters.records.summary
+    if len(tree) == 1 and summary is not None and summary.diverged and summary.rounds in summary.diverged.rounds:
+        return ["Training diverged, so that nothing is known of groups."]
     split = [node for node in tree if any(other.parent == node.id for other in tree)]
     decided = split or [tree[node] for node in clusters.finals if node < len(tree)] or list(tree[:1])
     first: dict[str, list[int]] = {}

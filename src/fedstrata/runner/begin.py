@@ -60,14 +60,22 @@ def begin_run(
         made_with = origin(setup.engine.device)
         found = find_resumable(folder, fresh, plain_keys(experiment), made_with, completed_keys)
     own_data = experiment.data.name not in DATASETS
+    held = setup.client_data
+    # On a network, the clients alone have data.
+    simulated = all(len(held.train(client)) for client in range(len(held)))
+    if found is not None and found.repeats and not simulated and experiment.privacy.kind != "none":
+        raise RecordError(
+            f"{folder.path}: expected the checkpoint of the last round, as epsilon counts each round once, found that "
+            f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
+            "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
+        )
     if found is not None and own_data:
         _refuse_changed_data(experiment, setup, folder)
     folder.create(dumps(experiment))
     if found is None:
         _logger.info("%s: the run begins", folder.path)
         folder.rewind(0)
-        held = setup.client_data
-        if all(len(held.train(client)) for client in range(len(held))):  # On a network, the clients alone have data.
+        if simulated:
             digests = digest_clients(held) if own_data else None
             folder.add_client_descriptions(describe_clients(held)._replace(digests=digests))
         return fresh, None

@@ -248,10 +248,12 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
             f"privacy.min_cluster = {least}: expected 1 with algorithm.name = {experiment.algorithm.name!r}, which has "
             "one model of all data, and no clusters"
         )
-    if least > 1 and experiment.server.aggregation == "krum":
+    rule = experiment.server.aggregation
+    # The geometric median is the update of a client with more than half of the samples.
+    if least > 1 and rule in ("krum", "geometric_median"):
         raise ExperimentError(
-            f"privacy.min_cluster = {least}: expected 1 with server.aggregation = 'krum', which hands on the update of "
-            "a single client; use 'multi_krum', or another rule"
+            f"privacy.min_cluster = {least}: expected 1 with server.aggregation = {rule!r}, which may hand on the "
+            "update of a single client; use 'multi_krum', or another rule"
         )
 
 
