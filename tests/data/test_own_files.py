@@ -231,6 +231,14 @@ def test_a_table_with_a_header_alone_holds_no_samples(root: Path, suffix: str, m
         client_values(find(str(file)), "site")
 
 
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_of_several_files_the_one_without_samples_is_named(root: Path, memory: Any) -> None:
+    write(root / "Ghent.csv", rows())
+    write(root / "Lyon.csv", rows().slice(0, 0))
+    with pytest.raises(DataError, match=r"Lyon.csv holds no samples; expected a row for each"):
+        read(root, memory=memory)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

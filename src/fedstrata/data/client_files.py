@@ -60,6 +60,9 @@ def read_files(location: Location, options: ReadOptions, writer: InputWriter | N
     if size > memory_limit():
         raise DataError(f"{location.name}: {too_large_for_memory(size)}")
     parts = list(_parts(location, partial(_read_table, options=options)))
+    for part in parts:
+        if part.table is not None:
+            refuse_no_rows(len(part.table), part.place)
     return put_together(location.name, _with_same_codes(parts, options), options)
 
 
@@ -78,7 +81,7 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
                 for rows in part.table.tables():
                     target.write_table(part.with_role_columns(rows).select(schema.names).cast(schema))
                     counts[place] += len(rows)
-        refuse_no_rows(sum(counts), location.name)
+                refuse_no_rows(counts[place], part.place)
         try:
             return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
         except RowError as error:
