@@ -86,7 +86,8 @@ def flowers_grid(server: SuperLink) -> HttpGrid:
 
 
 def pulled(server: SuperLink, limit: ReplyLimit = LIMIT) -> Message:
-    (message,) = BoundedGrid(flowers_grid(server)).pull_messages(["asked"], limit)
+    asked = server.header.metadata.reply_to_message_id
+    (message,) = BoundedGrid(flowers_grid(server)).pull_messages([asked], limit)
     assert isinstance(message, Message)
     return message
 

@@ -184,24 +184,27 @@ class BoundedGrid:
 
         # Asked for again, one that was listed is an error: Flower has forgotten its message.
         unknown = [id for id in message_ids if id not in self.announced]
-        earlier = [self.announced.pop(id) for id in message_ids if id in self.announced]
         if unknown:
             found = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=unknown))
-            new = zip(found.messages_list, found.message_object_trees, strict=True)
-            earlier += [Announced(header, tree, "") for header, tree in new]
-        for reply in earlier:
-            yield from self._complete(reply, limit)
+            for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                self.announced[header.metadata.reply_to_message_id] = Announced(header, tree, "")
+        for id in message_ids:
+            if id in self.announced:
+                yield from self._complete(id, limit)
+        # Nobody asks for the oldest any more: the rounds in which they were asked for are over.
+        while len(self.announced) > _MOST_ANNOUNCED:
+            del self.announced[next(iter(self.announced))]
 
-    def _complete(self, reply: Announced, limit: ReplyLimit) -> Iterator[Any]:
-        """Yield a reply if all of it is there, and else keep what was announced."""
+    def _complete(self, id: str, limit: ReplyLimit) -> Iterator[Any]:
+        """Yield the reply to a message if all of it is there, and keep in mind what was not."""
+        reply = self.announced[id]
         try:
-            yield self._reply(reply, limit)
+            message = self._reply(reply, limit)
         except _NotUploadedError as error:
-            asked = reply.header.metadata.reply_to_message_id
-            self.announced[asked] = reply._replace(missing=error.object_id)
-            # Nobody asks for the oldest any more: the rounds in which they were asked for are over.
-            while len(self.announced) > _MOST_ANNOUNCED:
-                del self.announced[next(iter(self.announced))]
+            self.announced[id] = reply._replace(missing=error.object_id)
+        else:
+            del self.announced[id]
+            yield message
 
     def _reply(self, reply: Announced, limit: ReplyLimit) -> Any:
         """Fetch one reply, or make an error message in its place.
