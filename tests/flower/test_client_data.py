@@ -177,6 +177,7 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     experiment = load_experiment({"data": data, "model": {"name": "mlp"}, "engine": {"name": "loop"}})
     setup, paths = build_run(experiment), [tmp_path / "nodes" / f"{client}.npz" for client in range(2)]
     samples = export_client_data(setup, 0.25, paths)
+    assert not any(path.stat().st_mode & 0o077 for path in paths)
     assert samples.unit == "trial" and export_public_data(setup, tmp_path / "public.npz") == ""
     assert samples.names == ("lie", "sit", "walk")
     assert no_client_data(replace(CONFIG, samples=samples)).sample_format == setup.client_data.sample_format

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -245,7 +247,8 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
             if unit is not None:
                 arrays[f"{unit}{split}"] = client_data.unit_values(index)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        # Whoever else uses this machine may not read the samples.
+        with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
     dataset = client_data.dataset
     return Samples(
