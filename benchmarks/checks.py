@@ -29,7 +29,7 @@ import torch
 from images import noise
 
 from fedstrata.algorithms.strata import algorithm as strata
-from fedstrata.algorithms.strata import update_checks
+from fedstrata.algorithms.strata import checked_updates
 from fedstrata.config import load_experiment
 from fedstrata.runner import recorder, validation
 from fedstrata.runner import rounds as loop
@@ -182,7 +182,7 @@ def _timed() -> Iterator[RoundTimes]:
         (loop, "decide", decide),
         (loop, "divergence_of_answers", in_validation("divergence_of_answers")),
         (recorder, "divergence_of_loss", in_validation("divergence_of_loss")),
-        (strata, "check_updates", clocked(update_checks.check_updates, times.updates)),
+        (strata, "check_updates", clocked(checked_updates.check_updates, times.updates)),
     ]
     before = [getattr(module, name) for module, name, _ in watched]
     try:

@@ -303,13 +303,13 @@ def assign(
     Raises:
         InputError: When the folder is no finished run, or some data do not fit it.
     """
-    from fedstrata.runner import assign as runner
+    from fedstrata.runner.assign import assign as place
 
     if clients is not None:
         from fedstrata.data.memory import keep
 
         keep(clients)
-    return runner.assign(Path(folder), [Path(each) for each in newcomers])
+    return place(Path(folder), [Path(each) for each in newcomers])
 
 
 def _choose(

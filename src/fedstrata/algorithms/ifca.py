@@ -203,8 +203,8 @@ class IFCA:
             return after.models
         clients = torch.zeros(problem.clients, dtype=torch.int64)
         draw = problem.generator("buckets", after.round)
-        updates = bucketed(result.updates, result.sizes, everyone, problem.bucket_size, draw)
-        mean = problem.released_means(*updates, 1, clients, purpose="body", round=after.round)
+        updates, sizes, labels = bucketed(result.updates, result.sizes, everyone, problem.bucket_size, draw)
+        mean = problem.released_means(updates, sizes, labels, 1, clients, purpose="body", round=after.round)
         body = self._body(problem)
         models = after.models.clone()
         models[:, body] = before.models[:, body] + mean[:, body]

@@ -50,13 +50,13 @@ _UNIT_WORDS = frozenset(
 )
 """Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
 
-_CLIENT_WORDS = frozenset(
-    {
-        *("client", "site", "hospital", "clinic", "centre", "center", "institution", "facility", "station", "device"),
-        *("factory", "plant", "machine", "store", "shop", "branch", "warehouse", "customer"),
-    }
-)
+_CLIENT_WORDS = frozenset({"client", "site", "hospital", "clinic", "centre", "center", "institution", "facility"})
 """Words in the name of a column that is likely to say which client a sample is from."""
+
+_POSSIBLE_CLIENT_WORDS = frozenset(
+    {"station", "device", "factory", "plant", "machine", "store", "shop", "branch", "warehouse", "customer"}
+)
+"""Further such words, of columns that may as well be measurements."""
 
 _ROW_WORDS = frozenset({"id", "unnamed", "uuid", "row", "timestamp", "date", "datetime"})
 """Words in the name of a column that numbers or dates the rows."""
@@ -84,7 +84,7 @@ def looks_like_unit(column: str) -> bool:
 
 def looks_like_client(column: str) -> bool:
     """Return whether the name of a column says that its values are the clients."""
-    return bool(_CLIENT_WORDS & set(_words(column)))
+    return bool((_CLIENT_WORDS | _POSSIBLE_CLIENT_WORDS) & set(_words(column)))
 
 
 def looks_like_feature(column: str) -> bool:

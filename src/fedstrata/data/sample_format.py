@@ -159,6 +159,8 @@ def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
     values = np.asarray(column)
     if values.dtype.kind in "biuf":
         return values
+    if values.dtype.kind != "O":
+        raise DataError(f"expected numbers in the column {name!r}, found {values.dtype}")
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -159,8 +159,9 @@ class Announced(NamedTuple):
 class BoundedGrid:
     """The `Grid` that bounds the replies of Flower's own, the `HttpGrid` of Flower 1.41.
 
-    Flower lists a reply once, as soon as a node has announced it, and waits for its objects. Here it waits for none: a
-    node that announces a reply and sends nothing would hold up all others. It is looked at again with the next pull.
+    Flower lists a reply once, as soon as a node has announced it, and waits for its objects. Here none is waited for,
+    as a node that announces a reply and sends nothing would hold up all others. It is looked at again with the next
+    pull.
 
     Attributes:
         grid: Flower's own.
@@ -221,9 +222,11 @@ class BoundedGrid:
         error = flower().Error
         try:
             objects = _objects(reply.tree, limit)
-            # What was not there before comes first: nothing else need be fetched again where it still is not.
-            contents = self._fetched([reply.missing], limit) if reply.missing in objects else {}
-            contents |= self._fetched([each for each in objects if each not in contents], limit)
+            # What was not there before, and what nodes upload last, is asked for first: where it is not there, nothing
+            # else is fetched in vain.
+            if reply.missing in objects:
+                self._fetched([reply.missing], limit)
+            contents = self._fetched(objects[::-1], limit)
             message = _put_together(metadata.message_id, contents, limit)
         except ObjectPullError:
             return make_message(metadata, error=error(ErrorCode.MESSAGE_UNAVAILABLE, "not all of the reply has come"))

@@ -30,7 +30,8 @@ class Resumable(NamedTuple):
     Attributes:
         checkpoint: The checkpoint. Its record has an event with the notes.
         notes: How the run differs from an uninterrupted one, in sentences; usually none.
-        repeats: Whether rounds are done again whose models have left the server.
+        repeats: Whether recorded rounds, or those of newer checkpoints, are done again. Where every round has a
+            checkpoint, the models of no other round have left the server.
     """
 
     checkpoint: Checkpoint[Any]

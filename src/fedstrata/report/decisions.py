@@ -310,7 +310,7 @@ def plain_sentence(kind: str, values: Mapping[str, Any]) -> str:
         fit = _FIT_OF_PERSONAL_MODELS if "p_gain" in known else _FIT_OF_MODELS
         text = _PLAIN.get(kind, "")
         return (text if isinstance(text, str) else text(known)).format_map({**known, **chance, **fit})
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return ""
 
 
@@ -346,8 +346,8 @@ _TOO_FEW_ANSWERS = "Too few clients answered in the same round to be compared."
 
 def _plain_too_few_answers(values: Mapping[str, Any]) -> str:
     """Return that too few clients answered, or that the first round of a clustering had not come."""
-    needed = max(values["min_clients"], values["quorum"] * values["members"])
-    if values["present"] >= needed and values.get("first_round", 1) > 1:
+    enough = values["present"] >= values["min_clients"] and values["present"] / values["members"] >= values["quorum"]
+    if enough and values.get("first_round", 1) > 1:
         return "Clients are grouped from round {first_round:.0f} on, which had not come."
     return _TOO_FEW_ANSWERS
 

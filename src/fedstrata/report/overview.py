@@ -115,7 +115,8 @@ def _groups(clusters: Clusters) -> str:
     members = (client for client, node in clusters.node_of.items() if node in clusters.finals)
     placed = sum(client not in clusters.pending for client in members)
     if len(clusters.finals) == 1 and _has_personal_models(clusters.records):
-        return f"There is one: all {plural(placed, 'client')} make their own models from one."
+        several = plural(placed, "client")
+        return f"There is one: all {several} start from one shared model, and each makes a personal model of it."
     if len(clusters.finals) == 1:
         return f"There is one: all {plural(placed, 'client')} share one model."
     return (

@@ -229,9 +229,10 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     """Return the bytes and the seconds of the run with its personal stage, as tiles."""
     further = (records.summary.model_extra or {}) if records.summary else {}
     stage = further.get("personal")
-    added = {name: _number(stage.get(name)) or 0 for name in ("bytes_down", "bytes_up", "seconds")} if stage else {}
+    stage = stage if isinstance(stage, Mapping) else {}
+    added = {name: _number(stage.get(name)) for name in ("bytes_down", "bytes_up", "seconds")}
     down, up, data = (
-        records.total(name) + int(added.get(name, 0)) for name in ("bytes_down", "bytes_up", "bytes_data")
+        records.total(name) + int(added.get(name) or 0) for name in ("bytes_down", "bytes_up", "bytes_data")
     )
     text = f"{size(down)} down to the clients, {size(up)} up; tensors only"
     if data:
@@ -240,9 +241,9 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     if records.summary is not None:
         named = ((records.summary.seconds_training, "training"), (records.summary.seconds_server, "on the server"))
         parts = [f"{duration(value)} {part}" for value, part in named if value is not None]
-    if "seconds" in added:
+    if added["seconds"] is not None:
         parts.append(f"{duration(added['seconds'])} personal models")
-    seconds = duration(records.total("seconds") + added.get("seconds", 0))
+    seconds = duration(records.total("seconds") + (added["seconds"] or 0))
     return [("Traffic", size(down + up + data), text), ("Time", seconds, ", ".join(parts))]
 
 

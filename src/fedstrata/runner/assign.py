@@ -36,7 +36,7 @@ from fedstrata.runner.server_setup import with_personal_stage
 from fedstrata.runner.validation import validate
 
 _FEW_SAMPLES = 10
-"""A newcomer with fewer training samples is placed by very little."""
+"""A newcomer with fewer samples, those held out included, is placed by very little."""
 
 _FAR = 10.0
 """The mean of a feature is far away from so many standard deviations on: its unit may be another one."""
@@ -205,16 +205,16 @@ def _warnings(new: Dataset) -> list[str]:
     ]
 
 
-def _doubts(experiment: Experiment, new: Dataset, losses: Mapping[Any, float | None]) -> list[str]:
+def _doubts(experiment: Experiment, new: Dataset, losses: Mapping[int, float]) -> list[str]:
     """What makes the place of a newcomer doubtful: few samples, or a loss that guessing the classes would have."""
     found = []
     if len(new) < _FEW_SAMPLES:
         found.append(f"it has {len(new)} samples, which tell little about where it belongs")
-    known = [loss for loss in losses.values() if loss is not None and isfinite(loss)]
+    lowest = min(losses.values(), default=0.0)
     guessing = log(new.classes) if new.classes > 1 else inf
-    if experiment.local.loss == "cross_entropy" and new.targets is None and known and min(known) > guessing:
+    if experiment.local.loss == "cross_entropy" and new.targets is None and lowest > guessing:
         found.append(
-            f"no model fits it: the lowest loss on its training samples is {min(known):.2f}, and guessing would have "
+            f"no model fits it: the lowest loss on its training samples is {lowest:.2f}, and guessing would have "
             f"{guessing:.2f}; it may belong to no cluster"
         )
     return found

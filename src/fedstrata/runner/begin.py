@@ -16,7 +16,7 @@ from fedstrata.errors import RecordError
 from fedstrata.files import refuse_links, remove_file
 from fedstrata.quoting import shown
 from fedstrata.records import Folder
-from fedstrata.records.resume import find_resumable
+from fedstrata.records.resume import Resumable, find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.runner.client_descriptions import describe_clients, digest_clients
 from fedstrata.runner.machine import origin
@@ -63,12 +63,8 @@ def begin_run(
     held = setup.client_data
     # On a network, the clients alone have data.
     simulated = all(len(held.train(client)) for client in range(len(held)))
-    if found is not None and found.repeats and not simulated and experiment.privacy.kind != "none":
-        raise RecordError(
-            f"{folder.path}: expected the checkpoint of the last round, as epsilon counts each round once, found that "
-            f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
-            "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
-        )
+    if found is not None and not simulated:
+        _refuse_repeated_rounds(experiment, found, folder)
     if found is not None and own_data:
         _refuse_changed_data(experiment, setup, folder)
     folder.create(dumps(experiment))
@@ -87,6 +83,20 @@ def begin_run(
     remove_file(folder.path / "summary.json")
     folder.rewind(found.checkpoint.state.round)
     return found.checkpoint.state, found.checkpoint.record
+
+
+def _refuse_repeated_rounds(experiment: Experiment, found: Resumable, folder: Folder) -> None:
+    """Refuse to repeat rounds on a network, where noise is counted: their answers may be others.
+
+    Raises:
+        RecordError: When rounds would be repeated.
+    """
+    if found.repeats and experiment.privacy.kind != "none":
+        raise RecordError(
+            f"{folder.path}: expected the checkpoint of the last round, as epsilon counts each round once, found that "
+            f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
+            "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
+        )
 
 
 def _refuse_changed_data(experiment: Experiment, setup: RunSetup, folder: Folder) -> None:

@@ -1,7 +1,7 @@
 """fedstrata's own algorithm: see docs/strata-steps.md. `algorithm` has a round, and `state` what it remembers.
 
-Before the steps, clients may choose another cluster (`reassignment`, `cluster_merging`), and `update_checks` says which
-updates count. Then:
+Before the steps, clients may choose another cluster (`reassignment`, `cluster_merging`), and `checked_updates` says
+which updates count. Then:
 
 1. `conclude_comparisons`: hold-out comparisons in one round (`holdout`, `holdout_tasks`) or over several ones
    (`multi_round`, `multi_round_tasks`). `split_decision` decides by the `split_gains`.

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, split_half_rounds, usable_sizes
+from fedstrata.algorithms.strata.checked_updates import CheckedUpdates, check_updates
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
@@ -44,7 +45,6 @@ from fedstrata.algorithms.strata.state import (
     monitor_round,
     with_membership_changes,
 )
-from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
 from fedstrata.algorithms.update_checks.directions import no_directions
 from fedstrata.algorithms.update_checks.norms import no_norms
 from fedstrata.core import (

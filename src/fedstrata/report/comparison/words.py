@@ -168,7 +168,7 @@ def _noise_text(difference: Difference, metric: MetricInfo) -> str:
         source = "clients, as all seeds have the same difference"
     size_text = "more than" if difference.clear else "not more than"
     if source == "seeds" and len(difference.seeds) == 2 and not difference.clear:
-        source = "two seeds, which tell little: add some"
+        source = "two seeds; more seeds would tell more"
     return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
 
 
@@ -203,23 +203,26 @@ def _doubts(first: str, against: Mapping[str, Difference | None]) -> list[str]:
         first: The name of this row.
         against: Its difference from each other row; None where they have no seed in common.
     """
-    found = dict[str, list[str]]()
+    found = dict[tuple[str, str], list[str]]()
     for name, each in against.items():
+        doubt = None if each is None else _doubt(first, each)
         if each is None:
-            found.setdefault("no seed in common with it", []).append(name)
-        elif each.margin is None and any(each.values):
-            found.setdefault("a difference of unknown noise", []).append(name)
-        elif not each.clear:
-            found.setdefault("within the noise", []).append(name)
-        elif each.other == first:
-            found.setdefault("clearly better with the seeds that both have", []).append(name)
-    return [f"{joined(names)} {_verb(reason, names)} {reason}" for reason, names in found.items()]
+            doubt = ("has no seed in common with it", "have no seed in common with it")
+        if doubt is not None:
+            found.setdefault(doubt, []).append(name)
+    return [f"{joined(names)} {one if len(names) == 1 else several}" for (one, several), names in found.items()]
 
 
-def _verb(reason: str, names: Sequence[str]) -> str:
-    """Return the verb before a reason."""
-    singular, several = ("is", "are") if reason.startswith(("within", "clearly")) else ("has", "have")
-    return singular if len(names) == 1 else several
+def _doubt(first: str, difference: Difference) -> tuple[str, str] | None:
+    """Return what a difference leaves open, of one other row and of several; None where the first row is better."""
+    if difference.margin is None and any(difference.values):
+        return "has a difference of unknown noise", "have differences of unknown noise"
+    if not difference.clear:
+        return "is within the noise", "are within the noise"
+    if difference.other == first:
+        better = "clearly better with the seeds that both have"
+        return f"is {better}", f"are {better}"
+    return None
 
 
 def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:

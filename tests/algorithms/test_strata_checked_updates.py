@@ -6,8 +6,8 @@ import torch
 from folded import problem_of
 
 from fedstrata.algorithms.strata import Strata
+from fedstrata.algorithms.strata.checked_updates import CheckedUpdates, check_updates
 from fedstrata.algorithms.strata.state import StrataState
-from fedstrata.algorithms.strata.update_checks import CheckedUpdates, check_updates
 from fedstrata.core import TRAIN, Report, Result, Rows, make_pending
 from fedstrata.testing import toy_layout, toy_problem
 
