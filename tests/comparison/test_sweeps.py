@@ -141,6 +141,17 @@ def test_data_keys_that_may_be_varied_leave_every_client_its_samples(key: str, v
             assert torch.equal(plain.client_data.labels(one), varied.client_data.labels(other))
 
 
+def test_a_sweep_without_validation_data_is_told_before_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedstrata.sweep({**IFCA_KEYS, "rounds": 1}, {"local.lr": [0.05]}, out=tmp_path / "none")
+    told = capsys.readouterr().err
+    assert told.index("no setting will be chosen") < told.index("round")
+    data = {**IFCA_KEYS["data"], "validation": 0.2}
+    fedstrata.sweep({**IFCA_KEYS, "rounds": 1, "data": data}, {"local.lr": [0.05]}, out=tmp_path / "some")
+    assert "no setting will be chosen" not in capsys.readouterr().err
+
+
 def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fedstrata.Sweep) -> None:
     assert swept.best is None and swept.choice.label is None
     folder = swept.comparison.folder

@@ -16,6 +16,7 @@ from fedstrata.records import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison import Row, SweepChoice
 from fedstrata.report.words import plural
+from fedstrata.runner.progress import StatusLine
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
         InputError: When something that the experiments name does not fit; nothing is made then.
         Stopped: After Ctrl-C, when the round is over.
     """
+    if not any(experiment.data.validation for experiment in plan.experiments):
+        with StatusLine(quiet) as line:
+            line.keep(
+                "WARNING: data.validation = 0: no setting will be chosen, as nothing may be chosen by test data; set "
+                "data.validation, such as to 0.2"
+            )
     compared = compare_experiments(plan.experiments, plan.folder, resume=resume, quiet=quiet)
     choice = replace(choose_setting(compared, list(plan.settings)), grid=plan.grid)
     with folder_lock(root_folder(plan.folder)):
