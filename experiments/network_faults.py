@@ -87,9 +87,11 @@ class Network:
         return self.machines.log(client).read_text()
 
     def set_faults(self, faults: Faults | None = None) -> None:
-        """Let something happen to the connections of all nodes that come from now on; by default nothing."""
+        """Let something happen to the connections of all nodes; by default nothing. Those that there are end."""
         for proxy in self.proxies.values():
             proxy.faults = faults or Faults()
+            # Nodes keep connections, which would go on as before.
+            proxy.end_connections()
 
     def set_rules(self, deadline: float) -> None:
         """Set the deadline of the rounds of the next run."""

@@ -86,6 +86,11 @@ class TcpProxy:
         self._thread.join()
         self._loop.close()
 
+    def end_connections(self) -> None:
+        """End all connections that there are, so that new ones come."""
+        for task in list(self._links):
+            self._loop.call_soon_threadsafe(task.cancel)
+
     async def _listen(self) -> asyncio.Server:
         return await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 

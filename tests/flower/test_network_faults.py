@@ -23,7 +23,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 def test_a_slow_or_leaky_network_changes_no_bit(case: Case, up: Network, tmp_path: Path) -> None:
     found = measured(up, case, tmp_path / "run")
     assert found["rounds"] == EXPERIMENT["rounds"] and found["same_bits"] and not found["rejected"]
-    assert (found["connections_cut"] > 0) == (case is network_faults.resets)
+    # Where a connection is reset is drawn; one that carries less than that ends by itself.
+    assert case is network_faults.resets or not found["connections_cut"]
 
 
 @pytest.mark.parametrize("case", [network_faults.half_open, network_faults.stopped])
