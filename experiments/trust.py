@@ -98,8 +98,8 @@ def main() -> None:
         named = {test for row in rows() if row.id in given.rows for test in row.tests}
         others = {test for row in rows() for test in row.tests} - named
         # Tests that no row names any more are dropped.
-        kept_tests = {test for test in tests if any(belongs(test, to=each) for each in others)}
-        tests = {test: counts for test, counts in tests.items() if test in kept_tests} | run_tests(named)
+        before = {test: counts for test, counts in tests.items() if any(belongs(test, to=each) for each in others)}
+        tests = before | run_tests(named)
     measured = {row.id: measure(row, tests) for row in rows()}
     kept = {
         "versions": {"python": platform.python_version(), "torch": version("torch"), "flwr": version("flwr")},

@@ -18,7 +18,7 @@ def test_the_public_names_are_sorted_complete_and_there() -> None:
     for name in names:
         assert getattr(fedstrata, name) is not None
     lazy = set(fedstrata._HOMES) | {"__version__"}
-    eager = {"FedstrataError", "InputError", "assign", "compare", "iterate", "run", "sweep"}
+    eager = {"FedstrataError", "InputError", "compare", "iterate", "run", "sweep"}
     assert set(names) == lazy | eager
     assert fedstrata.InputError is errors.InputError
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedstrata.models import MODELS
     from fedstrata.partition import PARTITIONS
     from fedstrata.personal import PERSONAL
+    from fedstrata.runner.assign import assign
     from fedstrata.runner.iterate import Step
     from fedstrata.runner.result import Run, load
 
@@ -68,6 +69,7 @@ _HOMES = {
     "Step": "fedstrata.runner.iterate",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",
+    "assign": "fedstrata.runner.assign",
     "describe_metric": "fedstrata.metric_info",
     "load": "fedstrata.runner.result",
 }
@@ -281,35 +283,6 @@ def sweep(
         swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
         _build_pages(swept.comparison)
     return swept
-
-
-def assign(
-    folder: Path | str, newcomers: Sequence[Path | str], *, clients: Clients | None = None
-) -> list[dict[str, Any]]:
-    """Say where new clients belong, by a finished run.
-
-    Args:
-        folder: The folder of the run.
-        newcomers: The data of each new client: a file or folder in one of the forms that runs read.
-        clients: The data of each client of the run, if it was given them as objects.
-
-    Returns:
-        A dict for each new client. ``client`` is its name, that of its file, and ``path`` its data. ``cluster`` is the
-        tree node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it
-        fits no cluster and would found one of its own. ``evidence`` has what decided, such as the mean training loss
-        of each candidate model by tree node. ``accuracy``, or the metric of the run by its name, is that of the
-        cluster's model on held-out data. ``warnings`` says what makes the answer doubtful.
-
-    Raises:
-        InputError: When the folder is no finished run, or some data do not fit it.
-    """
-    from fedstrata.runner.assign import assign as place
-
-    if clients is not None:
-        from fedstrata.data.memory import keep
-
-        keep(clients)
-    return place(Path(folder), [Path(each) for each in newcomers])
 
 
 def _choose(

@@ -6,7 +6,6 @@ weight-driven client clustering", IPDPS Workshops 2024, Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
@@ -21,9 +20,8 @@ from fedstrata.algorithms.shared.one_shot import (
     member_signatures,
     signature_plan,
     signature_state,
-    split_once,
+    split_by_signatures,
     too_few_signatures,
-    with_last_clusters,
     with_signatures,
 )
 from fedstrata.clustering import euclidean
@@ -89,8 +87,7 @@ class FedClust:
             return aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
         layer = ", ".join(selector_tuple(self.layers))
         groups = agglomerative_groups(rows.clients, euclidean(rows.values), self.cut, self.linkage, layer, "l2")
-        moved, diagnostics = split_once(problem, state, report, labels, groups, asked=False)
-        return with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
+        return split_by_signatures(problem, state, report, labels, groups, asked=False)
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""

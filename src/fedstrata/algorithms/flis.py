@@ -23,9 +23,8 @@ from fedstrata.algorithms.shared.one_shot import (
     member_signatures,
     signature_plan,
     signature_state,
-    split_once,
+    split_by_signatures,
     too_few_signatures,
-    with_last_clusters,
     with_signatures,
 )
 from fedstrata.clustering.hierarchy import Linkage
@@ -106,8 +105,7 @@ class FLIS:
         # Until now the only cluster stood at the common start, so first models are updates of it.
         first = report.results[SIGNATURE_TASK]
         report = replace(report, results={TRAIN: replace(first, chosen=torch.zeros_like(first.chosen))})
-        moved, diagnostics = split_once(problem, state, report, labels, groups)
-        return with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
+        return split_by_signatures(problem, state, report, labels, groups)
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""

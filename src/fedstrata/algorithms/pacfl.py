@@ -22,9 +22,8 @@ from fedstrata.algorithms.shared.one_shot import (
     member_signatures,
     must_send,
     signature_state,
-    split_once,
+    split_by_signatures,
     too_few_signatures,
-    with_last_clusters,
     with_signatures,
 )
 from fedstrata.clustering import principal_angles
@@ -104,8 +103,7 @@ class PACFL:
         angles = self._angles(problem)(rows.values)
         measure = f"{self.angle} angle"
         groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "data", measure, RESOLUTION)
-        moved, diagnostics = split_once(problem, state, report, labels, groups)
-        return with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
+        return split_by_signatures(problem, state, report, labels, groups)
 
     def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""

@@ -35,6 +35,7 @@ from fedstrata.report.comparison import (
     table_of,
     write_comparison_page,
 )
+from fedstrata.report.summary import stage_cost
 from fedstrata.report.words import capital
 from fedstrata.resources import resource_error
 
@@ -254,9 +255,8 @@ def value_of(summary: Mapping[str, Any], key: str) -> float | None:
     """The value of a column of the table in a summary. Bytes and seconds are with those of the personal stage."""
     value: float | None
     if key in ("bytes", "seconds"):
-        stage = summary.get("personal") or {}
         names = ("bytes_down", "bytes_up") if key == "bytes" else ("seconds",)
-        value = sum(summary[name] + stage.get(name, 0) for name in names)
+        value = sum(summary[name] + (stage_cost(summary, name) or 0) for name in names)
     else:
         value = summary[key]
     return value

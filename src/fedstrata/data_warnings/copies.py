@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.data import DATASETS, Dataset
-from fedstrata.data_warnings.names import first_few
+from fedstrata.data_warnings.names import first_few, name_of
 from fedstrata.data_warnings.near_copies import near_copies
 from fedstrata.partition import Partition
 
@@ -74,7 +74,7 @@ def _near_copies(dataset: Dataset, partition: Partition) -> Iterator[str]:
     found = near_copies(dataset, partition)
     if found is None:
         return
-    name = partition.names[found.client] if partition.names else str(found.client)
+    name = name_of(partition, found.client)
     others = "one other" if found.copies == 1 else f"{found.copies} others"
     state = "is not set" if dataset.unit is None else f"= {dataset.unit!r} does not keep them together"
     yield (

@@ -97,8 +97,7 @@ def _has_decimal_comma(text: str) -> bool:
 
 def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
-    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
-    rows = [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
+    rows = _rows_of_clients(partition)
     if experiment.partition.get("scheme") != "natural" or len(rows) < _FEWEST_CLIENTS:
         return []
     values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
@@ -141,8 +140,7 @@ def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str
 
 def _times_among_features(dataset: Dataset, partition: Partition, known: Sequence[str]) -> Iterator[str]:
     """Features that only rise from row to row of every client, as a time does, but for those that are named already."""
-    rows = [np.sort(np.concatenate(both)) for both in zip(partition.train, partition.test, strict=True)]
-    rows = [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
+    rows = list(map(np.sort, _rows_of_clients(partition)))
     if not rows:
         return
     rises = np.ones(len(dataset.feature_names), np.bool_)
@@ -157,6 +155,12 @@ def _times_among_features(dataset: Dataset, partition: Partition, known: Sequenc
             "counter does: rows of a later time have values that no model has seen. Leave it out of data.inputs, or "
             "use the hour of the day or the like"
         )
+
+
+def _rows_of_clients(partition: Partition) -> list[NDArray[Any]]:
+    """Return the samples of each client that is compared, to train and to test on."""
+    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
+    return [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
 
 
 def _some_of(rows: NDArray[Any], most: int = _COMPARED_ROWS) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 from fedstrata.config import Experiment
 from fedstrata.config.tables import OWN_TEST
 from fedstrata.data import Dataset, find, has_own_test
-from fedstrata.data_warnings.names import first_few
+from fedstrata.data_warnings.names import first_few, name_of
 from fedstrata.partition import Partition
 
 
@@ -67,7 +67,7 @@ def _untested_classes(experiment: Experiment, dataset: Dataset, partition: Parti
             of_class = len(np.unique(units[train][labels[train] == label]))
             # A class with a single unit is either trained on or tested.
             if of_class > 1:
-                lacking.append(partition.names[client] if partition.names else str(client))
+                lacking.append(name_of(partition, client))
                 needed = max(needed, 1 / of_class)
     clients = list(dict.fromkeys(lacking))
     enough = ceil(100 * needed) / 100
@@ -90,7 +90,7 @@ def _untrained_classes(dataset: Dataset, partition: Partition, own_test: int) ->
     pairs = enumerate(zip(partition.train, partition.test, strict=True))
     lacking = [client for client, (train, test) in pairs if len(np.setdiff1d(labels[test], labels[train]))]
     if lacking:
-        names = [partition.names[client] if partition.names else str(client) for client in lacking]
+        names = [name_of(partition, client) for client in lacking]
         yield (
             f"{len(lacking)} of {len(partition.train)} clients ({first_few(names)}) are tested on classes that they do "
             f"not train on: they have one value of data.unit = {dataset.unit!r} of such a class, and it is held out as "

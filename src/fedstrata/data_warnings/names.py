@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 
 _MOST_NAMED = 5
@@ -41,6 +42,11 @@ def names_alike(names: Sequence[str]) -> Iterator[str]:
     for several in same.values():
         if len(several) > 1:
             yield first_few(list(map(repr, several)))
+
+
+def name_of(partition: Partition, client: int) -> str:
+    """Return the name of a client, or its id where it has none."""
+    return partition.names[client] if partition.names else str(client)
 
 
 def first_few(values: Sequence[object] | NDArray[Any]) -> str:

@@ -13,6 +13,7 @@ from fedstrata.report.clusters import Clusters
 from fedstrata.report.decisions import plain_sentence, sentence
 from fedstrata.report.gains import gain, stands_out
 from fedstrata.report.reader import RunRecords
+from fedstrata.report.references import has_personal_models
 from fedstrata.report.words import IN_MEMORY, capital, plural
 
 MOST_GROUPS = 8
@@ -114,7 +115,7 @@ def _groups(clusters: Clusters) -> str:
         return ""
     members = (client for client, node in clusters.node_of.items() if node in clusters.finals)
     placed = sum(client not in clusters.pending for client in members)
-    if len(clusters.finals) == 1 and _has_personal_models(clusters.records):
+    if len(clusters.finals) == 1 and has_personal_models(clusters.records.settings):
         several = plural(placed, "client")
         return f"There is one: all {several} start from one shared model, and each makes a personal model of it."
     if len(clusters.finals) == 1:
@@ -123,11 +124,6 @@ def _groups(clusters: Clusters) -> str:
         f"{plural(placed, 'client')} are in {len(clusters.finals)} groups. The clients of a group train a model of "
         "their own together. A group is named by its node in the cluster tree below."
     )
-
-
-def _has_personal_models(records: RunRecords) -> bool:
-    """Return whether the clients of a run make personal models."""
-    return records.setting("personal", "method") not in (None, "none")
 
 
 def _listed(clusters: Clusters, means: Mapping[int, float]) -> list[Group]:

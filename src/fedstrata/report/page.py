@@ -21,7 +21,7 @@ from fedstrata.report.events import event_text
 from fedstrata.report.meanings import OTHER_USE, REFERENCE_TILES, TILES, Tile
 from fedstrata.report.overview import MOST_GROUPS, overview
 from fedstrata.report.reader import RunRecords, read, read_experiment
-from fedstrata.report.summary import warnings
+from fedstrata.report.summary import stage_cost, warnings
 from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
@@ -228,9 +228,7 @@ def _number(value: Any) -> float | None:
 def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     """Return the bytes and the seconds of the run with its personal stage, as tiles."""
     further = (records.summary.model_extra or {}) if records.summary else {}
-    stage = further.get("personal")
-    stage = stage if isinstance(stage, Mapping) else {}
-    added = {name: _number(stage.get(name)) for name in ("bytes_down", "bytes_up", "seconds")}
+    added = {name: stage_cost(further, name) for name in ("bytes_down", "bytes_up", "seconds")}
     down, up, data = (
         records.total(name) + int(added.get(name) or 0) for name in ("bytes_down", "bytes_up", "bytes_data")
     )

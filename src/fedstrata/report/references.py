@@ -24,9 +24,13 @@ def reference_text(name: str, settings: Mapping[str, Any]) -> str:
         settings: The keys that the runs have in common. Where clients make personal models, they do so of FedAvg's too.
     """
     text = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}[name]
+    return f"{text} and the same personal stage" if has_personal_models(settings) else text
+
+
+def has_personal_models(settings: Mapping[str, Any]) -> bool:
+    """Return whether the clients of a run with such an experiment make personal models."""
     personal = settings.get("personal")
-    method = personal.get("method", "none") if isinstance(personal, Mapping) else "none"
-    return text if method == "none" else f"{text} and the same personal stage"
+    return isinstance(personal, Mapping) and personal.get("method", "none") != "none"
 
 
 _MAY_DIFFER = ("algorithm", "algorithms", "label", "engine", "probe", "records", "report")

@@ -58,6 +58,18 @@ def _condition_rows(
     ]
 
 
+def stage_cost(summary: Mapping[str, Any], name: str) -> float | None:
+    """Return what the personal stage of a run cost, which is not in the sums of its rounds; None where there was none.
+
+    Args:
+        summary: The summary of the run.
+        name: What is counted: "seconds", "bytes_down", "bytes_up" or "samples".
+    """
+    stage = summary.get("personal")
+    value = stage.get(name) if isinstance(stage, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
 def warnings(summary: Mapping[str, Any]) -> list[str]:
     """Return what the reader of a run's results must know: divergence, and rejected answers."""
     rounds = (summary.get("diverged") or {}).get("rounds", [])

@@ -20,6 +20,7 @@ from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report,
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
 from fedstrata.data.dataset import channel_statistics, numbers_as_names
+from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
 from fedstrata.errors import DataError
 from fedstrata.models import NetworkShape, make_network, side
@@ -42,8 +43,10 @@ _FAR = 10.0
 """The mean of a feature is far away from so many standard deviations on: its unit may be another one."""
 
 
-def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Say where new clients belong.
+def assign(
+    folder: Path | str, newcomers: Sequence[Path | str], *, clients: Clients | None = None
+) -> list[dict[str, Any]]:
+    """Say where new clients belong, by a finished run.
 
     Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. The same
     share of its data is held out as of the other clients' data. The mean and spread of the run normalise the new data
@@ -51,7 +54,8 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
 
     Args:
         folder: The folder of a finished run.
-        paths: The data of each client: a ``.npz`` file, or a folder of Parquet with ``train-*.parquet``.
+        newcomers: The data of each new client: a file or folder in one of the forms that runs read.
+        clients: The data of each client of the run, if it was given them as objects.
 
     Returns:
         A dict for each client. ``client`` is its name, that of its file, and ``path`` its data. ``cluster`` is the tree
@@ -65,6 +69,10 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     Raises:
         InputError: When the folder is no finished run, or some data do not fit it.
     """
+    folder = Path(folder)
+    paths = list(map(Path, newcomers))
+    if clients is not None:
+        keep(clients)
     record = Folder(folder.resolve())
     run = load(folder)
     # A few newcomers need no other device than the processor.
@@ -73,17 +81,17 @@ def assign(folder: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
     if experiment.engine.precision == "tf32":  # which a processor does not have
         engine = experiment.engine.model_copy(update={"precision": "float32"})
         experiment = experiment.model_copy(update={"engine": engine})
-    newcomers = _read(experiment, run.sample_format, paths)
+    read = _read(experiment, run.sample_format, paths)
     with one_thread():
         problem, algorithm = _run_on_devices(experiment, run) if record.deployed else _simulated(experiment)
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in newcomers]
+        placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in read]
     names = dict(enumerate(run.names))
     metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
-    for path, new, each in zip(paths, newcomers, placed, strict=True):
+    for path, new, each in zip(paths, read, placed, strict=True):
         members = () if each["cluster"] is None else state.tree[each["cluster"]].members
         others = [names[client] for client in members if client in names]
         own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}

@@ -86,8 +86,7 @@ def finish_run(
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
-    scored = experiment.cohort.scored
-    all_score = not 0 < scored < experiment.data.clients
+    all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
         **_names(experiment),
         **_data_digest(folder),

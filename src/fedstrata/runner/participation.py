@@ -196,10 +196,14 @@ class Participation:
     def scoring(self, round: int, *, last: bool) -> torch.Tensor:
         """The ids of the clients that score the models of a round, ascending. After the last round everyone does."""
         clients = self.active(round)
-        if last or not 0 < self.scored < len(clients):
+        if last or self.all_score(len(clients)):
             return clients
         draw = generator(self.seed, "scored", round)
         return clients[torch.randperm(len(clients), generator=draw)[: self.scored].sort().values]
+
+    def all_score(self, clients: int) -> bool:
+        """Whether all of so many clients score the models of every round."""
+        return not 0 < self.scored < clients
 
     def apply_events(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
         """The state with what happens between round - 1 and round, and an event for each."""

@@ -265,15 +265,29 @@ def with_signatures(state: SignatureState, new: Rows) -> SignatureState:
     )
 
 
+def split_by_signatures(
+    problem: Problem,
+    state: SignatureState,
+    report: Report,
+    labels: torch.Tensor,
+    groups: Groups,
+    *,
+    asked: bool = True,
+) -> tuple[SignatureState, Diagnostics]:
+    """Split the only cluster into groups of clients with like signatures. The arguments are those of `split_once`."""
+    moved, diagnostics = split_once(problem, state, report, labels, groups, asked=asked)
+    return _with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
+
+
 def aggregate_clustered(
     problem: Problem, state: SignatureState, report: Report, labels: torch.Tensor
 ) -> tuple[SignatureState, Diagnostics]:
     """FedAvg inside the clusters, after the clustering. The arguments are those of `aggregate`."""
     moved, diagnostics = aggregate(problem, state, report, labels)
-    return with_last_clusters(moved), diagnostics
+    return _with_last_clusters(moved), diagnostics
 
 
-def with_last_clusters(state: SignatureState) -> SignatureState:
+def _with_last_clusters(state: SignatureState) -> SignatureState:
     """The state with the cluster in which each client is now, as the last one that it was in."""
     return replace(state, last_cluster=torch.where(state.labels >= 0, state.labels, state.last_cluster))
 

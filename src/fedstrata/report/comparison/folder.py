@@ -11,6 +11,7 @@ from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, re
 from fedstrata.records.schema import Round
 from fedstrata.report.comparison.schema import Document, RunEntry
 from fedstrata.report.reader import read_rounds
+from fedstrata.report.references import has_personal_models
 
 _FILE = "comparison.json"
 
@@ -88,9 +89,8 @@ def _read_algorithms(folder: Path, document: Document, notes: list[str]) -> dict
         try:
             settings = parse_toml(read_file(folder / run.folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
             keys = dict(settings["algorithm"])
-            personal = settings.get("personal", {})
-            if "personal" not in document.experiment and personal.get("method", "none") != "none":
-                keys["personal"] = personal
+            if "personal" not in document.experiment and has_personal_models(settings):
+                keys["personal"] = settings["personal"]
             elif keys.get("name") == run.algorithm:
                 del keys["name"]
             found.setdefault(run.algorithm, keys)

@@ -205,16 +205,16 @@ def _doubts(first: str, against: Mapping[str, Difference | None]) -> list[str]:
     """
     found = dict[tuple[str, str], list[str]]()
     for name, each in against.items():
-        doubt = None if each is None else _doubt(first, each)
-        if each is None:
-            doubt = ("has no seed in common with it", "have no seed in common with it")
+        doubt = _doubt(first, each)
         if doubt is not None:
             found.setdefault(doubt, []).append(name)
     return [f"{joined(names)} {one if len(names) == 1 else several}" for (one, several), names in found.items()]
 
 
-def _doubt(first: str, difference: Difference) -> tuple[str, str] | None:
+def _doubt(first: str, difference: Difference | None) -> tuple[str, str] | None:
     """Return what a difference leaves open, of one other row and of several; None where the first row is better."""
+    if difference is None:
+        return "has no seed in common with it", "have no seed in common with it"
     if difference.margin is None and any(difference.values):
         return "has a difference of unknown noise", "have differences of unknown noise"
     if not difference.clear:
