@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import nn
 from fedstrata.core import rows
 from fedstrata.engine import ClientData
 from fedstrata.engine.device import exact, pinned_rows, products_in
+from fedstrata.engine.vectorized import cuda_graphs
 from fedstrata.engine.vectorized.batches import (
     Resident,
     arrange,
@@ -321,7 +322,7 @@ def test_networks_of_which_something_cannot_be_described_are_batched_with_none()
 
 
 def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.engine.vectorized.cuda_graphs._MAX_RECORDINGS", 1)
+    monkeypatch.setattr(cuda_graphs, "_MAX_RECORDINGS", 1)
     recorded, total = list[Any](), torch.zeros(())
 
     def add(value: torch.Tensor) -> None:
@@ -391,7 +392,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         yield
 
     fake = SimpleNamespace(
-        Stream=lambda device: Stream(),
         stream=enter,
         current_stream=lambda device=None: current[-1],
         CUDAGraph=Graph,
@@ -399,7 +399,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         get_device_properties=lambda device: SimpleNamespace(total_memory=24 << 30),
     )
     monkeypatch.setattr(torch, "cuda", fake)
-    monkeypatch.setattr("fedstrata.engine.vectorized.cuda_graphs._FAILED_DEVICES", set())
+    monkeypatch.setattr(cuda_graphs, "_FAILED_DEVICES", set())
+    # With a GPU, an earlier test has left a real stream.
+    monkeypatch.setattr(cuda_graphs, "_stream", cache(lambda device: Stream()))
     return calls
 
 
