@@ -202,12 +202,12 @@ def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squa
     st.booleans(),
 )
 def test_no_norm_is_above_its_limit_where_all_are_alike(clients: list[tuple[float, int, int]], compared: bool) -> None:
-    values, starts, sizes = (np.array([client[place] for client in clients]) for place in range(3))
-    comparable = (values > 0) & (sizes > 0) & compared
-    ids = np.arange(len(clients))
-    norms = Norms(
-        "train", "weights", (), ids, starts.astype(int), sizes.astype(float), values.astype(float), comparable
-    )
+    m = len(clients)
+    values = np.array([norm for norm, _, _ in clients])
+    starts = torch.tensor([start for _, start, _ in clients], dtype=torch.int64)
+    sizes = torch.tensor([size for _, _, size in clients])
+    result = Result(Rows(torch.arange(m), torch.zeros(m, 1)), starts, sizes, torch.zeros(m, 1))
+    norms = Norms("train", "weights", (), result, values, compared)
     _, limits = norms.medians_and_limits
     assert (values <= limits * (1 + 1e-9)).all() or not norms.alike
 

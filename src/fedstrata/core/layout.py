@@ -152,6 +152,12 @@ class Layout:
         return sum(prod(slot.shape) for slot in slots)
 
     @cached_property
+    def running_variances(self) -> tuple[int, ...]:
+        """The places of the running variances of normalisation layers among the tensors."""
+        buffers = ((place, slot.name) for place, slot in enumerate(self.tensors) if slot.kind == "buffer")
+        return tuple(place for place, name in buffers if name.rpartition(".")[2] == "running_var")
+
+    @cached_property
     def conv_and_linear_mask(self) -> Mask:
         """The mask of all conv and linear tensors."""
         return self.select("all")

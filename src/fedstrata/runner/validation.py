@@ -17,14 +17,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.core import Algorithm, Diagnostics, Layout, LocalTask, Plan, Problem, Report, Result, State, TensorSpec
+from fedstrata.core import (
+    Algorithm,
+    Diagnostics,
+    Layout,
+    LocalTask,
+    Mask,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    State,
+    TensorSpec,
+)
 from fedstrata.core.row_products import row_norms
 from fedstrata.core.state import StateT
 from fedstrata.lazy_torch import torch
@@ -102,21 +115,38 @@ class Norms:
         task: The name of the task.
         part: The kind of tensors that were measured.
         spans: The columns of these tensors.
-        clients: The ids of the clients, (m,).
-        given: The model of the plan that each client started from, (m,).
-        sizes: The number of samples of each client, (m,) float64.
+        result: What the m clients sent.
         values: The norm of each client, (m,) float64.
-        comparable: Whose norm is compared with those of others, bool (m,).
+        compared: Whether they are compared with each other.
     """
 
     task: str
     part: str
     spans: Sequence[slice]
-    clients: NDArray[np.int64]
-    given: NDArray[np.int64]
-    sizes: NDArray[np.float64]
+    result: Result
     values: NDArray[np.float64]
-    comparable: NDArray[np.bool_]
+    compared: bool
+
+    @property
+    def clients(self) -> NDArray[np.int64]:
+        """The ids of the clients, (m,)."""
+        return self.result.updates.clients.numpy()
+
+    @property
+    def given(self) -> NDArray[np.int64]:
+        """The model of the plan that each client started from, (m,)."""
+        return self.result.chosen.numpy()
+
+    @cached_property
+    def sizes(self) -> NDArray[np.float64]:
+        """The number of samples of each client, (m,)."""
+        return self.result.sizes.double().numpy()
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Whose norm is compared with those of others, bool (m,)."""
+        # A norm of zero is no outlier, and says nothing about how large the others may be.
+        return np.isfinite(self.values) & (self.values > 0) & (self.sizes > 0) & self.compared
 
     @cached_property
     def medians_and_limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -129,8 +159,7 @@ class Norms:
     @property
     def alike(self) -> bool:
         """Whether the norms are so close to each other that none is above its limit."""
-        least = self.values.min(where=self.comparable, initial=LARGEST_NORM / _FACTOR)
-        return bool((self.values <= _FACTOR * least).all())
+        return bool(self.values.max(initial=0) <= min(_FACTOR * self.values.min(initial=np.inf), LARGEST_NORM))
 
 
 def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
@@ -148,8 +177,7 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     negative = set[int]()
     too_large = dict[int, dict[str, Any]]()
     for name, result in report.results.items():
-        without_samples = result.sizes.numpy() <= 0
-        no_samples.update(result.updates.clients.numpy()[without_samples].tolist())
+        no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
         negative.update(_with_negative_variance(layout, plan, plan.tasks[name], result))
     for norms in measure_norms(layout, plan, report, compared=compared):
         if norms.alike:
@@ -179,14 +207,9 @@ def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool 
     The arguments are those of `validate`.
     """
     for name, result in report.results.items():
-        clients = result.updates.clients.numpy()
-        given = result.chosen.numpy()
-        sizes = result.sizes.double().numpy()
-        for part, spans in _parts(layout, plan.tasks[name]).items():
-            values = result.updates.norms(spans)
-            # A norm of zero is no outlier, and says nothing about how large the others may be.
-            comparable = np.isfinite(values) & (values > 0) & (sizes > 0) & compared
-            yield Norms(name, part, spans, clients, given, sizes, values, comparable)
+        task = plan.tasks[name]
+        for part, spans in _parts(layout, task.upload, task.upload_values or layout.nothing).items():
+            yield Norms(name, part, spans, result, result.updates.norms(spans), compared)
 
 
 def decide(
@@ -221,9 +244,11 @@ def divergence_of_answers(report: Report, events: Sequence[Mapping[str, Any]]) -
         report: The report before validation.
         events: The events of its validation.
     """
-    answered = _answered(report)
     bad = [client for event in events if event.get("reason") == "not finite" for client in event["clients"]]
-    if not answered or len(bad) <= _DIVERGED_SHARE * len(answered):
+    if not bad:
+        return []
+    answered = _answered(report)
+    if len(bad) <= _DIVERGED_SHARE * len(answered):
         return []
     return [{"kind": "diverged", "reason": "answers", "clients": bad, "answered": len(answered)}]
 
@@ -255,7 +280,7 @@ def _median_loss(losses: torch.Tensor) -> float:
     """The lower median of losses (s,), of which there is one; infinity where it is no number."""
     middle = (len(losses) - 1) // 2
     # numpy sorts nan to the end.
-    found = float(np.partition(losses.double().numpy(), middle)[middle])
+    found = float(np.partition(losses.numpy(), middle)[middle])
     return math.inf if math.isnan(found) else found
 
 
@@ -270,12 +295,19 @@ def _answered(report: Report) -> set[int]:
     return {client for result in report.results.values() for client in result.updates.clients.tolist()}
 
 
-def _parts(layout: Layout, task: LocalTask) -> dict[str, tuple[slice, ...]]:
-    """The columns that a task uploads, by what is measured together."""
-    as_values = task.upload_values or layout.nothing
-    tensors = zip(layout.tensors, task.upload, as_values, strict=True)
+@lru_cache(maxsize=16)
+def _parts(layout: Layout, upload: Mask, as_values: Mask) -> Mapping[str, tuple[slice, ...]]:
+    """The columns that are uploaded, by what is measured together.
+
+    Args:
+        layout: The layout of the network.
+        upload: The tensors that are uploaded.
+        as_values: Those of them that are sent as they are, not as updates.
+    """
+    tensors = zip(layout.tensors, upload, as_values, strict=True)
     parts = [_part(slot, as_value) if sent else "" for slot, sent, as_value in tensors]
-    return {part: layout.ranges(tuple(other == part for other in parts)) for part in dict.fromkeys(parts) if part}
+    by_part = {part: tuple(other == part for other in parts) for part in dict.fromkeys(parts) if part}
+    return MappingProxyType({part: layout.ranges(mask) for part, mask in by_part.items()})
 
 
 def _part(slot: TensorSpec, as_value: bool) -> str:
@@ -343,10 +375,10 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
 
     Where a client did not start from the running variance of that model, its update does not say what it ended with.
     """
-    as_values = task.upload_values or layout.nothing
-    sent = [place for place in _running_variances(layout) if task.upload[place]]
+    sent = [place for place in layout.running_variances if task.upload[place]]
     if not sent:
         return set()
+    as_values = task.upload_values or layout.nothing
     found = torch.zeros(len(result.updates.clients), dtype=torch.bool)
     updates = result.updates.on_device
     for place in sent:
@@ -357,12 +389,6 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
             ends = plan.models[:, layout.spans[place]][result.chosen] + ends
         found |= (ends < _LEAST_VARIANCE).any(dim=1)
     return set(result.updates.clients[found].tolist())
-
-
-def _running_variances(layout: Layout) -> list[int]:
-    """The places of the running variances among the tensors."""
-    buffers = (place for place, slot in enumerate(layout.tensors) if slot.kind == "buffer")
-    return [place for place in buffers if layout.tensors[place].name.rpartition(".")[2] == "running_var"]
 
 
 def _keep_worst(found: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
@@ -386,13 +412,13 @@ def _without(report: Report, clients: Iterable[int]) -> Report:
 def _unusable(state: State, layout: Layout) -> list[int]:
     """The tree nodes whose model no client could start from; all nodes if another tensor of p columns is such."""
     unusable = _too_long(state.models)
-    for place in _running_variances(layout):
+    for place in layout.running_variances:
         unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1).numpy()
     if unusable.any():
         return state.nodes[torch.from_numpy(unusable)].tolist()
     # The tree has no tensors, and the models have been looked at.
     others = [getattr(state, field.name) for field in fields(state) if field.name not in ("models", "tree")]
-    for tensor in _tensors(tuple(others)):
+    for tensor in _tensors(others):
         rows = tensor.ndim in (1, 2) and tensor.shape[-1] == layout.p and tensor.is_floating_point()
         if rows and _too_long(tensor.reshape(-1, layout.p)).any():
             return state.nodes.tolist()
@@ -407,20 +433,21 @@ def _too_long(rows: torch.Tensor) -> NDArray[np.bool_]:
     return ~(row_norms(rows, [slice(0, rows.shape[1])]) <= LARGEST_NORM)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors inside a value that is not a tensor itself."""
-    parts: Iterable[Any] = ()
-    if is_dataclass(value):
-        parts = [getattr(value, field.name) for field in fields(value)]
-    elif isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, tuple):
-        parts = value
-    for part in parts:
-        if isinstance(part, torch.Tensor):
-            yield part
-        elif not isinstance(part, _WITHOUT_PARTS):
-            yield from _tensors(part)
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """All tensors among some values, or inside them."""
+    left = list(values)
+    while left:
+        value = left.pop()
+        if isinstance(value, _WITHOUT_PARTS):
+            continue
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, tuple):
+            left += value
+        elif is_dataclass(value):
+            left += [getattr(value, field.name) for field in fields(value)]
+        elif isinstance(value, Mapping):
+            left += value.values()
 
 
 def _node_before(before: State, after: State, node: int) -> int:

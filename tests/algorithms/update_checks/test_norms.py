@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedstrata.algorithms.shared.groups import Ints
 from fedstrata.algorithms.update_checks.compared_updates import compared_updates
 from fedstrata.algorithms.update_checks.norms import (
     NormHistory,
@@ -181,7 +182,7 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
     assert changed.results["test A of 2"].updates.values.equal(values)
 
 
-def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, torch.Tensor]:
+def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, Ints]:
     """The report without long updates, and whose were shortened."""
     return clip_long_updates(known, compared_updates(LAYOUT, report, labels).norms, report, labels)
 

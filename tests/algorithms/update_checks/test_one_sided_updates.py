@@ -23,7 +23,7 @@ def found(updates: torch.Tensor, labels: list[int] | None = None, chosen: list[i
     known = torch.tensor(labels or [0] * len(updates))
     trained = known if chosen is None else torch.tensor(chosen)
     result = Result(Rows(clients, updates), trained, torch.ones(len(updates)), torch.zeros(len(updates), 1))
-    ids: list[int] = sorted(one_sided(compared_updates(LAYOUT, Report({TRAIN: result}), known)).tolist())
+    ids: list[int] = sorted(one_sided(compared_updates(LAYOUT, Report({TRAIN: result}), known)))
     return ids
 
 

@@ -43,6 +43,13 @@ class GroupIndex:
         """How many clients are in the groups before each group, (g,)."""
         return self.sizes.cumsum() - self.sizes
 
+    @cached_property
+    def of_each_size(self) -> list[Ints]:
+        """The places of the clients of all groups of m clients, (k, m), for one m after the other."""
+        order = self.of.argsort(kind="stable")
+        sizes = self.sizes[self.of[order]]
+        return [order[sizes == size].reshape(-1, size) for size in np.unique(sizes).tolist()]
+
     def counts(self, who: Bools) -> Ints:
         """How many clients of each group are among some, bool (m,): (g,)."""
         return np.bincount(self.of[who], minlength=self.count)

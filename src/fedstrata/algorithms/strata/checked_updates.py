@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Bools, Floats, Ints
 from fedstrata.algorithms.strata.reassignment import choosing_among_all
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.algorithms.update_checks.compared_updates import compared_updates
@@ -58,25 +61,26 @@ def check_updates(
         sign_check: Whether to find those that lie on one side of the others.
         copy_check: Whether to find those that are the same.
     """
-    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
+    nobody = np.zeros(len(state.labels), np.bool_)
     updates = compared_updates(layout, report, state.labels)
     directions = state.directions
     if directions is not None:
         directions = with_directions(directions, updates, state.labels)
     norms = _check_norms(layout, state, report, labels, updates.norms)
-    changed = labels != state.labels
-    if bool(changed.any()):
+    if not torch.equal(labels, state.labels):
         updates = updates.of_clusters(report, labels)
         if directions is not None:
+            changed = labels != state.labels
             # A doubted client that was absent when its cluster was split chooses its cluster later.
             directions = directions.reassigned(changed & ((state.labels >= 0) | directions.doubted))
-    reversed_ = nobody if directions is None else directions.left_out
+    reversed_ = nobody if directions is None else directions.left_out.numpy()
     left_out = reversed_ | norms.who["oversized"]
     on_one_side = nobody
-    if sign_check and len(found := one_sided(updates)):
-        on_one_side = nobody.index_fill(0, found, True)
+    if sign_check and (found := one_sided(updates)):
+        on_one_side = nobody.copy()
+        on_one_side[found] = True
         # Nobody else is to choose a cluster that they come to have for themselves.
-        directions = None if directions is None else directions.doubting(found)
+        directions = None if directions is None else directions.doubting(torch.tensor(found))
     copies = copied(updates, left_out | on_one_side) if copy_check else nobody
     not_counted = left_out | on_one_side | copies
     checked = CheckedUpdates(
@@ -86,7 +90,7 @@ def check_updates(
         events=(),
     )
     # In most rounds nobody is found.
-    if not bool((not_counted | norms.who["clipped"] | norms.who["drifted"]).any()):
+    if not (not_counted | norms.who["clipped"] | norms.who["drifted"]).any():
         return checked
     # Of what does not count, nothing is told but the reason.
     who = {
@@ -113,11 +117,11 @@ class _CheckedNorms:
     history: NormHistory | None
     report: Report
     counted: Report
-    who: dict[str, torch.Tensor]
+    who: dict[str, Bools]
 
 
 def _check_norms(
-    layout: Layout, state: StrataState, report: Report, labels: torch.Tensor, norms: torch.Tensor
+    layout: Layout, state: StrataState, report: Report, labels: torch.Tensor, norms: Floats
 ) -> _CheckedNorms:
     """Find the clients whose updates are much longer, if norms are checked.
 
@@ -126,37 +130,37 @@ def _check_norms(
         state: The state before the round.
         report: The report of the round.
         labels: The cluster of each client in this round, (n,).
-        norms: The norms of the updates of the round, (m,).
+        norms: The norms of the updates of the round, float32 (m,).
     """
-    nobody = torch.zeros(len(state.labels), dtype=torch.bool)
     before = state.norms
+    clipped = np.zeros(len(state.labels), np.bool_)
     if before is None:
-        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), nobody))
+        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), clipped))
     if bool(before.drifted.any()):
         # Whoever was offered other models has now chosen.
-        answered = nobody.index_fill(0, report.results[TRAIN].updates.clients, True)
+        answered = torch.zeros_like(before.drifted).index_fill(0, report.results[TRAIN].updates.clients, True)
         before = before.without_drift(answered & choosing_among_all(state))
     history = with_norms(before, norms, report, state.labels, state.newcomers)
     counted, ids = clip_long_updates(history, norms, report, labels)
+    clipped[ids] = True
     who = {
-        "oversized": history.left_out,
-        "clipped": nobody.index_fill(0, ids, True),
-        "drifted": history.drifted & ~before.drifted,
+        "oversized": history.left_out.numpy(),
+        "clipped": clipped,
+        "drifted": history.drifted.numpy() & ~before.drifted.numpy(),
     }
     return _CheckedNorms(history, clip_to_median_of_others(layout, report, history.left_out), counted, who)
 
 
-def _events(who: Mapping[str, torch.Tensor], clients: torch.Tensor) -> tuple[dict[str, Any], ...]:
+def _events(who: Mapping[str, Bools], clients: Ints) -> tuple[dict[str, Any], ...]:
     """An event of each kind, with those who have answered of the clients, bool (n,), that it is about."""
-    found = torch.stack(tuple(who.values()))[:, clients]
-    there = zip(who, found, found.any(dim=1).tolist(), strict=True)
-    return tuple({"kind": kind, "clients": clients[rows].tolist()} for kind, rows, some in there if some)
+    answered = ((kind, clients[found[clients]].tolist()) for kind, found in who.items())
+    return tuple({"kind": kind, "clients": ids} for kind, ids in answered if ids)
 
 
-def _without(report: Report, who: torch.Tensor) -> Report:
+def _without(report: Report, who: Bools) -> Report:
     """The report without what some clients, bool (n,), have trained normally."""
     result = report.results[TRAIN]
-    found = who[result.updates.clients]
-    if not bool(found.any()):
+    found = who[result.updates.clients.numpy()]
+    if not found.any():
         return report
-    return replace(report, results={**report.results, TRAIN: result.only(~found)})
+    return replace(report, results={**report.results, TRAIN: result.only(torch.from_numpy(~found))})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.groups import Floats
+import numpy as np
+
+from fedstrata.algorithms.shared.groups import Floats, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows
 from fedstrata.lazy_torch import torch
 
@@ -17,18 +19,18 @@ class ComparedUpdates:
     """The updates by the normal training of a round, as far as they are compared.
 
     Attributes:
-        clients: Who has sent them, ids int64 (m,).
+        clients: Who has sent them, ids (m,).
         values: The columns of convolutions and linear layers, (m, q); running statistics say nothing about a client.
-        norms: The norm of each row, (m,).
-        own: The cluster of each client that has trained the model of its cluster, int64 (m,); -1 for all others.
+        norms: The norm of each row, float32 (m,).
+        own: The cluster of each client that has trained the model of its cluster, (m,); -1 for all others.
         sent: All that they have sent, (m, p).
         ranges: The columns of `values` among the p.
     """
 
-    clients: torch.Tensor
+    clients: Ints
     values: torch.Tensor
-    norms: torch.Tensor
-    own: torch.Tensor
+    norms: Floats
+    own: Ints
     sent: Rows
     ranges: tuple[slice, ...]
 
@@ -54,7 +56,7 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
     """
     updates = report.results[TRAIN].updates
     return ComparedUpdates(
-        clients=updates.clients,
+        clients=updates.clients.numpy(),
         values=compared_columns(layout, updates).values,
         norms=compared_norms(layout, updates),
         own=own_clusters(report, labels),
@@ -63,13 +65,12 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
     )
 
 
-def compared_norms(layout: Layout, updates: Rows) -> torch.Tensor:
-    """The norms of convolutions and linear layers of some updates, (m,)."""
-    norms = updates.norms(layout.conv_and_linear_ranges)
-    return torch.from_numpy(norms).float()
+def compared_norms(layout: Layout, updates: Rows) -> Floats:
+    """The norms of convolutions and linear layers of some updates, float32 (m,)."""
+    return updates.norms(layout.conv_and_linear_ranges).astype(np.float32)
 
 
-def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:
+def own_clusters(report: Report, labels: torch.Tensor) -> Ints:
     """The cluster of each client that has trained the model of its cluster, (m,); -1 for all others who answered.
 
     Args:
@@ -77,7 +78,8 @@ def own_clusters(report: Report, labels: torch.Tensor) -> torch.Tensor:
         labels: The cluster of each client, (n,); -1 for a pending client.
     """
     result = report.results[TRAIN]
-    return torch.where(result.chosen == labels[result.updates.clients], result.chosen, -1)
+    chosen = result.chosen.numpy()
+    return np.where(chosen == labels.numpy()[result.updates.clients.numpy()], chosen, -1)
 
 
 def compared_columns(layout: Layout, updates: Rows) -> Rows:

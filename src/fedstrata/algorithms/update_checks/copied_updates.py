@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Ints
+from fedstrata.algorithms.shared.groups import Bools, Ints
 from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.core import evenly_spread
 from fedstrata.lazy_torch import torch
@@ -27,7 +27,7 @@ _COLUMNS = 4096
 """So many of the columns, evenly spread, are compared first: enough to tell updates that are not the same."""
 
 
-def copied(updates: ComparedUpdates, left_out: torch.Tensor) -> torch.Tensor:
+def copied(updates: ComparedUpdates, left_out: Bools) -> Bools:
     """Whose update does not count, because another client of its cluster has sent the same.
 
     Of those who send the same, the client counts that is not left out for other reasons, and of these the one of the
@@ -41,13 +41,13 @@ def copied(updates: ComparedUpdates, left_out: torch.Tensor) -> torch.Tensor:
     Returns:
         A bool (n,).
     """
-    found = torch.zeros_like(left_out)
+    found = np.zeros_like(left_out)
     alike = _alike_in_norm(updates)
     if not len(alike):
         return found
     norms = updates.norms.tolist()
-    for cluster in np.unique(updates.own.numpy()[alike]).tolist():
-        answered = (updates.own == cluster).nonzero().flatten().tolist()
+    for cluster in np.unique(updates.own[alike]).tolist():
+        answered = np.flatnonzero(updates.own == cluster).tolist()
         groups = _same_updates(updates, norms, answered)
         if 2 * sum(map(len, groups)) < len(answered):
             for group in groups:
@@ -61,8 +61,8 @@ def _alike_in_norm(updates: ComparedUpdates) -> Ints:
 
     Equal updates have equal norms.
     """
-    norms = updates.norms.numpy()
-    compared = np.flatnonzero((updates.own.numpy() >= 0) & (norms > ZERO_NORM))
+    norms = updates.norms
+    compared = np.flatnonzero((updates.own >= 0) & (norms > ZERO_NORM))
     order = compared[norms[compared].argsort()]
     alike = np.diff(norms[order]) <= _TOLERANCE * norms[order][1:]
     return order[1:][alike]

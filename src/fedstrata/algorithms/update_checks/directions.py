@@ -171,17 +171,16 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
         updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
     """
-    own = updates.own.numpy()
-    answered = updates.clients.numpy()
-    known = _forget_small_clusters(known, labels.numpy(), answered[own >= 0])
+    answered = updates.clients
+    known = _forget_small_clusters(known, labels.numpy(), answered[updates.own >= 0])
     # In the order of their ids, so that sums do not depend on the order of the report.
     order = answered.argsort()
-    places, clusters = groups_of(own[order], _MIN_CLIENTS)
+    places, clusters = groups_of(updates.own[order], _MIN_CLIENTS)
     if not clusters.count:
         return known
     rows = order[places]
     ids = answered[rows]
-    norms = np.maximum(updates.norms.numpy()[rows], ZERO_NORM)
+    norms = np.maximum(updates.norms[rows], ZERO_NORM)
     compared = UpdatesOfClusters(clusters, updates.values, rows, norms, updates.products)
     after = _after_round(_ClientDirections(**of_clients(known, ids)), compared)
     return with_rows(known, ids, after)

@@ -139,7 +139,7 @@ def no_norms(clients: int) -> NormHistory:
 
 
 def with_norms(
-    known: NormHistory, norms: torch.Tensor, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
+    known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
 ) -> NormHistory:
     """What is known after a round.
 
@@ -148,14 +148,13 @@ def with_norms(
 
     Args:
         known: What was known before.
-        norms: The norms of the updates of the round, (m,).
+        norms: The norms of the updates of the round, float32 (m,).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
         newcomers: Who is a newcomer, bool (n,).
     """
     result = report.results[TRAIN]
     clients = result.updates.clients.numpy()
-    lengths = norms.numpy()
     here = labels.numpy()[clients]
     settled = (here >= 0) & ~newcomers.numpy()[clients]
     own = settled & (result.chosen.numpy() == here)
@@ -165,15 +164,14 @@ def with_norms(
     if leaving.any():
         gone = torch.from_numpy(clients[leaving])
         left_out[gone] = known.means[gone] > log(_LARGEST_RATIO)
-    rows, groups = groups_of(np.where(own & (lengths > ZERO_NORM), here, -1), _MIN_CLIENTS)
+    rows, groups = groups_of(np.where(own & (norms > ZERO_NORM), here, -1), _MIN_CLIENTS)
     if not groups.count:
         return replace(known, left_out=left_out)
-    lengths = lengths[rows]
+    medians = groups.medians(norms[rows])
     # All clusters of the round are compared with the same largest median.
-    largest = max(known.largest_median, float(groups.medians(lengths).max()))
-    known = replace(known, left_out=left_out, largest_median=largest)
-    logs = np.log(_ratios(lengths, _compared_with(known, groups, lengths, result.sizes.numpy()[rows])))
-    return _with_logs(known, groups, clients[rows], logs)
+    known = replace(known, left_out=left_out, largest_median=max(known.largest_median, float(medians.max())))
+    ratios = _ratios(norms[rows], _compared_with(known, groups, medians, result.sizes.numpy()[rows]))
+    return _with_logs(known, groups, clients[rows], np.log(ratios))
 
 
 def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
@@ -191,12 +189,22 @@ def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) 
     return with_rows(known, ids, after)
 
 
-def _compared_with(known: NormHistory, groups: GroupIndex, norms: Floats, sizes: Ints) -> Floats:
-    """What the norm of each client is compared with, (m,): the median of its cluster, times what its size excuses."""
-    medians = np.maximum(groups.medians(norms), _LEAST_SHARE * known.largest_median)
+def _compared_with(known: NormHistory, groups: GroupIndex, medians: Floats, sizes: Ints) -> Floats:
+    """What the norm of each client is compared with: the median of its cluster, times what its size excuses.
+
+    Args:
+        known: What is known of the norms.
+        groups: The cluster of each client.
+        medians: The median norm of each cluster, (g,).
+        sizes: The samples of each client, (m,).
+
+    Returns:
+        A norm for each client, (m,).
+    """
+    least = np.maximum(medians, _LEAST_SHARE * known.largest_median)
     samples = sizes.astype(np.float32)
     excused = samples / np.maximum(groups.medians(samples), 1)[groups.of]
-    found: Floats = medians[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
+    found: Floats = least[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
     return found
 
 
@@ -229,9 +237,7 @@ def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
     return found
 
 
-def clip_long_updates(
-    known: NormHistory, norms: torch.Tensor, report: Report, labels: torch.Tensor
-) -> tuple[Report, torch.Tensor]:
+def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> tuple[Report, Ints]:
     """The report in which no update by the normal training is much longer than others of its cluster.
 
     One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
@@ -239,31 +245,30 @@ def clip_long_updates(
 
     Args:
         known: What is known of the norms, with this round.
-        norms: The norms of the updates of the round, (m,).
+        norms: The norms of the updates of the round, float32 (m,).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client.
 
     Returns:
-        The report, and whose updates were shortened, ids.
+        The report, and whose updates were shortened, ids (c,).
     """
     result = report.results[TRAIN]
-    clients = result.updates.clients
-    lengths = norms.numpy()
-    moved = lengths > ZERO_NORM
-    if lengths.max(initial=0) <= _CLIPPING_RATIO * lengths.min(where=moved, initial=np.inf):
+    clients = result.updates.clients.numpy()
+    moved = norms > ZERO_NORM
+    if norms.max(initial=0) <= _CLIPPING_RATIO * norms.min(where=moved, initial=np.inf):
         return report, clients[:0]
-    here = labels.numpy()[clients.numpy()]
+    here = labels.numpy()[clients]
     rows, groups = groups_of(np.where(moved, here, -1), _MIN_CLIENTS)
-    lengths = lengths[rows]
-    ordinary = _compared_with(known, groups, lengths, result.sizes.numpy()[rows])
+    lengths = norms[rows]
+    ordinary = _compared_with(known, groups, groups.medians(lengths), result.sizes.numpy()[rows])
     limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
-    factors = torch.ones_like(norms)
-    factors.numpy()[rows] = np.minimum(_ratios(limits, lengths), 1)
-    long = factors < 1.0
-    if not bool(long.any()):
-        return report, clients[long]
-    shorter = replace(result, updates=_scaled(result.updates, factors))
-    return replace(report, results={**report.results, TRAIN: shorter}), clients[long]
+    factors = np.ones(len(norms), np.float32)
+    factors[rows] = np.minimum(_ratios(limits, lengths), 1)
+    long = clients[factors < 1]
+    if not len(long):
+        return report, long
+    shorter = replace(result, updates=_scaled(result.updates, torch.from_numpy(factors)))
+    return replace(report, results={**report.results, TRAIN: shorter}), long
 
 
 def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
@@ -271,7 +276,7 @@ def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
 
     The norms are those of convolutions and linear layers.
     """
-    norms = compared_norms(layout, updates)
+    norms = torch.from_numpy(compared_norms(layout, updates))
     moved = norms > ZERO_NORM
     if int(moved.sum()) < _MIN_CLIENTS:
         return updates
@@ -304,7 +309,7 @@ def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tens
 
 def _clip_result(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
     """A result in which some rows, bool (m,), have the median norm of the others at most."""
-    norms = compared_norms(layout, result.updates)
+    norms = torch.from_numpy(compared_norms(layout, result.updates))
     others = norms[~rows & (norms > ZERO_NORM)]
     if not len(others) or not bool(rows.any()):
         return result

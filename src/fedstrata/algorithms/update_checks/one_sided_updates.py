@@ -17,10 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Floats, Ints, groups_of
+from fedstrata.algorithms.shared.groups import Bools, Floats, Ints, groups_of
 from fedstrata.algorithms.update_checks.compared_updates import ComparedUpdates
 from fedstrata.core import evenly_spread
-from fedstrata.lazy_torch import torch
 
 _COLUMNS = 512
 """So many of the columns, evenly spread, are compared: enough to estimate a share of them."""
@@ -42,7 +41,7 @@ _MIN_CLIENTS = 3
 """Updates are compared if at least so many clients of a cluster answer."""
 
 
-def one_sided(updates: ComparedUpdates) -> torch.Tensor:
+def one_sided(updates: ComparedUpdates) -> list[int]:
     """Whose update is above the median of its cluster in nearly all columns, or below it.
 
     Where half of a cluster or more are one-sided, nobody is: a network with a single output may move all its weights
@@ -52,43 +51,52 @@ def one_sided(updates: ComparedUpdates) -> torch.Tensor:
         updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
 
     Returns:
-        Their ids, int64 (f,).
+        Their ids.
     """
     columns = evenly_spread(updates.values.shape[1], _COLUMNS)
     some = updates.values.index_select(1, columns[::_STRIDE]).numpy()
-    found = [torch.empty(0, dtype=torch.int64)]
-    for members in _clusters(updates):
-        if not _may_be_one_sided(some[members], len(columns)):
-            continue
-        values = balances(updates.values[members][:, columns].numpy())
-        extreme = np.abs(values) > _LARGEST_BALANCE
-        if 0 < 2 * np.count_nonzero(extreme) < len(members):
-            found.append(updates.clients[members[extreme]])
-    return torch.cat(found)
+    found = list[int]()
+    for clusters in _clusters_of_each_size(updates):
+        for members in clusters[_may_be_one_sided(some[clusters], len(columns))]:
+            values = balances(updates.values[members][:, columns].numpy())
+            extreme = np.abs(values) > _LARGEST_BALANCE
+            if 0 < 2 * np.count_nonzero(extreme) < len(members):
+                found += updates.clients[members[extreme]].tolist()
+    return found
 
 
-def _may_be_one_sided(values: Floats, columns: int) -> bool:
-    """Whether the balance of any row may be extreme in all columns, by those in some of them, (m, q').
+def _may_be_one_sided(values: Floats, columns: int) -> Bools:
+    """In which clusters the balance of a row may be extreme in all columns, by those in some of them.
 
     A column in which a row is not on the one side takes its balance down by as much, wherever the column is.
+
+    Args:
+        values: Some columns of the rows of g clusters of m clients, (g, m, q').
+        columns: The number of all columns.
+
+    Returns:
+        A bool (g,).
     """
     signs = _signs(values)
-    balanced = np.count_nonzero(signs.any(axis=0)) - np.abs(signs.sum(axis=1))
-    return bool((balanced <= (1 - _LARGEST_BALANCE) * columns).any())
+    differing = np.count_nonzero(signs.any(axis=1), axis=1)
+    balanced = differing[:, None] - np.abs(signs.sum(axis=2))
+    found: Bools = (balanced <= (1 - _LARGEST_BALANCE) * columns).any(axis=1)
+    return found
 
 
 def balances_by_cluster(updates: ComparedUpdates) -> Iterator[tuple[Ints, Floats]]:
     """The compared clients of each cluster, ids (m,), and the balances of their updates, (m,)."""
     columns = evenly_spread(updates.values.shape[1], _COLUMNS)
-    for members in _clusters(updates):
-        yield updates.clients.numpy()[members], balances(updates.values[members][:, columns].numpy())
+    for clusters in _clusters_of_each_size(updates):
+        for members in clusters:
+            yield updates.clients[members], balances(updates.values[members][:, columns].numpy())
 
 
-def _clusters(updates: ComparedUpdates) -> Iterator[Ints]:
-    """The places of the compared updates of each cluster, (m,)."""
-    rows, clusters = groups_of(updates.own.numpy(), _MIN_CLIENTS)
-    for cluster in range(clusters.count):
-        yield rows[clusters.of == cluster]
+def _clusters_of_each_size(updates: ComparedUpdates) -> Iterator[Ints]:
+    """The places of the compared updates of all clusters of m clients, (g, m), for one m after the other."""
+    rows, clusters = groups_of(updates.own, _MIN_CLIENTS)
+    for members in clusters.of_each_size:
+        yield rows[members]
 
 
 def balances(values: Floats) -> Floats:
@@ -109,7 +117,8 @@ def balances(values: Floats) -> Floats:
 
 
 def _signs(values: Floats) -> Floats:
-    """Whether each row (m, q) is above the lower median of its column, 1, below it, -1, or neither, 0, (m, q)."""
-    middle = (len(values) - 1) // 2
-    signs: Floats = np.sign(values - np.partition(values, middle, axis=0)[middle])
+    """Whether each row (..., m, q) is above the lower median of its column, 1, below it, -1, or neither, 0."""
+    middle = (values.shape[-2] - 1) // 2
+    medians = np.partition(values, middle, axis=-2)[..., middle : middle + 1, :]
+    signs: Floats = np.sign(values - medians)
     return signs
