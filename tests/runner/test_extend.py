@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import own_data
 import pytest
 
 import fedstrata
+import own_data
 from fedstrata.cli import main
 from fedstrata.config import load_experiment
 from fedstrata.errors import InputError, RecordError

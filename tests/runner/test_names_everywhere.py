@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
-from own_data import arrays, keys, save
 
 import fedstrata
 from fedstrata import cli
 from fedstrata.runner.assign import assign
+from own_data import arrays, keys, save
 
 SORTED = ["Bern", "Ghent", "Lyon", "Oslo"]
 

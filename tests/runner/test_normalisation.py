@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_data import Arrays, arrays, as_test, keys, save, without
 
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
@@ -13,6 +12,7 @@ from fedstrata.engine import ClientData
 from fedstrata.runner.assign import assign
 from fedstrata.runner.build import build_run
 from fedstrata.runner.run import run_experiment
+from own_data import Arrays, arrays, as_test, keys, save, without
 
 
 def built(folder: Path, columns: Arrays, **data: Any) -> ClientData:

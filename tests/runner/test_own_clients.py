@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_data import SITES, arrays
 from pyarrow import csv, table
 
 import fedstrata
@@ -15,6 +14,7 @@ from fedstrata.data.memory import keep
 from fedstrata.errors import DataError, ExperimentError, InputError
 from fedstrata.runner.assign import assign
 from fedstrata.runner.build import build_run
+from own_data import SITES, arrays
 
 KEYS: dict[str, Any] = {
     "rounds": 2,

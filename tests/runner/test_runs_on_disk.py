@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from own_data import arrays, as_test, keys, save
 from pyarrow import csv
 
 import fedstrata as fs
@@ -18,6 +17,7 @@ from fedstrata.config import load_experiment
 from fedstrata.engine.parallel.messages import pack, unpack
 from fedstrata.errors import ExperimentError
 from fedstrata.runner.build import build_run
+from own_data import arrays, as_test, keys, save
 
 
 @pytest.fixture(autouse=True)
