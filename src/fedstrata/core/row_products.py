@@ -36,9 +36,12 @@ def row_products(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.flo
 
     The last bits of a product may depend on the places of its rows, by the kernels of the processor.
     """
-    products = torch.zeros(len(values), len(values), dtype=torch.float64, device=values.device)
-    for block in _blocks(values, spans):
-        products += block @ block.T
+    blocks = [block @ block.T for block in _blocks(values, spans)]
+    if not blocks:
+        return np.zeros((len(values), len(values)))
+    products = blocks[0].double()
+    for other in blocks[1:]:
+        products += other
     found: NDArray[np.float64] = products.cpu().numpy()
     return found
 

@@ -160,10 +160,10 @@ class Rows:
 
     def _compute_products(self, rows: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
         """The products, for the first time: of rows in the order of their clients, on which the last bits depend."""
-        ids = self.clients.numpy()
-        if (ids[1:] > ids[:-1]).all():
+        ids = self.clients.tolist()
+        if ids == sorted(ids):
             return row_products(rows, spans)
-        order = ids.argsort()
+        order = self.clients.numpy().argsort()
         products = np.empty((len(ids), len(ids)))
         products[np.ix_(order, order)] = row_products(rows[torch.from_numpy(order).to(rows.device)], spans)
         return products

@@ -144,7 +144,7 @@ class State:
             raise ContractError(f"expected {k} nodes and as many labels as waiting places, found {self.nodes.tolist()}")
         # Of a few numbers, calls of numpy take a fraction of the time of torch's.
         labels = self.labels.numpy()
-        if ((labels < -1) | (labels >= k)).any():
+        if labels.min(initial=-1) < -1 or labels.max(initial=-1) >= k:
             raise ContractError(f"expected labels in -1..{k - 1}, found {labels.tolist()}")
         if ((labels < 0) != (self.waiting.numpy() >= 0)).any():
             raise ContractError("expected exactly the pending clients to wait at a tree node")

@@ -177,7 +177,8 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     negative = set[int]()
     too_large = dict[int, dict[str, Any]]()
     for name, result in report.results.items():
-        no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
+        if result.sizes.numpy().min(initial=1) <= 0:
+            no_samples.update(result.updates.clients[result.sizes <= 0].tolist())
         negative.update(_with_negative_variance(layout, plan, plan.tasks[name], result))
     for norms in measure_norms(layout, plan, report, compared=compared):
         if norms.alike:

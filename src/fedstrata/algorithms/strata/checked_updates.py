@@ -136,7 +136,7 @@ def _check_norms(
     clipped = np.zeros(len(state.labels), np.bool_)
     if before is None:
         return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), clipped))
-    if bool(before.drifted.any()):
+    if before.drifted.numpy().any():
         # Whoever was offered other models has now chosen.
         answered = torch.zeros_like(before.drifted).index_fill(0, report.results[TRAIN].updates.clients, True)
         before = before.without_drift(answered & choosing_among_all(state))

@@ -41,7 +41,7 @@ def copied(updates: ComparedUpdates, left_out: Bools) -> Bools:
     Returns:
         A bool (n,).
     """
-    found = np.zeros_like(left_out)
+    found = np.zeros(len(left_out), np.bool_)
     alike = _alike_in_norm(updates)
     if not len(alike):
         return found
@@ -62,9 +62,10 @@ def _alike_in_norm(updates: ComparedUpdates) -> Ints:
     Equal updates have equal norms.
     """
     norms = updates.norms
-    compared = np.flatnonzero((updates.own >= 0) & (norms > ZERO_NORM))
+    (compared,) = ((updates.own >= 0) & (norms > ZERO_NORM)).nonzero()
     order = compared[norms[compared].argsort()]
-    alike = np.diff(norms[order]) <= _TOLERANCE * norms[order][1:]
+    ascending = norms[order]
+    alike = ascending[1:] - ascending[:-1] <= _TOLERANCE * ascending[1:]
     return order[1:][alike]
 
 

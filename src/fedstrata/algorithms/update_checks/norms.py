@@ -254,11 +254,9 @@ def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels:
     """
     result = report.results[TRAIN]
     clients = result.updates.clients.numpy()
-    moved = norms > ZERO_NORM
-    if norms.max(initial=0) <= _CLIPPING_RATIO * norms.min(where=moved, initial=np.inf):
+    if norms.max(initial=0) <= _CLIPPING_RATIO * norms.min(initial=np.inf):
         return report, clients[:0]
-    here = labels.numpy()[clients]
-    rows, groups = groups_of(np.where(moved, here, -1), _MIN_CLIENTS)
+    rows, groups = groups_of(np.where(norms > ZERO_NORM, labels.numpy()[clients], -1), _MIN_CLIENTS)
     lengths = norms[rows]
     ordinary = _compared_with(known, groups, groups.medians(lengths), result.sizes.numpy()[rows])
     limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
@@ -298,7 +296,7 @@ def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tens
         report: The report.
         clients: Whose updates have the median norm of the others in their task at most, bool (n,).
     """
-    if not bool(clients.any()):
+    if not clients.numpy().any():
         return report
     results: Mapping[str, Result] = {
         name: result if name == TRAIN else _clip_result(layout, result, clients[result.updates.clients])

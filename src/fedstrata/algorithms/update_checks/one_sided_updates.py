@@ -78,7 +78,7 @@ def _may_be_one_sided(values: Floats, columns: int) -> Bools:
         A bool (g,).
     """
     signs = _signs(values)
-    differing = np.count_nonzero(signs.any(axis=1), axis=1)
+    differing = signs.any(axis=1).sum(axis=1)
     balanced = differing[:, None] - np.abs(signs.sum(axis=2))
     found: Bools = (balanced <= (1 - _LARGEST_BALANCE) * columns).any(axis=1)
     return found
