@@ -312,6 +312,7 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
         ),
         (("Lyon.csv", rows(label=["x", ""])), "Lyon.csv: row 1 of column 'label' holds no class"),
         (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
+        (("Lyon.csv", rows(c=[1, 2])), r"Lyon.csv has a column 'c', and .*Ghent.csv has none; .* name the features"),
     ],
 )
 def test_files_of_clients_that_do_not_fit_together_are_refused(root: Path, other: Any, message: str) -> None:
@@ -319,6 +320,14 @@ def test_files_of_clients_that_do_not_fit_together_are_refused(root: Path, other
     write(root / other[0], other[1])
     with pytest.raises(DataError, match=message):
         read(root)
+
+
+def test_a_file_may_have_columns_of_its_own_that_are_no_features(root: Path) -> None:
+    write(root / "Ghent.csv", rows())
+    write(root / "Lyon.csv", rows(c=[1, 2], note=["p", "q"]))
+    assert read(root, inputs=("a", "b")).feature_names == ("a", "b")
+    with pytest.raises(DataError, match=r"Lyon.csv has a column 'c', .* take it out of data.inputs"):
+        read(root, inputs=("a", "c"))
 
 
 @pytest.mark.parametrize("name", ["test.csv", "test-0.parquet", "train.npz"])

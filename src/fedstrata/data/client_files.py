@@ -70,7 +70,7 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
     """Read tables some rows at a time."""
     # Every file is read with the columns and types of all of them.
     parts = _with_same_codes(list(_parts(location, partial(_open_table, options=options))), options)
-    schema = table_schema(location.name, parts)
+    schema = table_schema(location.name, parts, options)
     make_folder(cache_folder())
     with TemporaryDirectory(dir=cache_folder()) as folder:
         whole = Path(folder) / "train.parquet"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, may_be_feature
 from fedstrata.data.dataset import Dataset, Split, is_number
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.options import ReadOptions
@@ -137,14 +137,19 @@ def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Datase
 
     from fedstrata.data.tables import dataset_of_table
 
-    table_schema(name, parts)
+    table_schema(name, parts, options)
     table = pa.concat_tables([part.with_role_columns(part.table) for part in parts], promote_options="permissive")
     refuse_no_rows(len(table), name)
     return dataset_of_table(name, table, options, name)
 
 
-def table_schema(name: str, parts: Sequence[Part]) -> Any:
+def table_schema(name: str, parts: Sequence[Part], options: ReadOptions) -> Any:
     """Return the ``pyarrow.Schema`` of all parts, which are tables: their columns, and those of roles.
+
+    Args:
+        name: The name of the data set.
+        parts: The parts.
+        options: The columns that are inputs and classes.
 
     Raises:
         DataError: When the parts differ in their columns, or a column has the name of one of roles.
@@ -162,12 +167,33 @@ def table_schema(name: str, parts: Sequence[Part]) -> Any:
         part, column = missing[0]
         raise DataError(f"{part.who} has no column {column!r}; expected the columns of {parts[0].who}")
     refuse_same_names(schemas[0].names, parts[0].who)
+    _refuse_further_features(parts, schemas, options)
     try:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
         for part, schema in zip(parts[1:], schemas[1:], strict=True):
             _refuse_other_kinds(parts[0], schemas[0], part, schema)
         raise DataError(f"{name}: expected columns of the same kind for each client ({first_line(error)})") from None
+
+
+def _refuse_further_features(parts: Sequence[Part], schemas: Sequence[Any], options: ReadOptions) -> None:
+    """Refuse a part with a feature that the first part does not have. Other columns may be in some parts alone."""
+    import pyarrow as pa
+
+    def is_feature(field: Any) -> bool:
+        if options.inputs:
+            return field.name in options.inputs
+        numbers = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type)
+        return numbers and may_be_feature(field.name, options)
+
+    to_do = "take it out of data.inputs" if options.inputs else "take it out, or name the features in data.inputs"
+    for part, schema in zip(parts[1:], schemas[1:], strict=True):
+        for field in schema:
+            if field.name not in schemas[0].names and is_feature(field):
+                raise DataError(
+                    f"{part.who} has a column {field.name!r}, and {parts[0].who} has none; expected the same features "
+                    f"of each client; {to_do}"
+                )
 
 
 def _refuse_other_kinds(first: Part, schema: Any, part: Part, other: Any) -> None:
