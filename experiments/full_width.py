@@ -1,6 +1,6 @@
 """LayerCFL's Figures 4 and 5 at the full width of VGG16, which takes a GPU; the exhibits have an eighth of it.
 
-    python experiments/full_width.py --seeds 0     # writes experiments/results/full_width.json
+    python experiments/full_width.py --seeds 0,1,2     # writes experiments/results/full_width.json
 
 The Gap of a layer is only needed in two rounds, and takes longer than to train: it is computed from the matrices of
 these rounds, which are recorded anyway.

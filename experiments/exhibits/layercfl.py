@@ -365,7 +365,7 @@ EXHIBITS = [
         conditions=heat_map_conditions("convolutions", "linear layers"),
         reduction=ROTATED_SMALLER,
         remark=(
-            "The groups show in convolutions, but no Gap is above 0; at the full width neither "
+            "The groups show in convolutions, but no Gap by the weights is above 0; at the full width neither "
             "(`experiments/full_width.py`, three seeds on a GPU). "
             "Clients start from one model, so l2 nearly follows from the cosine: both show the groups equally well. "
             "Heat maps with a scale on which the two differ would change our mind."

@@ -1,6 +1,8 @@
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,7 +12,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
+from fedstrata.core import (
+    Diagnostics,
+    Layout,
+    LocalTask,
+    LocalTraining,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    State,
+    TensorSpec,
+    extend_state,
+)
 from fedstrata.runner.validation import (
     LARGEST_NORM,
     Norms,
@@ -212,6 +227,25 @@ def test_no_norm_is_above_its_limit_where_all_are_alike(clients: list[tuple[floa
     assert (values <= limits * (1 + 1e-9)).all() or not norms.alike
 
 
+@pytest.mark.parametrize(
+    ("values", "alike"),
+    [
+        ([1.0, 9.9], True),
+        ([1.0, 10.1], False),
+        ([0.0, 1.0, 9.9], True),
+        ([0.0, 0.0], True),
+        ([1.0, math.nan], False),
+        ([1.0, math.inf], False),
+        ([2e19, 2e19], False),
+        ([], True),
+    ],
+)
+def test_norms_are_alike_within_a_factor_of_ten(values: list[float], alike: bool) -> None:
+    m = len(values)
+    result = Result(Rows(torch.arange(m), torch.zeros(m, 1)), torch.zeros(m).long(), torch.ones(m), torch.zeros(m, 1))
+    assert Norms("train", "weights", (), result, np.array(values), True).alike == alike
+
+
 def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:
     plan = plan_of(list(range(6)))
     plan = replace(plan, models=torch.full_like(plan.models, 10.0))
@@ -319,6 +353,46 @@ def test_a_round_diverges_when_most_answers_are_not_finite() -> None:
         events = divergence_of_answers(report, validate(LAYOUT, plan, report).events)
         expected = [{"kind": "diverged", "reason": "answers", "clients": list(range(bad)), "answered": 4}]
         assert events == (expected if told else [])
+
+
+def test_no_round_diverges_in_which_nobody_trained() -> None:
+    plan = plan_of([0])
+    report = Report({}, client_stats={"counts": Rows(torch.tensor([0]), torch.tensor([[torch.nan]]))})
+    checked = validate(LAYOUT, plan, report)
+    assert checked.rejected == (0,) and divergence_of_answers(report, checked.events) == []
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an algorithm of a user's own may keep."""
+
+    momentum: Tensor
+
+
+@dataclass(frozen=True)
+class RememberingState(State):
+    """A state with models inside other values."""
+
+    memory: Mapping[str, tuple[Memory, ...]]
+
+
+@pytest.mark.parametrize(("level", "kept"), [(1.0, True), (math.nan, False), (3e19, False)])
+def test_models_inside_other_values_of_a_state_have_to_be_usable_too(level: float, kept: bool) -> None:
+    layout = toy_layout()
+    problem = toy_problem(2, layout)
+    state = FedAvg().init(problem)
+
+    def update(problem: Problem, state: State, report: Report) -> tuple[RememberingState, Diagnostics]:
+        answered = len(report.results["train"].updates.clients)
+        momentum = torch.full((1, layout.p), level if answered else 0.0)
+        return extend_state(state, RememberingState, memory={"own": (Memory(momentum),)}), Diagnostics()
+
+    result = Result(
+        Rows(torch.arange(2), torch.zeros(2, layout.p)), torch.zeros(2).long(), torch.ones(2), torch.ones(2, 1)
+    )
+    after, _, events = decide(cast(Any, SimpleNamespace(update=update)), problem, state, Report({"train": result}))
+    assert bool((after.memory["own"][0].momentum == (level if kept else 0.0)).all())
+    assert [event["reason"] for event in events] == ([] if kept else ["models"])
 
 
 def test_a_round_diverges_when_the_loss_of_the_median_client_is_far_above_that_of_guessing() -> None:

@@ -36,12 +36,12 @@ def row_products(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.flo
 
     The last bits of a product may depend on the places of its rows, by the kernels of the processor.
     """
-    blocks = [block @ block.T for block in _blocks(values, spans)]
-    if not blocks:
+    by_block = [block @ block.T for block in _blocks(values, spans)]
+    if not by_block:
         return np.zeros((len(values), len(values)))
-    products = blocks[0].double()
-    for other in blocks[1:]:
-        products += other
+    products = by_block[0].double()
+    for more in by_block[1:]:
+        products += more
     found: NDArray[np.float64] = products.cpu().numpy()
     return found
 

@@ -117,7 +117,7 @@ class Norms:
         spans: The columns of these tensors.
         result: What the m clients sent.
         values: The norm of each client, (m,) float64.
-        compared: Whether they are compared with each other.
+        all_compared: Whether norms are compared with each other at all.
     """
 
     task: str
@@ -125,7 +125,7 @@ class Norms:
     spans: Sequence[slice]
     result: Result
     values: NDArray[np.float64]
-    compared: bool
+    all_compared: bool
 
     @property
     def clients(self) -> NDArray[np.int64]:
@@ -146,7 +146,7 @@ class Norms:
     def comparable(self) -> NDArray[np.bool_]:
         """Whose norm is compared with those of others, bool (m,)."""
         # A norm of zero is no outlier, and says nothing about how large the others may be.
-        return np.isfinite(self.values) & (self.values > 0) & (self.sizes > 0) & self.compared
+        return np.isfinite(self.values) & (self.values > 0) & (self.sizes > 0) & self.all_compared
 
     @cached_property
     def medians_and_limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -159,7 +159,10 @@ class Norms:
     @property
     def alike(self) -> bool:
         """Whether the norms are so close to each other that none is above its limit."""
-        return bool(self.values.max(initial=0) <= min(_FACTOR * self.values.min(initial=np.inf), LARGEST_NORM))
+        least = self.values.min(initial=np.inf)
+        if not least > 0:
+            least = self.values.min(where=self.comparable, initial=np.inf)
+        return bool(self.values.max(initial=0) <= min(_FACTOR * least, LARGEST_NORM))
 
 
 def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
@@ -209,7 +212,7 @@ def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool 
     """
     for name, result in report.results.items():
         task = plan.tasks[name]
-        for part, spans in _parts(layout, task.upload, task.upload_values or layout.nothing).items():
+        for part, spans in _parts(layout, tuple(task.upload), tuple(task.upload_values or layout.nothing)).items():
             yield Norms(name, part, spans, result, result.updates.norms(spans), compared)
 
 
@@ -249,7 +252,7 @@ def divergence_of_answers(report: Report, events: Sequence[Mapping[str, Any]]) -
     if not bad:
         return []
     answered = _answered(report)
-    if len(bad) <= _DIVERGED_SHARE * len(answered):
+    if not answered or len(bad) <= _DIVERGED_SHARE * len(answered):
         return []
     return [{"kind": "diverged", "reason": "answers", "clients": bad, "answered": len(answered)}]
 

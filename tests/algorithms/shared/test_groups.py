@@ -51,5 +51,5 @@ def test_whoever_is_half_of_a_group_is_dropped() -> None:
 
 def test_groups_of_one_size_are_looked_at_together() -> None:
     groups = GroupIndex(np.array([2, 0, 1, 2, 0, 2, 3, 3]), 4)
-    assert [places.tolist() for places in groups.of_each_size] == [[[2]], [[1, 4], [6, 7]], [[0, 3, 5]]]
-    assert GroupIndex(np.zeros(0, np.int64), 0).of_each_size == []
+    assert [places.tolist() for places in groups.members_by_size] == [[[2]], [[1, 4], [6, 7]], [[0, 3, 5]]]
+    assert GroupIndex(np.zeros(0, np.int64), 0).members_by_size == []

@@ -73,6 +73,16 @@ def test_clients_are_compared_with_those_of_their_own_cluster() -> None:
     assert found(torch.cat([honest(4), honest(3, seed=1) - 10.0]), labels=[0, 0, 0, 0, 1, 1, 1]) == []
 
 
+def test_every_cluster_is_looked_at_whatever_its_size() -> None:
+    """Two clusters of five and one of six, whose clients alternate; the first and the last have an attacker."""
+    labels = [0, 1, 2] * 5 + [2]
+    updates = honest(len(labels), seed=2)
+    for attacker, cluster in ((12, 0), (15, 2)):
+        others = [row for row, label in enumerate(labels) if label == cluster and row != attacker]
+        updates[attacker] = shifted(updates[others], 1.5)
+    assert found(updates, labels) == [12, 15]
+
+
 def test_who_has_trained_another_model_is_not_compared() -> None:
     others = honest(6)
     updates = torch.cat([others, shifted(others, 1.5)[None]])

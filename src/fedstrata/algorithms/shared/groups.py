@@ -44,11 +44,17 @@ class GroupIndex:
         return self.sizes.cumsum() - self.sizes
 
     @cached_property
-    def of_each_size(self) -> list[Ints]:
-        """The places of the clients of all groups of m clients, (k, m), for one m after the other."""
+    def members_by_size(self) -> list[Ints]:
+        """The places of the clients of all groups that have as many, (groups, clients), for each such number.
+
+        Not to be written to.
+        """
         order = self.of.argsort(kind="stable")
         sizes = self.sizes[self.of[order]]
-        return [order[sizes == size].reshape(-1, size) for size in np.unique(sizes).tolist()]
+        found = [order[sizes == size].reshape(-1, size) for size in np.unique(sizes).tolist()]
+        for members in found:
+            members.setflags(write=False)
+        return found
 
     def counts(self, who: Bools) -> Ints:
         """How many clients of each group are among some, bool (m,): (g,)."""

@@ -133,15 +133,16 @@ def _check_norms(
         norms: The norms of the updates of the round, float32 (m,).
     """
     before = state.norms
-    clipped = np.zeros(len(state.labels), np.bool_)
+    nobody = np.zeros(len(state.labels), np.bool_)
     if before is None:
-        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), clipped))
+        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), nobody))
     if before.drifted.numpy().any():
         # Whoever was offered other models has now chosen.
         answered = torch.zeros_like(before.drifted).index_fill(0, report.results[TRAIN].updates.clients, True)
         before = before.without_drift(answered & choosing_among_all(state))
     history = with_norms(before, norms, report, state.labels, state.newcomers)
     counted, ids = clip_long_updates(history, norms, report, labels)
+    clipped = nobody.copy()
     clipped[ids] = True
     who = {
         "oversized": history.left_out.numpy(),

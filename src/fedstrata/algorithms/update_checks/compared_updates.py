@@ -67,7 +67,9 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
 
 def compared_norms(layout: Layout, updates: Rows) -> Floats:
     """The norms of convolutions and linear layers of some updates, float32 (m,)."""
-    return updates.norms(layout.conv_and_linear_ranges).astype(np.float32)
+    # numpy would warn of a norm that is no float32 number; torch makes it infinite.
+    norms: Floats = torch.from_numpy(updates.norms(layout.conv_and_linear_ranges)).float().numpy()
+    return norms
 
 
 def own_clusters(report: Report, labels: torch.Tensor) -> Ints:

@@ -62,7 +62,7 @@ def _alike_in_norm(updates: ComparedUpdates) -> Ints:
     Equal updates have equal norms.
     """
     norms = updates.norms
-    (compared,) = ((updates.own >= 0) & (norms > ZERO_NORM)).nonzero()
+    compared = np.flatnonzero((updates.own >= 0) & (norms > ZERO_NORM))
     order = compared[norms[compared].argsort()]
     ascending = norms[order]
     alike = ascending[1:] - ascending[:-1] <= _TOLERANCE * ascending[1:]

@@ -201,10 +201,10 @@ def _compared_with(known: NormHistory, groups: GroupIndex, medians: Floats, size
     Returns:
         A norm for each client, (m,).
     """
-    least = np.maximum(medians, _LEAST_SHARE * known.largest_median)
+    raised = np.maximum(medians, _LEAST_SHARE * known.largest_median)
     samples = sizes.astype(np.float32)
     excused = samples / np.maximum(groups.medians(samples), 1)[groups.of]
-    found: Floats = least[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
+    found: Floats = raised[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
     return found
 
 

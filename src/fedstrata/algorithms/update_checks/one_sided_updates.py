@@ -56,7 +56,7 @@ def one_sided(updates: ComparedUpdates) -> list[int]:
     columns = evenly_spread(updates.values.shape[1], _COLUMNS)
     some = updates.values.index_select(1, columns[::_STRIDE]).numpy()
     found = list[int]()
-    for clusters in _clusters_of_each_size(updates):
+    for clusters in _clusters_by_size(updates):
         for members in clusters[_may_be_one_sided(some[clusters], len(columns))]:
             values = balances(updates.values[members][:, columns].numpy())
             extreme = np.abs(values) > _LARGEST_BALANCE
@@ -87,15 +87,15 @@ def _may_be_one_sided(values: Floats, columns: int) -> Bools:
 def balances_by_cluster(updates: ComparedUpdates) -> Iterator[tuple[Ints, Floats]]:
     """The compared clients of each cluster, ids (m,), and the balances of their updates, (m,)."""
     columns = evenly_spread(updates.values.shape[1], _COLUMNS)
-    for clusters in _clusters_of_each_size(updates):
+    for clusters in _clusters_by_size(updates):
         for members in clusters:
             yield updates.clients[members], balances(updates.values[members][:, columns].numpy())
 
 
-def _clusters_of_each_size(updates: ComparedUpdates) -> Iterator[Ints]:
-    """The places of the compared updates of all clusters of m clients, (g, m), for one m after the other."""
+def _clusters_by_size(updates: ComparedUpdates) -> Iterator[Ints]:
+    """The places of the compared updates of all clusters of m clients, (g, m), for each such m."""
     rows, clusters = groups_of(updates.own, _MIN_CLIENTS)
-    for members in clusters.of_each_size:
+    for members in clusters.members_by_size:
         yield rows[members]
 
 

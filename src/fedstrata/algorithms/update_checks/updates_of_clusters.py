@@ -111,7 +111,7 @@ class UpdatesOfClusters:
         same = self.clusters.of[:, None] == self.clusters.of
         norms = self.norms.astype(np.float64)
         cosines = self.products[self.rows[:, None], self.rows] / (norms[:, None] * norms)
-        cosines.flat[:: len(cosines) + 1] = 1.0
+        cosines.flat[:: len(cosines) + 1] = 1.0  # the diagonal, in a fraction of the time of fill_diagonal
         return np.where(same, cosines, 0.0)
 
     def _members(self) -> Iterator[Ints]:
