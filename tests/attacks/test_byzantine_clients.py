@@ -60,6 +60,25 @@ def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
     assert found.results["scores"] is report.results["scores"]
 
 
+def test_of_layers_that_are_sent_as_they_are_the_difference_from_the_given_model_is_replaced() -> None:
+    """Client 3 was given 10 and sends 4 of the last layer, an update of -6. Of the others it sends an update of 4."""
+    plan, report = plan_and_report()
+    last = LAYOUT.tensors[-1].name
+    as_values = tuple(slot.name == last for slot in LAYOUT.tensors)
+    task = replace(plan.tasks["train"], upload=LAYOUT.everything, upload_values=as_values)
+    plan = replace(plan, models=torch.full((2, LAYOUT.p), 10.0), tasks={**plan.tasks, "train": task})
+    updates = Rows(torch.arange(4), torch.arange(1.0, 5.0)[:, None] * torch.ones(4, LAYOUT.p))
+    report = Report({"train": replace(report.results["train"], updates=updates)})
+    sent = {
+        kind: ByzantineClients((3,), LAYOUT, on_updates(ATTACKS[kind])).corrupt(plan, report).results["train"]
+        for kind in ("zero", "sign_flip")
+    }
+    zero, flipped = (sent[kind].updates.values for kind in ("zero", "sign_flip"))
+    assert zero[3, [0, -1]].tolist() == [0.0, 10.0]
+    assert flipped[3, [0, -1]].tolist() == [-4.0, 16.0]
+    assert torch.equal(flipped[:3], updates.values[:3])
+
+
 def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     plan, report = plan_and_report()
     found = ByzantineClients((1, 3), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).corrupt(plan, report)

@@ -94,6 +94,21 @@ def test_the_geometric_median_leaves_equal_updates_that_do_not_hold_it() -> None
     assert corner[0] == pytest.approx(corner[1], abs=1e-6) and 0.01 < corner[0] < 0.1
 
 
+@pytest.mark.parametrize("far", [10.0, 1e6, 1e18])
+def test_less_than_half_of_the_weight_moves_the_geometric_median_no_further_however_far_it_is(far: float) -> None:
+    equal = [[0.0, 0.0]] * 7 + [[far, far]]
+    assert in_one(robust.geometric_median, equal) == [0.0, 0.0]
+    # Two of 40 each, at a distance of 0.2, and three of 5 each at one place.
+    light = [[1.0, 1.0], [1.2, 1.0]] + [[far, far]] * 3
+    assert in_one(robust.geometric_median, light, [40.0] * 2 + [5.0] * 3) == pytest.approx([1.1, 1.0], abs=0.1)
+
+
+@pytest.mark.parametrize("others", [45.0, 49.0, 49.9])
+def test_an_update_with_just_over_half_of_the_weight_is_the_geometric_median(others: float) -> None:
+    weights = [100 - others, others / 2, others / 2]
+    assert in_one(robust.geometric_median, [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]], weights) == [0.0, 0.0]
+
+
 def test_norms_are_clipped_to_a_number_or_to_a_quantile() -> None:
     updates = [[3.0, 4.0], [0.0, 1.0]]  # norms 5 and 1
     # (3, 4) becomes (1.5, 2); the mean with weights 1 and 3: (1.5, 2 + 3) / 4.

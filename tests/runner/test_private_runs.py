@@ -69,6 +69,21 @@ def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
     assert "privacy" not in run(tmp_path / "open", {}).summary
 
 
+@pytest.mark.parametrize(("multiplier", "amplified"), [(2.0, True), (0.05, False)])
+def test_sampling_amplifies_where_there_is_enough_noise(multiplier: float, amplified: bool) -> None:
+    cohort = {"fraction": 0.3, "sampling": "poisson"}
+    private = built({"kind": "central", "noise_multiplier": multiplier}, cohort=cohort).server.private
+    assert private is not None and private.summary["amplified_by_sampling"] == amplified
+
+
+def test_who_has_answered_is_not_covered_while_clients_are_in_no_cluster() -> None:
+    """FedAvg has everyone in its cluster from the start; with IFCA, a client chooses when it first answers."""
+    for name, told in (("fedavg", False), ("ifca", True), ("strata", True)):
+        private = built(CENTRAL, algorithm={"name": name}).server.private
+        assert private is not None
+        assert told == any("how many clients have answered" in each for each in private.coverage.not_covered)
+
+
 def test_delta_is_small_beside_the_number_of_clients() -> None:
     few, many = (
         built(CENTRAL).server.private,
@@ -246,6 +261,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two amounts": ({"privacy": {**CENTRAL, "epsilon": 2.0}}, "either epsilon or noise_multiplier"),
     "nobody adds noise": ({"privacy": {"epsilon": 2.0}}, "no epsilon with kind = 'none'"),
     "a size that nothing reaches": ({"privacy": {"min_cluster": 11}}, "min_cluster = 11: expected at most 10"),
+    "a size that nothing reaches after a drop-out": (
+        {"privacy": {"min_cluster": 6}, "cohort": {"dropout": 0.5}},
+        "of 10, without cohort.dropout = 0.5; lower it",
+    ),
     "no clusters": (
         {"privacy": {"min_cluster": 2}, "algorithm": {"name": "centralized"}},
         "one model of all data, and no clusters",

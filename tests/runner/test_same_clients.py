@@ -43,6 +43,14 @@ def test_each_run_has_the_warnings_of_its_own_algorithm() -> None:
     assert len(build_run(fedavg).attack_warnings) == 1
 
 
+@pytest.mark.parametrize("name", ["local", "centralized"])
+def test_attacks_on_updates_that_nobody_sends_are_told(name: str) -> None:
+    keys = {**KEYS, "algorithm": {"name": name}}
+    (told,) = build_run(load_experiment({**keys, "attack": {"kind": "sign_flip", "share": 0.25}})).attack_warnings
+    assert "attack.kind = 'sign_flip' changes nothing" in told and "label_flip" in told
+    assert not build_run(load_experiment({**keys, "attack": {"kind": "label_flip", "share": 0.25}})).attack_warnings
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -80,6 +80,7 @@ def test_an_algorithm_of_ones_own_that_declares_it_needs_sums_alone(tmp_path: Pa
             {"cohort": {"fraction": 0.3}},
             r"privacy\.min_sum = 3: expected at most 2, the clients of a round with cohort\.fraction = 0\.3 of 6",
         ),
+        ({"cohort": {"dropout": 0.5}}, r"cohort\.dropout = 0\.5: expected less .*, where 4 of the 6 clients"),
         ({"network": {"compression": "int8"}}, r"network\.compression = 'int8': expected 'none'"),
         ({"probe": {"gap": ["cos"]}}, r"probe\.gap: expected none with privacy\.secure_aggregation = true"),
         ({"probe": {"matrices": ["cos"]}}, r"probe\.matrices: expected none"),
@@ -112,12 +113,13 @@ def test_a_third_may_drop_out_and_with_more_the_model_stays(tmp_path: Path) -> N
     start = build_run(load_experiment(KEYS)).server.problem.fresh(0)
     some = played(tmp_path / "some", cohort={"dropout": 0.33})
     assert not torch.equal(some.state.models[0], start) and not any(record["events"] for record in some.rounds)
-    many = played(tmp_path / "many", cohort={"dropout": 0.5})
+    # With Poisson sampling each client drops out by itself: in round 1 all but one of the six.
+    many = played(tmp_path / "many", cohort={"sampling": "poisson", "fraction": 0.99, "dropout": 0.5}, rounds=1)
     assert torch.equal(many.state.models[0], start)
     (event,) = many.rounds[0]["events"]
-    assert (event["kind"], event["answered"], event["needed"]) == ("no_sum", 3, 4)
+    assert (event["kind"], event["answered"], event["needed"]) == ("no_sum", 1, 4)
     assert event_text(event) == (
-        "the secure sum was not opened: 3 of 6 clients stayed to the end, 4 are needed; the model stays as it is"
+        "the secure sum was not opened: 1 of 6 clients stayed to the end, 4 are needed; the model stays as it is"
     )
 
 

@@ -1,6 +1,7 @@
 """A rule of aggregation of one's own is a function and an entry, and every algorithm uses it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -90,11 +91,14 @@ def test_the_keys_of_a_rule_reach_it() -> None:
 
 
 def test_buckets_are_averaged_before_the_rule() -> None:
-    setup = built("median", {"name": "fedavg"}, bucket_size=6)
-    mean = built("mean", {"name": "fedavg"})
-    # All six clients are in one bucket, and the median of one row is this row.
-    assert torch.equal(last_models(setup, 1), last_models(mean, 1))
-    assert not torch.equal(last_models(built("median", {"name": "fedavg"}, bucket_size=2), 1), last_models(mean, 1))
+    setup = built("median", {"name": "fedavg"}, bucket_size=2)
+    mean = last_models(built("mean", {"name": "fedavg"}), 1)
+    assert not torch.equal(last_models(setup, 1), mean)
+    # Where all six clients are in one bucket, the median of one row is this row.
+    problem = replace(setup.server.problem, bucket_size=6)
+    assert torch.equal(last_models(replace(setup, server=replace(setup.server, problem=problem)), 1), mean)
+    with pytest.raises(ExperimentError, match="bucket_size = 6: expected fewer than the 6 clients of a round"):
+        built("median", {"name": "fedavg"}, bucket_size=6)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in AGGREGATIONS if rule not in MEANS])

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedstrata.attacks.knowledge import Knowledge
 from fedstrata.attacks.registry import InformedAttack
-from fedstrata.core import Layout, Plan, Report, Result, Rows
+from fedstrata.core import Layout, LocalTask, Plan, Report, Result, Rows
 from fedstrata.lazy_torch import torch
 from fedstrata.randomness import generator
 from fedstrata.shares import rounded_up
@@ -28,7 +28,7 @@ def choose_byzantine(
 
     Args:
         clients: The number of clients, n.
-        share: The share of them that is Byzantine, rounded up; with `groups` that of the largest group.
+        share: The share of those that take part that is Byzantine, rounded up; with `groups` that of the largest group.
         groups: The true group of each client, (n,), to draw all of them from the largest; None draws them from all.
         seed: The seed of the run.
         idle: The clients that never take part, of which none is drawn.
@@ -79,14 +79,16 @@ class ByzantineClients:
         if self.attack is None or not any(task.upload) or not bool(byzantine.any()):
             return result
         columns = self.layout.columns(task.upload)
-        values = result.updates.values.clone()
+        sent = result.updates.values.clone()
+        origins = self._origins(plan, task, result)
+        updates = result.updates if origins is None else Rows(result.updates.clients, sent - origins)
         # Whoever has diverged is no example: its update would make nan of all that is sent.
-        known = ~byzantine & result.updates.values.isfinite().all(dim=1)
+        known = ~byzantine & sent.isfinite().all(dim=1)
         draw = generator(self.seed, f"attack {name}", plan.round)
         for model in result.chosen[byzantine].unique().tolist():
             here = result.chosen == model
             knowledge = Knowledge(
-                updates=result.updates,
+                updates=updates,
                 columns=columns,
                 senders=byzantine & here,
                 known=known,
@@ -102,8 +104,20 @@ class ByzantineClients:
                 layers=self._layers(columns),
             )
             # Indexing by two tensors would pair them.
-            values[(byzantine & here).nonzero(), columns] = self.attack(knowledge)
-        return replace(result, updates=Rows(result.updates.clients, values))
+            rows = (byzantine & here).nonzero()
+            sent[rows, columns] = self.attack(knowledge)
+            if origins is not None:
+                sent[rows, columns] += origins[rows, columns]
+        return replace(result, updates=Rows(result.updates.clients, sent))
+
+    def _origins(self, plan: Plan, task: LocalTask, result: Result) -> torch.Tensor | None:
+        """What has to be taken off what clients send to have updates, (m, p); None where they send updates alone.
+
+        Of tensors that are sent as they are, it is the model that the client was given.
+        """
+        if not any(task.upload_values):
+            return None
+        return plan.models[result.chosen] * self.layout.column_mask(task.upload_values)
 
     def _layers(self, columns: torch.Tensor) -> dict[str, torch.Tensor]:
         """The places of each layer's weights among some columns, of those layers that are there."""

@@ -141,8 +141,8 @@ def multi_krum(
 def geometric_median(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
     """The row with the least weighted sum of distances from the updates (RFA): Pillutla et al., IEEE TSP 2022.
 
-    It is found by their smoothed Weiszfeld algorithm, which begins at the median of each column. Where updates lie
-    there that are not the geometric median, the first step is that of Vardi and Zhang, PNAS 2000.
+    It is found by their smoothed Weiszfeld algorithm, which begins at the weighted median of each column. Where updates
+    lie there that are not the geometric median, the first step is that of Vardi and Zhang, PNAS 2000.
     """
     return _by_cluster(_weiszfeld, updates, weights, labels, k)
 
@@ -263,6 +263,25 @@ def _coordinate_median(members: _Members) -> torch.Tensor:
     return members.row_of(lambda values: _middle_mean(values, (len(values) - 1) // 2))
 
 
+def _weighted_coordinate_median(members: _Members) -> torch.Tensor:
+    """The median of each column by the weights of the members, (p,)."""
+    weights = members.weights
+    if bool((weights == weights[0]).all()):
+        return _coordinate_median(members)
+
+    def median(values: torch.Tensor) -> torch.Tensor:
+        ordered, order = values.sort(dim=0)
+        return ordered.gather(0, _first_half(weights[order])[None])[0]
+
+    return members.row_of(median)
+
+
+def _first_half(weights: torch.Tensor) -> torch.Tensor:
+    """The first place of weights (m, ...) up to which they are half of all, int64 (...)."""
+    sums = weights.double().cumsum(dim=0)
+    return (sums >= sums[-1] / 2).int().argmax(dim=0)
+
+
 def _middle_mean(values: torch.Tensor, cut: int) -> torch.Tensor:
     """The mean of each column (m, width) without its `cut` largest and `cut` smallest values."""
     return values.sort(dim=0).values[cut : len(values) - cut].mean(dim=0)
@@ -299,12 +318,14 @@ def _squared_distances(members: _Members) -> torch.Tensor:
 
 def _weiszfeld(members: _Members) -> torch.Tensor:
     """The weighted geometric median, (p,)."""
-    centre = _coordinate_median(members)
+    centre = _weighted_coordinate_median(members)
     distances = members.distances(centre)
-    apart = distances[distances > 0]
-    if not len(apart):
+    # Half of the weight lies so near. Fewer have no part in how much is smoothed, however far they are.
+    ordered, order = distances.sort()
+    half = float(ordered[_first_half(members.weights[order])])
+    if not half:
         return centre
-    nearest = _SMOOTHING * float(apart.median())
+    nearest = _SMOOTHING * half
     if bool((distances <= nearest).any()):
         centre = _away_from_updates(members, centre, distances, nearest)
         distances = members.distances(centre)

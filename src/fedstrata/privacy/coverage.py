@@ -12,6 +12,8 @@ _MODELS = "the models of the clusters in every round"
 
 _LOSSES = "which model a client chooses where it has a choice, and the losses of these models"
 
+_ANSWERS = "how many clients have answered, while some are in no cluster yet"
+
 UNDECLARED = (
     "what an algorithm of your own sends and gives away is not known; say it in a method `disclosure` of its own "
     "class, see docs/adding.md"
@@ -68,7 +70,8 @@ def coverage_of(
     found = _central(disclosure) if kind == "central" else _local(disclosure, plan, rounds)
     offered = any(task.offers_choice for task in plan.tasks.values())
     if disclosure.server_needs == "sums" and (offered or (newcomers and disclosure.given_clusters)):
-        return replace(found, not_covered=(_LOSSES, *found.not_covered), decisions=False)
+        outside = (_LOSSES, _ANSWERS) if kind == "central" else (_LOSSES,)
+        return replace(found, not_covered=(*outside, *found.not_covered), decisions=False)
     return found
 
 
@@ -86,7 +89,7 @@ def _central(disclosure: Disclosure) -> Coverage:
     outside: tuple[str, ...] = ("the records of the run, with the scores of clients",)
     if disclosure.server_needs == "sums":
         return Coverage(0, (_MODELS,), outside, decisions=True)
-    outside = ("which client is in which cluster, and when clusters split", *outside)
+    outside = ("which client is in which cluster, and when clusters split", _ANSWERS, *outside)
     if not disclosure.further_sums:
         return Coverage(0, (_MODELS,), outside, decisions=False)
     covered = (_MODELS, "the models of groups that members compare")

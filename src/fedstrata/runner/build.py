@@ -30,7 +30,7 @@ from fedstrata.partition import Partition
 from fedstrata.quoting import shown
 from fedstrata.records import require
 from fedstrata.runner.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
-from fedstrata.runner.participation import Participation, participation_of, sampling_weights
+from fedstrata.runner.participation import Participation, most_answers, participation_of, sampling_weights
 from fedstrata.runner.probes import check_group_probes
 from fedstrata.runner.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.runner.run_setup import RunSetup
@@ -104,6 +104,7 @@ def _check_before_data(experiment: Experiment, participation: Participation) -> 
     resolve_engine(experiment.engine.name, experiment.engine.device)
     check_tf32(experiment.engine.precision, experiment.engine.device)
     _refuse_public(experiment)
+    _refuse_one_bucket(experiment)
     check_attack(experiment)
     require(experiment.records.track)
     info = data.find(experiment.data.name, experiment.data.root).info
@@ -149,6 +150,16 @@ def _sizes(client_data: ClientData, round: int) -> list[int]:
 def _weighted(participation: Participation, experiment: Experiment, client_data: ClientData) -> Participation:
     """Who takes part, with the weights that the experiment samples by."""
     return replace(participation, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
+
+
+def _refuse_one_bucket(experiment: Experiment) -> None:
+    """Refuse buckets that hold all clients of a round: of one mean, every robust rule makes the mean."""
+    size = experiment.server.bucket_size
+    if size > 1 and size >= most_answers(experiment):
+        raise ExperimentError(
+            f"server.bucket_size = {size}: expected fewer than the {most_answers(experiment)} clients of a round, of "
+            f"which server.aggregation = {experiment.server.aggregation!r} would see one mean; lower it"
+        )
 
 
 def _refuse_public(experiment: Experiment) -> None:

@@ -117,6 +117,20 @@ def dropouts(size: int, dropout: float) -> int:
     return _round_half_up(dropout * size)
 
 
+def most_answers(experiment: Experiment) -> int:
+    """The largest number of clients that can answer in a round."""
+    cohort = experiment.cohort
+    if cohort.sampling == "poisson":
+        return experiment.data.clients
+    size = cohort_size(experiment.data.clients, cohort.fraction)
+    return size if _drops_out_independently(experiment) else size - dropouts(size, cohort.dropout)
+
+
+def _drops_out_independently(experiment: Experiment) -> bool:
+    """Whether each client drops out by itself, so that their number is not fixed."""
+    return experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central"
+
+
 def _round_half_up(value: float) -> int:
     """The nearest integer; Python's own rounding would take 2.5 to 2."""
     return int(value + 0.5)
@@ -297,7 +311,7 @@ def participation_of(experiment: Experiment) -> Participation:
         handovers=handovers,
         misplaced={event.round: event.share for event in events.misplace},
         poisson=experiment.cohort.sampling == "poisson",
-        independent_dropout=experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central",
+        independent_dropout=_drops_out_independently(experiment),
         scored=experiment.cohort.scored,
     )
     if not len(participation.active(1)):

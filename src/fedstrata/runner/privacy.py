@@ -19,7 +19,7 @@ from fedstrata.privacy.coverage import Coverage, coverage_of
 from fedstrata.privacy.local import LocalPrivacy
 from fedstrata.quoting import shown
 from fedstrata.runner.baseline import baseline_of
-from fedstrata.runner.participation import Participation, cohort_size
+from fedstrata.runner.participation import Participation, cohort_size, most_answers
 
 _LARGEST_DELTA = 1e-5
 """The default of delta in runs of few clients."""
@@ -61,11 +61,17 @@ class PrivateRun:
             "noise_multiplier": self.amount.multiplier,
             "clip_norm": self.mechanism.clip_norm,
             "sums": self.exposure.with_full_participation.queries,
-            "amplified_by_sampling": bool(self.exposure.sampled),
+            "amplified_by_sampling": self.amplified,
             "covered": list(self.coverage.covered),
             "not_covered": list(self.coverage.not_covered),
             "decisions_covered": self.coverage.decisions,
         }
+
+    @property
+    def amplified(self) -> bool:
+        """Whether epsilon is lower than if all clients took part in every round."""
+        full = epsilon_of(self.exposure.with_full_participation, self.amount.multiplier, self.amount.delta)
+        return bool(self.exposure.sampled) and self.amount.epsilon < full
 
     @property
     def line(self) -> str:
@@ -242,7 +248,7 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
     if least > clients:
         raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
     if experiment.privacy.kind != "central":  # which counts the members of a cluster; else those who answer count
-        refuse_more_than_a_cohort("min_cluster", least, experiment)
+        refuse_more_than_answer("min_cluster", least, experiment)
     if least > 1 and disclosure is not None and not disclosure.clients_keep_data:
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with algorithm.name = {experiment.algorithm.name!r}, which has "
@@ -257,8 +263,8 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
         )
 
 
-def refuse_more_than_a_cohort(key: str, least: int, experiment: Experiment) -> None:
-    """Refuse a least number of clients that answer, if no round asks so many: no model would ever move.
+def refuse_more_than_answer(key: str, least: int, experiment: Experiment) -> None:
+    """Refuse a least number of clients that answer, if so many never do: no model would ever move.
 
     Args:
         key: The key of ``[privacy]`` that says so.
@@ -269,11 +275,12 @@ def refuse_more_than_a_cohort(key: str, least: int, experiment: Experiment) -> N
         ExperimentError: When it is too large.
     """
     cohort = experiment.cohort
-    largest = cohort_size(experiment.data.clients, cohort.fraction)
-    if cohort.sampling != "poisson" and least > largest:
+    largest = most_answers(experiment)
+    if least > largest:
+        dropout = f", without cohort.dropout = {cohort.dropout:g}" if cohort.dropout else ""
         raise ExperimentError(
             f"privacy.{key} = {least}: expected at most {largest}, the clients of a round with cohort.fraction = "
-            f"{cohort.fraction:g} of {experiment.data.clients}; lower it, or raise cohort.fraction"
+            f"{cohort.fraction:g} of {experiment.data.clients}{dropout}; lower it, or raise cohort.fraction"
         )
 
 

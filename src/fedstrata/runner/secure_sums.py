@@ -9,7 +9,8 @@ from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.errors import ExperimentError
 from fedstrata.privacy.coverage import UNDECLARED
 from fedstrata.privacy.secure_sum import SumTerms, require_sums_alone
-from fedstrata.runner.privacy import refuse_more_than_a_cohort
+from fedstrata.runner.participation import cohort_size, most_answers
+from fedstrata.runner.privacy import refuse_more_than_answer
 
 _ON = "with privacy.secure_aggregation = true"
 
@@ -47,16 +48,29 @@ def sum_terms(experiment: Experiment, layout: Layout, disclosure: Disclosure | N
     for key, found in (("gap", probe.gap), ("matrices", probe.matrices), ("unstable_weights", probe.unstable_weights)):
         if found:
             raise ExperimentError(f"probe.{key}: expected none {_ON}, as it is of single updates; leave it out")
-    refuse_more_than_a_cohort("min_sum", table.min_sum, experiment)
+    refuse_more_than_answer("min_sum", table.min_sum, experiment)
     require_sums_alone(plan)
     _refuse_buffers(layout, plan)
-    return SumTerms(
+    terms = SumTerms(
         secure=True,
         limit=table.sum_limit,
         bits=table.sum_bits,
         min_clients=table.min_sum,
         weighted=rule == "mean",
     )
+    _refuse_dropout(experiment, terms)
+    return terms
+
+
+def _refuse_dropout(experiment: Experiment, terms: SumTerms) -> None:
+    """Refuse a drop-out of so many clients that no sum is ever opened."""
+    cohort = experiment.cohort
+    asked = cohort_size(experiment.data.clients, cohort.fraction)
+    if cohort.sampling != "poisson" and most_answers(experiment) < terms.needed(asked):
+        raise ExperimentError(
+            f"cohort.dropout = {cohort.dropout:g}: expected less {_ON}, where {terms.needed(asked)} of the {asked} "
+            "clients of a round have to answer; lower it"
+        )
 
 
 def _refuse_algorithm(experiment: Experiment, disclosure: Disclosure | None) -> None:
