@@ -297,14 +297,14 @@ def shipped(nodes: RayNodes) -> dict[str, Any]:
 
 
 def where_data_lie(data: Any) -> list[tuple[int, bool]]:
-    """For a worker of each node that has cores: who it is, and whether it reads the samples in shared memory."""
+    """For workers of each node that has cores: which worker, and whether it reads the samples in shared memory."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray = sys.modules["ray"]
     where = ray.remote(num_cpus=1)(lies_in_shared_memory)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    cores = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
     # A task goes to any node else, and one worker may be quick enough for all tasks.
-    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node, own in cores.items() for _ in range(4 * own)]
     found: list[tuple[int, bool]] = ray.get([where.options(scheduling_strategy=at).remote([data]) for at in places])
     return found
 

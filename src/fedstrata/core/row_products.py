@@ -55,9 +55,8 @@ def norms_of_squares(squares: NDArray[np.float64], values: torch.Tensor, spans: 
         spans: These columns.
     """
     norms: NDArray[np.float64] = np.sqrt(squares)
-    if squares.min(initial=_LEAST_SQUARE) >= _LEAST_SQUARE and squares.max(initial=0) <= _LARGEST_SQUARE:
-        return norms
-    for row in np.flatnonzero(~((squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE))):
+    summed = (squares >= _LEAST_SQUARE) & (squares <= _LARGEST_SQUARE)
+    for row in np.flatnonzero(~summed):
         norms[row] = _exact_norm(values[row].cpu().numpy(), spans)
     return norms
 
