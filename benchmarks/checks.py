@@ -31,9 +31,10 @@ from images import noise
 from fedstrata.algorithms.strata import algorithm as strata
 from fedstrata.algorithms.strata import checked_updates
 from fedstrata.config import load_experiment
-from fedstrata.runner import recorder, validation
-from fedstrata.runner import rounds as loop
-from fedstrata.runner.run import run_experiment
+from fedstrata.play import recorder
+from fedstrata.play import rounds as loop
+from fedstrata.play.run import run_experiment
+from fedstrata.uploads import validation
 
 CLIENTS = 20
 COMMON: dict[str, Any] = {"partition": {"scheme": "iid"}, "engine": {"name": "loop"}}

@@ -19,7 +19,7 @@ import torch
 
 from fedstrata import comparison
 from fedstrata.config import choose_all
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
 
 
 def main() -> None:

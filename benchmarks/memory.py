@@ -28,7 +28,7 @@ from fedstrata.engine import ClientData, Loop
 from fedstrata.models import layout_of, make, row_of
 from fedstrata.partition import partition_samples, scheme_from
 from fedstrata.records import save
-from fedstrata.runner.validation import validate
+from fedstrata.uploads.validation import validate
 
 
 def main() -> None:

@@ -31,10 +31,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from fedstrata import data
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.models import make
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 
 SETS: dict[str, tuple[str, tuple[int, int, int], int]] = {
     "mnist": ("mnist_cnn", (1, 20, 50), 28),

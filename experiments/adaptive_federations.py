@@ -31,9 +31,9 @@ import torch
 from federations import run_study
 
 import fedstrata as fs
-from fedstrata.attacks import INFORMED_ATTACKS, Knowledge
+from fedstrata.base.randomness import generator
 from fedstrata.core import TRAIN
-from fedstrata.randomness import generator
+from fedstrata.uploads.attacks import INFORMED_ATTACKS, Knowledge
 
 COSINE = 0.05
 """The cosine of what they send with the mean of the honest updates."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from federations import outcomes_of, run_study
 
-from fedstrata.attacks import BACKDOOR, named_attacks
+from fedstrata.uploads.attacks import BACKDOOR, named_attacks
 
 MANY = ("fedavg", "mean", "median", "trimmed_mean", "geometric_median", "multi_krum", "centered_clip")
 """The methods under attacks on updates."""

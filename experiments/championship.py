@@ -32,21 +32,21 @@ import numpy as np
 from numpy.typing import NDArray
 from study import keep
 
+from fedstrata.base.errors import InputError
+from fedstrata.build.build import build_run, on_same_clients
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison.document import RunKey
 from fedstrata.comparison.lockstep import ActiveRun, Lockstep
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan, Report
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.errors import InputError
+from fedstrata.play.classified import classify_test_samples, right_samples
+from fedstrata.play.rounds import one_thread
+from fedstrata.play.steps import RunSteps, run_steps
+from fedstrata.play.used_models import ModelInUse
 from fedstrata.records import Folder
 from fedstrata.records.final_scores import RightSamples, read_right_samples
-from fedstrata.runner.build import build_run, on_same_clients
-from fedstrata.runner.classified import classify_test_samples, right_samples
-from fedstrata.runner.result import Run, load
-from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.steps import RunSteps, run_steps
-from fedstrata.runner.used_models import ModelInUse
+from fedstrata.results.run import Run, load
 
 BASE = Path(__file__).parent / "championship.toml"
 RESULTS = Path(__file__).parent / "results" / "championship"

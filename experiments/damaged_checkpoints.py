@@ -22,8 +22,8 @@ import torch
 
 import fedstrata as fs
 from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.play.rounds import one_thread
 from fedstrata.records import find_checkpoint
-from fedstrata.runner.rounds import one_thread
 
 RESULT = Path(__file__).parent / "results" / "damaged_checkpoints.json"
 LENGTHS = 300

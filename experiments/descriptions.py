@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-import fedstrata.limits
+import fedstrata.base.limits
 from fedstrata.algorithms import ALGORITHMS
 
 FACTS = Path(__file__).parent.parent / "docs" / "algorithms" / "facts.toml"
@@ -110,12 +110,12 @@ def _key(name: str, shown: str, hints: dict[str, Any], info: Any, told: dict[str
 
 def limits() -> list[tuple[str, str]]:
     """What is limited, and to what; of every limit, in the order of their file."""
-    body = ast.parse(inspect.getsource(fedstrata.limits)).body
+    body = ast.parse(inspect.getsource(fedstrata.base.limits)).body
     found = []
     for made, said in pairwise(body):
         told = said.value.value if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant) else None
         if isinstance(made, ast.Assign) and isinstance(made.targets[0], ast.Name) and isinstance(told, str):
-            found.append((told.removesuffix("."), _limit(getattr(fedstrata.limits, made.targets[0].id))))
+            found.append((told.removesuffix("."), _limit(getattr(fedstrata.base.limits, made.targets[0].id))))
     return found
 
 

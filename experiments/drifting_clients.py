@@ -26,11 +26,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from federations import run_study
 
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.steps import run_steps
 
 ROUNDS = 50
 CHANGE = 21

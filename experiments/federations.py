@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 import fedstrata
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import PlanReply, PlayedRound, one_thread, play_rounds
+from fedstrata.play.rounds import PlanReply, PlayedRound, one_thread, play_rounds
 
 RESULTS = Path(__file__).parent / "results"
 

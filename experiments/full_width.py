@@ -23,7 +23,7 @@ from exhibits.run_folder import RunFolder
 from exhibits.running import engine, short
 
 import fedstrata as fs
-from fedstrata.runner.machine import origin
+from fedstrata.play.machine import origin
 
 RESULTS = Path(__file__).parent / "results" / "full_width.json"
 

@@ -44,8 +44,8 @@ from fedstrata.core import Plan, Report, State
 from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Announced, BoundedGrid
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.validation import decide, validate
+from fedstrata.play.rounds import one_thread
+from fedstrata.uploads.validation import decide, validate
 from turns import same
 
 RESULT = Path(__file__).parent / "results" / "fuzzed_messages.json"

@@ -25,8 +25,8 @@ import fedstrata as fs
 from fedstrata.algorithms.update_checks.compared_updates import compared_updates
 from fedstrata.algorithms.update_checks.one_sided_updates import balances_by_cluster, one_sided
 from fedstrata.core import TRAIN, Layout, Plan, Report
-from fedstrata.runner import rounds
-from fedstrata.runner.validation import Validation, validate
+from fedstrata.play import rounds
+from fedstrata.uploads.validation import Validation, validate
 
 SMALL_NETWORKS: Mapping[str, tuple[dict[str, Any], ...]] = {
     f"{federation}, {'no hidden layer' if not units else f'{units} hidden units'}": (

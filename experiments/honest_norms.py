@@ -1,4 +1,4 @@
-"""How far the norms of honest clients lie apart: what `fedstrata.runner.validation` and Strata must let through.
+"""How far the norms of honest clients lie apart: what `fedstrata.uploads.validation` and Strata must let through.
 
     python experiments/honest_norms.py [NAME...]
 
@@ -23,8 +23,8 @@ import fedstrata as fs
 from fedstrata.algorithms.update_checks.compared_updates import compared_updates
 from fedstrata.algorithms.update_checks.norms import no_norms, with_norms
 from fedstrata.core import TRAIN, Layout, Plan, Report
-from fedstrata.runner import rounds
-from fedstrata.runner.validation import Validation, measure_norms, validate
+from fedstrata.play import rounds
+from fedstrata.uploads.validation import Validation, measure_norms, validate
 
 BASE: dict[str, Any] = {
     "rounds": 30,

@@ -35,8 +35,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import fedstrata as fs
+from fedstrata.build.participation import CohortSample, Participation
 from fedstrata.engine.parallel import processes, ray
-from fedstrata.runner.participation import CohortSample, Participation
 from forked import forking
 from run_folder import left
 
@@ -96,12 +96,12 @@ def replaced(name: str, wrapped: Callable[[Function], Function]) -> None:
 
 
 POINTS: Mapping[str, tuple[str, bool, Callable[..., bool]]] = {
-    "before the selection": ("fedstrata.runner.participation:Participation.sample", False, lambda *given: True),
+    "before the selection": ("fedstrata.build.participation:Participation.sample", False, lambda *given: True),
     "before a client trains": ("fedstrata.engine.loop:Loop._train", False, lambda *given: True),
-    "before the answers are checked": ("fedstrata.runner.rounds:validate", False, lambda *given: True),
-    "before the decision": ("fedstrata.runner.rounds:decide", False, lambda *given: True),
-    "after the decision": ("fedstrata.runner.rounds:decide", True, lambda *given: True),
-    "before the checkpoint": ("fedstrata.runner.recorder:save", False, lambda *given: True),
+    "before the answers are checked": ("fedstrata.play.rounds:validate", False, lambda *given: True),
+    "before the decision": ("fedstrata.play.rounds:decide", False, lambda *given: True),
+    "after the decision": ("fedstrata.play.rounds:decide", True, lambda *given: True),
+    "before the checkpoint": ("fedstrata.play.recorder:save", False, lambda *given: True),
     "checksum written, checkpoint not": (
         "fedstrata.records.checkpoint:replace_file",
         True,
@@ -151,7 +151,7 @@ def note_rounds(path: Path) -> None:
             file.write(f"{round}\n")
         return sample(participation, round)
 
-    replaced("fedstrata.runner.participation:Participation.sample", lambda function: noted)
+    replaced("fedstrata.build.participation:Participation.sample", lambda function: noted)
 
 
 class Life:

@@ -14,9 +14,9 @@ from leakage import matching
 from PIL import Image
 from torch import Tensor
 
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import one_thread
+from fedstrata.play.rounds import one_thread
 
 FOLDER = Path(__file__).parent.parent / "docs" / "privacy"
 

@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import fedstrata
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import sketch
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, State
 from fedstrata.engine import ClientData
 from fedstrata.engine.client_stats import client_stat
 from fedstrata.models import NetworkShape, layout_of, load_row, make_network
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
-from fedstrata.runner.run_setup import RunSetup
+from fedstrata.play.rounds import PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
 
 SIZES = (1, 2, 5, 10, 20)
 """The number of clients whose data a model has seen."""

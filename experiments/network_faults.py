@@ -29,15 +29,15 @@ from machines import Machines, free_ports, within
 from proxy import Faults, TcpProxy
 from safetensors import safe_open
 
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower import deploy
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import read_federation, write_federation
-from fedstrata.folder_lock import folder_lock
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import PlanReply, answer_plans, one_thread
+from fedstrata.play.steps import run_steps
 
 CLIENTS = ("site-0", "site-1", "site-2")
 VICTIM = CLIENTS[2]

@@ -18,7 +18,7 @@ from tables import ROOT, filled, renewed
 from tables import main as fill
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.attacks import named_attacks
+from fedstrata.base.registry import Registry
 from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Experiment, Table
 from fedstrata.core import AGGREGATIONS
 from fedstrata.data import DATASETS
@@ -26,7 +26,7 @@ from fedstrata.models import MODELS
 from fedstrata.objective import LOSSES
 from fedstrata.partition import PARTITIONS
 from fedstrata.personal import PERSONAL
-from fedstrata.registry import Registry
+from fedstrata.uploads.attacks import named_attacks
 
 MADE = "<!-- made by experiments/pages.py; to change it, change the docstrings or facts.toml -->\n"
 
@@ -159,10 +159,10 @@ and linear), the name of a layer, or a pattern such as `conv*`. A list of select
 """
 
 LIMITS = """Larger inputs are refused with one line, before they take minutes or the memory of the machine. All limits
-are in [one file](../src/fedstrata/limits.py). Experiments and data are read from regular files only, not from pipes or
-devices. No code comes from data, and from an experiment with one exception: a name of the form `package.module:name`
-imports that module. `model.name`, `algorithm.name`, `attack.kind` and `loss`, `metric` and `transform` of `[local]` may
-be such names. Use them only with code that you trust."""
+are in [one file](../src/fedstrata/base/limits.py). Experiments and data are read from regular files only, not from
+pipes or devices. No code comes from data, and from an experiment with one exception: a name of the form
+`package.module:name` imports that module. `model.name`, `algorithm.name`, `attack.kind` and `loss`, `metric` and
+`transform` of `[local]` may be such names. Use them only with code that you trust."""
 
 CHOSEN = {
     "partition": "`scheme` is one of these, by default `iid`. Those with `inside` take another scheme for the groups.",

@@ -18,7 +18,7 @@ import private_federations
 import tolerated_attacks
 from outcomes import MISSING, table
 
-from fedstrata.attacks import BACKDOOR
+from fedstrata.uploads.attacks import BACKDOOR
 
 RULE_TITLES = {
     "fedavg": "FedAvg, mean",

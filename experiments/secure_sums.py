@@ -32,8 +32,8 @@ from in_process import Loopback, Ticks, federation
 from fedstrata.config import load_experiment
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
-from fedstrata.runner.result import Run
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
+from fedstrata.results.run import Run
 
 RESULT = Path(__file__).parent / "results" / "secure_sums.json"
 

@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 import psutil
 
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import State
 from fedstrata.engine import Parallel, Processes
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.steps import run_steps
 
 ROUNDS = 200
 WARM_UP = 50

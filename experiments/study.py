@@ -27,14 +27,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import fedstrata as fs
+from fedstrata.build.build import build_run
 from fedstrata.comparison.document import RunKey
 from fedstrata.comparison.lockstep import ActiveRun, Lockstep
 from fedstrata.config import load_experiment
 from fedstrata.engine.shared_work import LocalStores
+from fedstrata.play.rounds import one_thread
+from fedstrata.play.steps import run_steps
 from fedstrata.records import Folder
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.steps import run_steps
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
 METRICS = ("hopkins", "shared_layers", "bipartition_accuracy")

@@ -20,7 +20,7 @@ from attacked_federations import VARIANTS, case
 from attacked_shares import PLACES, clients_of, outcome
 from federations import run_study
 
-from fedstrata.attacks import choose_byzantine, named_attacks
+from fedstrata.uploads.attacks import choose_byzantine, named_attacks
 
 CLIENTS = 20
 GROUPS = 4

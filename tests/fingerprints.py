@@ -34,7 +34,7 @@ from fedstrata.config import load_experiment
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
 from test_every_algorithm import CASES, EAGER
 from turns import EVENTS
 

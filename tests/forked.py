@@ -37,7 +37,7 @@ PRELOAD = (
     "fedstrata.data.parquet",
     "fedstrata.engine.parallel.processes",
     "fedstrata.report",
-    "fedstrata.runner.run",
+    "fedstrata.play.run",
     "PIL.Image",
     "pytest",
     "scipy.cluster.hierarchy",

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import fedstrata as fs
-from fedstrata.errors import ResourceError
+from fedstrata.base.errors import ResourceError
 from run_folder import DISK_EVENTS, left
 
 KIB = (4, 12, 16, 20, 28, 40, 52, 60, 96)

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, Result, Rows
 from fedstrata.engine import Engine
-from fedstrata.runner.build import build_run
-from fedstrata.runner.result import Run
-from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.steps import run_steps
+from fedstrata.results.run import Run
 
 
 @dataclass(frozen=True)

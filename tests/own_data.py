@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 
 SITES = ("Lyon", "Ghent", "Oslo", "Bern")
 TRIALS = 6

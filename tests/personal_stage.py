@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.participation import sample_cohort
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.server_setup import with_personal_stage
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
-from fedstrata.errors import ExperimentError
-from fedstrata.runner.participation import sample_cohort
-from fedstrata.runner.personal import PersonalModels, make_personal
-from fedstrata.runner.rounds import PlanReply, answer_plans
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.server_setup import with_personal_stage
-from fedstrata.runner.used_models import Choice
+from fedstrata.play.personal import PersonalModels, make_personal
+from fedstrata.play.rounds import PlanReply, answer_plans
+from fedstrata.play.used_models import Choice
 from test_every_algorithm import EAGER
 
 METHODS: dict[str, dict[str, Any]] = {

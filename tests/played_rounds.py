@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from fedstrata.build.build import build_run
+from fedstrata.build.participation import sample_cohort
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Report, State
-from fedstrata.runner.build import build_run
-from fedstrata.runner.participation import sample_cohort
-from fedstrata.runner.run_setup import RunSetup
 from test_every_algorithm import EAGER
 
 KEYS: dict[str, Any] = {

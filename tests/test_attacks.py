@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedstrata.runner.interrupt import Stopped
+from fedstrata.play.interrupt import Stopped
 from one_attacker import Attack, attacked, honest_accuracy
 
 ROUNDS = 6

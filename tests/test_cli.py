@@ -14,18 +14,18 @@ import pytest
 import fedstrata
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import ContractError, EngineError, RecordError, ResourceError
 from fedstrata.comparison import Comparison
 from fedstrata.comparison.document import Outcome
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import load_experiment
 from fedstrata.data import DATASETS
-from fedstrata.errors import ContractError, EngineError, RecordError, ResourceError
-from fedstrata.metric_info import ACCURACY
 from fedstrata.models import MODELS
+from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.partition import PARTITIONS
 from fedstrata.personal import PERSONAL
+from fedstrata.play.interrupt import Stopped
 from fedstrata.report.live import LiveServer
-from fedstrata.runner.interrupt import Stopped
 
 FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
 
@@ -69,7 +69,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     trainer = Trainer()
-    monkeypatch.setattr("fedstrata.runner.run.run_experiment", trainer)
+    monkeypatch.setattr("fedstrata.play.run.run_experiment", trainer)
     monkeypatch.setattr(fedstrata, "report", SimpleNamespace(build=lambda folder: None), raising=False)
     return trainer
 
@@ -295,8 +295,8 @@ def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_go
         (["report", "."], "fedstrata.report.build"),
         (["report", ".", "--figures", "png"], "fedstrata.report.export.save_figures"),
         (["watch", "."], "fedstrata.report.live.LiveServer.serve_forever"),
-        (["assign", ".", "new.npz"], "fedstrata.runner.assign.assign"),
-        (["scout"], "fedstrata.runner.scan.scan_experiment"),
+        (["assign", ".", "new.npz"], "fedstrata.results.assign.assign"),
+        (["scout"], "fedstrata.play.scan.scan_experiment"),
         (["deploy", "init", "new"], "fedstrata.flower.deploy.init"),
         (["deploy", "run", "mine.toml", "--federation", "."], "fedstrata.flower.deploy.run_on_federation"),
         (["deploy", "resume", "a", "--federation", "."], "fedstrata.flower.deploy.resume"),

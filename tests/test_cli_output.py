@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedstrata import cli
+from fedstrata.base.errors import RecordError
 from fedstrata.cli.completion import complete_algorithms, complete_key
-from fedstrata.errors import RecordError
 from fedstrata.report.runs import find_runs
 
 EXPERIMENT = """

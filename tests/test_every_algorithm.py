@@ -9,10 +9,10 @@ import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Disclosure, Mask, Report, Rows, disclosure_of
-from fedstrata.privacy.coverage import uploads_of_plan
+from fedstrata.play.traffic import traffic
 from fedstrata.records import find_checkpoint, save
-from fedstrata.runner.traffic import traffic
-from fedstrata.runner.validation import decide, validate
+from fedstrata.uploads.coverage import uploads_of_plan
+from fedstrata.uploads.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
 

@@ -15,11 +15,11 @@ from torch import nn
 
 import fedstrata
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.engine import ClientData
 from fedstrata.models import make
-from fedstrata.runner.build import build_run
-from fedstrata.runner.export import INDEX
+from fedstrata.results.export import INDEX
 from test_every_algorithm import EAGER
 
 ROUNDS = 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedstrata.flower.scaffold import node_keys
 from fedstrata.report.live import Pages
-from fedstrata.runner.export import _file_name
+from fedstrata.results.export import _file_name
 
 EXAMPLES = 1_000
 HOSTILE = ("..", ".", "/", "\\", "\0", "%2e%2e", "%2f", "%00", "~", "$HOME", "`id`", ";", "|", "\n", "-rf", "*", "CON")

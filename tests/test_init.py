@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import fedstrata
-from fedstrata import errors
+from fedstrata.base import errors
 
 
 def test_the_public_names_are_sorted_complete_and_there() -> None:
@@ -78,7 +78,7 @@ def test_run_checks_trains_and_reports(tmp_path: Path, monkeypatch: pytest.Monke
         finished(out)
         return "finished"
 
-    monkeypatch.setattr("fedstrata.runner.run.run_experiment", train)
+    monkeypatch.setattr("fedstrata.play.run.run_experiment", train)
     monkeypatch.setattr(fedstrata, "report", SimpleNamespace(build=asked.append), raising=False)
     finished: object = fedstrata.run({"seed": 2}, "a", sets=["rounds=3"], quiet=True)
     assert finished == "finished"

@@ -14,10 +14,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 import fedstrata as fs
+from fedstrata.base.errors import ExperimentError, InputError
 from fedstrata.cli import main
 from fedstrata.comparison import Comparison
-from fedstrata.errors import ExperimentError, InputError
-from fedstrata.runner.assign import assign
+from fedstrata.results.assign import assign
 from fedstrata.tuning import optuna_objective
 
 KEYS: dict[str, Any] = {

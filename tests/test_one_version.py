@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.files import read_file, replace_file
 from fedstrata.config.hyperparameters import algorithm_from
-from fedstrata.files import read_file, replace_file
 from fedstrata.flower.payload import encode
 from fedstrata.flower.requests import request_for, write_request
 from pulled import LAYOUT, Pulled, pulled_problem

@@ -48,7 +48,7 @@ def space(trial: Any) -> Mapping[str, Any]:
 @pytest.fixture
 def validated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The accuracy stands in for that on validation data."""
-    from fedstrata.runner import run
+    from fedstrata.play import run
 
     original = run.run_experiment
 

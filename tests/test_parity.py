@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.engine import Parallel, Processes
-from fedstrata.runner.build import build_run
-from fedstrata.runner.interrupt import Stopped
-from fedstrata.runner.rounds import answer_plans, one_thread, timed_reply
-from fedstrata.runner.run import run_experiment
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.run import run_experiment
+from fedstrata.play.steps import run_steps
 from personal_stage import METHODS, with_stage
 from personal_stage import play as play_personal
 from played_rounds import KEYS, by_loop, loop_setting, play, setting_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata import cli
-from fedstrata.errors import DataError
+from fedstrata.base.errors import DataError
 from imported import looked_for, strangers
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from machines import Machines, free_ports
 
 import fedstrata as fs
-from fedstrata.errors import FedstrataError
+from fedstrata.base.errors import FedstrataError
 from fedstrata.flower import deploy
 
 CLIENTS = 6

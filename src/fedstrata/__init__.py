@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedstrata.errors import FedstrataError, InputError
+from fedstrata.base.errors import FedstrataError, InputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS
     from fedstrata.data.memory import Clients
-    from fedstrata.metric_info import describe_metric
     from fedstrata.models import MODELS
+    from fedstrata.objective.metric_info import describe_metric
     from fedstrata.partition import PARTITIONS
     from fedstrata.personal import PERSONAL
-    from fedstrata.runner.assign import assign
-    from fedstrata.runner.iterate import Step
-    from fedstrata.runner.result import Run, load
+    from fedstrata.play.iterate import Step
+    from fedstrata.results.assign import assign
+    from fedstrata.results.run import Run, load
 
     __version__: str
 
@@ -65,13 +65,13 @@ _HOMES = {
     "MODELS": "fedstrata.models",
     "PARTITIONS": "fedstrata.partition",
     "PERSONAL": "fedstrata.personal",
-    "Run": "fedstrata.runner.result",
-    "Step": "fedstrata.runner.iterate",
+    "Run": "fedstrata.results.run",
+    "Step": "fedstrata.play.iterate",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",
-    "assign": "fedstrata.runner.assign",
-    "describe_metric": "fedstrata.metric_info",
-    "load": "fedstrata.runner.result",
+    "assign": "fedstrata.results.assign",
+    "describe_metric": "fedstrata.objective.metric_info",
+    "load": "fedstrata.results.run",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
 
@@ -124,14 +124,14 @@ def run(
             resumed once the cause is gone; it is None when no run was begun.
         KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
     """
-    from fedstrata.resources import resource_errors
+    from fedstrata.base.resources import resource_errors
 
     tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
     objective = {"loss": loss, "metric": metric, "transform": transform}
     experiment, folder = _choose(source, out, clients, tables, objective, sets, resume=resume)
     with resource_errors(folder):
         from fedstrata import report
-        from fedstrata.runner.run import run_experiment
+        from fedstrata.play.run import run_experiment
 
         return run_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
 
@@ -181,11 +181,11 @@ def iterate(
     experiment, folder = _choose(source, out, clients, tables, objective, sets, resume=resume)
 
     def steps() -> Iterator[Step]:
-        from fedstrata.resources import resource_errors
+        from fedstrata.base.resources import resource_errors
 
         with resource_errors(folder):
             from fedstrata import report
-            from fedstrata.runner.iterate import iterate_experiment
+            from fedstrata.play.iterate import iterate_experiment
 
             yield from iterate_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
 
@@ -225,8 +225,8 @@ def compare(
             others; its outcome says why it failed.
         KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
     """
+    from fedstrata.base.resources import resource_errors
     from fedstrata.config import choose_all
-    from fedstrata.resources import resource_errors
 
     source, sets = _with_clients(source, sets, clients, resume=False)
     experiments, folder = choose_all(source, algorithms, seeds, sets, out, resume=resume)
@@ -272,8 +272,8 @@ def sweep(
         MachineError: When the machine failed outside of a single run, as in `run`.
         KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
     """
+    from fedstrata.base.resources import resource_errors
     from fedstrata.config import choose_sweep
-    from fedstrata.resources import resource_errors
 
     source, sets = _with_clients(source, sets, clients, resume=False)
     plan = choose_sweep(source, grid, seeds, sets, out, resume=resume)
@@ -305,8 +305,8 @@ def _choose(
 def _build_pages(compared: Comparison) -> None:
     """Build the page of every finished run of a comparison; a page that fails does not lose the others."""
     from fedstrata import report
-    from fedstrata.errors import MachineError
-    from fedstrata.resources import resource_errors
+    from fedstrata.base.errors import MachineError
+    from fedstrata.base.resources import resource_errors
 
     failed = list[MachineError]()
     for run in compared.runs:

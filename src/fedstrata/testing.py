@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from fedstrata.build.participation import CohortSample
 from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, State, TensorSpec
-from fedstrata.runner.participation import CohortSample
-from fedstrata.runner.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
 
 
 def toy_layout(conv: int = 3, linear: int = 3) -> Layout:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedstrata.base.errors import ExperimentError
 from fedstrata.config import Experiment, choose
 from fedstrata.config.grid import sets_of
 from fedstrata.config.reading import Source
-from fedstrata.errors import ExperimentError
 from fedstrata.records.schema import VALIDATION_MEASURE
 
 
@@ -71,7 +71,7 @@ def optuna_objective(
         _require_direction(trial, experiment)
         trial.set_user_attr("folder", str(folder))
         from fedstrata import report
-        from fedstrata.runner.run import run_experiment
+        from fedstrata.play.run import run_experiment
 
         def watch(record: Mapping[str, Any]) -> None:
             trial.report(_value(record), int(record["round"]))
@@ -88,7 +88,7 @@ def optuna_objective(
 
 def _require_direction(trial: Trial, experiment: Experiment) -> None:
     """Refuse a study that would choose the worst setting, and one of several objectives."""
-    from fedstrata.runner.problem import objective_of
+    from fedstrata.build.problem import objective_of
 
     metric = objective_of(experiment).metric_info
     expected = "maximize" if metric.larger_is_better else "minimize"

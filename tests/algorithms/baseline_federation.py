@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 import fedstrata as fs
+from fedstrata.build.build import build_run
+from fedstrata.build.participation import sample_cohort
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Diagnostics, Score, State
-from fedstrata.runner.build import build_run
-from fedstrata.runner.participation import sample_cohort
-from fedstrata.runner.run_setup import RunSetup
 
 CLIENTS, SAMPLES = 6, 40
 PARAMETERS = (64 * 12 + 12) + (12 * 8 + 8) + (8 * 10 + 10)

@@ -4,9 +4,9 @@ from typing import Any
 
 from baseline_federation import train
 
+from fedstrata.build.build import build_run
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
-from fedstrata.runner.build import build_run
 
 ROTATIONS = {"scheme": "rotation", "groups": 3}
 CLASSES = {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]}

@@ -13,9 +13,9 @@ from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
+from fedstrata.build.participation import sample_cohort
 from fedstrata.clustering import ari
 from fedstrata.core import Algorithm, Plan, Report, Result, Rows, State, descends
-from fedstrata.runner.participation import sample_cohort
 from fedstrata.testing import toy_problem
 from recorded import decision_of
 

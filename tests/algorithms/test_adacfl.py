@@ -9,10 +9,10 @@ from baseline_federation import metrics_of
 import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot
 from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
 from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Metric, Problem, State, TensorSpec, make_pending
 from fedstrata.core.server_optimizer import ServerOptimizer
-from fedstrata.errors import LayoutError
 from fedstrata.records import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
 

@@ -9,8 +9,8 @@ from baseline_federation import CLIENTS, PARAMETERS, SAMPLES, device, experiment
 import fedstrata as fs
 from fedstrata.algorithms.baselines import Oracle, RandomGroups
 from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.base.errors import ExperimentError
 from fedstrata.core import make_pending
-from fedstrata.errors import ExperimentError
 from fedstrata.testing import Scripted, play, toy_problem
 from turns import first_plan_of
 

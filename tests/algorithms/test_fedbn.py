@@ -9,11 +9,11 @@ from torch.nn.utils import prune
 
 import fedstrata as fs
 from fedstrata.algorithms.fedbn import batch_norms
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, TensorSpec
 from fedstrata.models import layout_of
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 
 NETWORK = """
 from torch import nn

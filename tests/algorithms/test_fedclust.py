@@ -8,10 +8,10 @@ from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fedclust import FedClust
 from fedstrata.algorithms.shared.one_shot import SignatureState
+from fedstrata.base.errors import LayoutError
 from fedstrata.core import Problem, make_pending
 from fedstrata.core.private_aggregation import CentralPrivacy
-from fedstrata.errors import LayoutError
-from fedstrata.runner.traffic import traffic
+from fedstrata.play.traffic import traffic
 from fedstrata.testing import Scripted, play, toy_problem
 from turns import first_plan_of
 

@@ -17,6 +17,10 @@ from fedstrata.algorithms.fedtsdp import (
     layer_tensors,
     personal_above,
 )
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.build.participation import sample_cohort
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import hopkins, hopkins_ratio
 from fedstrata.config import load_experiment
 from fedstrata.core import (
@@ -32,12 +36,8 @@ from fedstrata.core import (
     weighted_mean,
 )
 from fedstrata.engine import Loop
-from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of, make
-from fedstrata.runner.build import build_run
-from fedstrata.runner.participation import sample_cohort
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.traffic import traffic
+from fedstrata.play.traffic import traffic
 from fedstrata.testing import play, toy_problem
 
 FOUR = Layout(

@@ -10,12 +10,12 @@ from grouped_digits import CLASSES, PATIENT, agreement
 
 from fedstrata.algorithms.flis import FLIS, disagreement, resolution
 from fedstrata.algorithms.shared.one_shot import SignatureState
+from fedstrata.base.errors import ContractError, ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import natural_cut
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, Problem, Report, TensorSpec
-from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 from fedstrata.testing import Scripted, play, toy_problem
 
 LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))

@@ -11,6 +11,8 @@ from scipy.stats import ttest_ind
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.hicfl import HiCFL, HiCFLState, reorganise
 from fedstrata.algorithms.shared.recursive_bipartition import BipartitionState
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
 from fedstrata.core import (
@@ -29,8 +31,6 @@ from fedstrata.core import (
 )
 from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.records import find_checkpoint, save
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 from recorded import decision_of, metric

@@ -9,6 +9,8 @@ from baseline_federation import CLIENTS, PARAMETERS, experiment, federation, met
 
 import fedstrata as fs
 from fedstrata.algorithms.ifca import IFCA, IFCAState
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
 from fedstrata.core import (
@@ -25,8 +27,6 @@ from fedstrata.core import (
 )
 from fedstrata.core.robust_aggregation import median
 from fedstrata.core.server_optimizer import ServerOptimizer
-from fedstrata.errors import ExperimentError
-from fedstrata.runner.build import build_run
 from fedstrata.testing import toy_problem
 
 

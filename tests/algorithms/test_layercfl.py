@@ -9,6 +9,10 @@ from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.layercfl import HALVES, LayerCFL, LayerCFLState, measured_gamma, with_halves
 from fedstrata.algorithms.shared.model_stability import UpdateWindow
+from fedstrata.base.errors import ExperimentError, LayoutError
+from fedstrata.build.build import build_run
+from fedstrata.build.participation import sample_cohort
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
 from fedstrata.core import (
@@ -25,11 +29,7 @@ from fedstrata.core import (
     make_pending,
     reassign,
 )
-from fedstrata.errors import ExperimentError, LayoutError
 from fedstrata.records import find_checkpoint, save
-from fedstrata.runner.build import build_run
-from fedstrata.runner.participation import sample_cohort
-from fedstrata.runner.run_setup import RunSetup
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 from recorded import decision_of, metric

@@ -10,11 +10,11 @@ from grouped_digits import CLASSES, STEEP, agreement
 
 from fedstrata.algorithms.pacfl import PACFL, RESOLUTION
 from fedstrata.algorithms.shared.one_shot import SignatureState
+from fedstrata.build.build import build_run
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Layout, Rows, TensorSpec, make_pending
-from fedstrata.runner.build import build_run
-from fedstrata.runner.traffic import traffic
+from fedstrata.play.traffic import traffic
 from fedstrata.testing import Scripted, toy_problem
 
 PAIR, FEATURES = 2, 3

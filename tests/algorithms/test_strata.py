@@ -11,10 +11,10 @@ from folded import SHARES, Folded, Turn, drive, groups_of, problem_of
 from fedstrata.algorithms.shared import split_half
 from fedstrata.algorithms.strata import Strata, outliers
 from fedstrata.algorithms.strata.outliers import OUTLIER_TASK
+from fedstrata.build.build import build_run
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
 from fedstrata.core import Decision, make_pending, reassign
-from fedstrata.runner.build import build_run
 
 TWO = [0] * 10 + [1] * 10
 BOTH = [list(range(10)), list(range(10, 20))]

@@ -12,9 +12,9 @@ import pytest
 from comparing import KEYS
 
 import fedstrata as fs
+from fedstrata.base.errors import RecordError
 from fedstrata.comparison import tabulate
 from fedstrata.config import choose_all, dumps
-from fedstrata.errors import RecordError
 from fedstrata.report.references import read_references
 
 

@@ -15,18 +15,18 @@ from safetensors.torch import load_file
 import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
+from fedstrata.base.errors import InputError, PartitionError
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison import run as comparison_run
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
 from fedstrata.engine.vectorized import BATCH_BYTES
-from fedstrata.errors import InputError, PartitionError
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.progress import ComparisonProgress
 from fedstrata.records import Folder, save
-from fedstrata.runner.build import build_run
-from fedstrata.runner.interrupt import Stopped
-from fedstrata.runner.progress import ComparisonProgress
-from fedstrata.runner.run_setup import RunSetup
 
 ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
 
@@ -234,7 +234,7 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
         save(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedstrata.runner.recorder.save", dying)
+        patch.setattr("fedstrata.play.recorder.save", dying)
         with pytest.raises(KeyboardInterrupt):
             compare(tmp_path / "broken", seeds=seeds, sets=sets)
     with (tmp_path / "broken" / "jobs.jsonl").open("a") as file:

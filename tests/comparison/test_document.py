@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedstrata.comparison import Comparison
 from fedstrata.comparison.document import Outcome
-from fedstrata.metric_info import ACCURACY
+from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.report.comparison import (
     Difference,
     Row,

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from fedstrata.base.errors import RecordError
 from fedstrata.comparison.job_log import JobCount, JobLog
-from fedstrata.errors import RecordError
 
 
 def test_jobs_say_their_share() -> None:

@@ -1,11 +1,11 @@
 import pytest
 
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.files import parse_toml
+from fedstrata.build.problem import schedule_of, training_of
 from fedstrata.config import dumps, load_experiment
 from fedstrata.config.tables import LocalTable
 from fedstrata.core import LearningRateSchedule, LocalTraining
-from fedstrata.errors import ExperimentError
-from fedstrata.files import parse_toml
-from fedstrata.runner.problem import schedule_of, training_of
 
 
 def local(rounds: int = 50, **keys: object) -> LocalTable:

@@ -10,13 +10,13 @@ from torch import nn
 import fedstrata
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.ifca import IFCA
+from fedstrata.base.errors import ExperimentError, ModelError
+from fedstrata.base.registry import name_of_object
 from fedstrata.config import dumps, load_experiment
 from fedstrata.config.hyperparameters import keys_of_algorithm
 from fedstrata.config.objects import algorithm_table
-from fedstrata.errors import ExperimentError, ModelError
 from fedstrata.models import make
 from fedstrata.models.factories import called_with_shape
-from fedstrata.registry import name_of_object
 
 
 @dataclass(frozen=True)

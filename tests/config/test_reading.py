@@ -15,12 +15,12 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.base.errors import DataError, ExperimentError, InputError
+from fedstrata.base.key_errors import RENAMED, explain
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.config.reading import _as_in_file
 from fedstrata.data import DATASETS, Location
-from fedstrata.errors import DataError, ExperimentError, InputError
-from fedstrata.key_errors import RENAMED, explain
 from fedstrata.models import MODELS
 
 LONG = "x" * 5000
@@ -366,7 +366,7 @@ def test_an_experiment_is_checked_before_torch_is_imported() -> None:
     code = """
 import sys
 from fedstrata.config import load_experiment
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 load_experiment()
 load_experiment({"algorithms": {name: {} for name in ("fedavg", "oracle", "cfl", "strata")}})
 try:

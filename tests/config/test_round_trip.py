@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedstrata.base.errors import InputError
 from fedstrata.config import Experiment, dumps, load_experiment
 from fedstrata.data import DATASETS, Location
-from fedstrata.errors import InputError
 
 
 @pytest.fixture(autouse=True)

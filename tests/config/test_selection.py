@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.base.errors import ExperimentError, RecordError
 from fedstrata.config import choose, choose_all, dumps, folder_of, load_experiment
-from fedstrata.errors import ExperimentError, RecordError
 
 LONG = "x" * 5000
 """A name that no file can have."""

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from fedstrata.base.errors import ExperimentError
 from fedstrata.config import choose_sweep, parse_grid
-from fedstrata.errors import ExperimentError
 
 KEYS: dict[str, Any] = {"rounds": 3, "data": {"clients": 4, "samples": 20}, "algorithm": {"name": "ifca", "k": 2}}
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import (
     Decision,
     Metric,
@@ -18,7 +19,6 @@ from fedstrata.core import (
     make_pending,
 )
 from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
-from fedstrata.errors import ContractError
 from fedstrata.testing import toy_problem
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.base.errors import ContractError
 from fedstrata.core import Disclosure, disclosure_of
-from fedstrata.errors import ContractError
 
 
 @dataclass(frozen=True)

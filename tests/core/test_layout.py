@@ -1,7 +1,7 @@
 import pytest
 
+from fedstrata.base.errors import LayoutError
 from fedstrata.core.layout import Layout, TensorSpec
-from fedstrata.errors import LayoutError
 
 # Ten tensors; the columns of each are in the comment.
 LAYOUT = Layout(

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedstrata.base.errors import ResourceError
 from fedstrata.core import Rows, aggregation, empty_rows, row_products, rows, weighted_mean
-from fedstrata.errors import ResourceError
 
 
 @pytest.fixture

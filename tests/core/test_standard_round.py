@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import (
     LearningRateSchedule,
     LocalTraining,
@@ -20,7 +21,6 @@ from fedstrata.core import (
     initial_state,
     members_in_cohort,
 )
-from fedstrata.errors import ContractError
 from fedstrata.testing import toy_problem
 
 TREE = (

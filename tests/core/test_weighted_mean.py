@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import AGGREGATIONS, Rows, weighted_mean
-from fedstrata.errors import ContractError
 
 
 def rows_of(clients: list[int], values: list[list[float]]) -> Rows:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from data_layouts import isolate, noise, write_images
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, load_dataset
 from fedstrata.data.cache import cache_folder, cached
 from fedstrata.data.mapped import InputWriter
-from fedstrata.errors import DataError
 
 
 @pytest.fixture

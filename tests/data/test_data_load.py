@@ -7,8 +7,8 @@ import pytest
 from data_layouts import isolate, recordings, write, write_images
 
 import fedstrata.data
+from fedstrata.base.errors import DataError
 from fedstrata.data import DATASETS, load_dataset
-from fedstrata.errors import DataError
 
 REAL = os.environ.get("FEDSTRATA_DATA", "")
 
@@ -23,11 +23,11 @@ def test_finding_data_imports_neither_torch_nor_pyarrow() -> None:
 import sys
 import fedstrata.data
 import fedstrata.data.registry
-import fedstrata.errors
+import fedstrata.base.errors
 fedstrata.data.find("digits")
 try:
     fedstrata.data.find("nowhere", "/nowhere")
-except fedstrata.errors.DataError:
+except fedstrata.base.errors.DataError:
     pass
 else:
     sys.exit("found")

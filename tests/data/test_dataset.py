@@ -7,9 +7,9 @@ import pytest
 import torch
 from data_layouts import noise
 
+from fedstrata.base.errors import DataError, RowError
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import channel_statistics
-from fedstrata.errors import DataError, RowError
 
 
 def images(**changes: Any) -> Dataset:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from data_layouts import isolate
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import client_values, find, has_own_test, load_dataset
 from fedstrata.data.hub import hub_tables
-from fedstrata.errors import DataError
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from scipy.sparse import csr_matrix
 from torch.utils.data import TensorDataset
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, load_dataset
 from fedstrata.data.memory import keep
-from fedstrata.errors import DataError
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
 Y = np.array([0, 1, 0, 1])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from data_layouts import isolate, write, write_images
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import DATASETS, find
-from fedstrata.errors import DataError
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from data_layouts import isolate, noise
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import load_dataset
-from fedstrata.errors import DataError
 
 
 @pytest.fixture

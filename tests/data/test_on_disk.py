@@ -12,11 +12,11 @@ import torch
 from data_layouts import encode, isolate, noise, recordings, structs, write, write_images
 from pyarrow import csv
 
-from fedstrata import limits
+from fedstrata.base import limits
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, has_own_test, load_both, load_dataset
 from fedstrata.data.cache import cache_folder
 from fedstrata.data.mapped import MappedInputs
-from fedstrata.errors import DataError
 
 ROWS = 23
 RNG = np.random.default_rng(0)

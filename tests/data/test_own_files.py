@@ -13,9 +13,9 @@ from PIL import Image
 from pyarrow import csv
 from pyarrow import parquet as pq
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
 from fedstrata.data.contents import client_values, column_names, read_column
-from fedstrata.errors import DataError
 
 
 @pytest.fixture(autouse=True)

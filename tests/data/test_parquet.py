@@ -8,10 +8,10 @@ import pytest
 from data_layouts import encode, noise, structs, write, write_images
 from PIL import Image
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import opened, read_columns
-from fedstrata.errors import DataError
 
 
 def read(path: Path, name: str = "", split: Any = "train") -> Dataset:

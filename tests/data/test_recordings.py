@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from data_layouts import recordings, write
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.recordings import read_recordings
-from fedstrata.errors import DataError
 
 
 def read(root: Path, columns: dict[str, Any], window: int = 4) -> Dataset:

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import SampleFormat, load_dataset
 from fedstrata.data.sample_format import resize
-from fedstrata.errors import DataError
 
 GREY = SampleFormat((1, 2, 3), "uint8", (0.5,), (0.25,), classes=2)
 COLOUR = SampleFormat((3, 2, 2), "uint8", (0.5,) * 3, (0.25,) * 3, classes=2)

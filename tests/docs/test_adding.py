@@ -18,10 +18,10 @@ import fedstrata
 import test_every_algorithm as conformance
 from blocks import agree, blocks, run
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.runner.assign import assign
-from fedstrata.runner.build import build_run
+from fedstrata.results.assign import assign
 from turns import Case
 
 BLOCKS = blocks("adding.md")

@@ -142,8 +142,8 @@ def test_clients_of_a_list_are_numbered_and_those_that_are_alike_share_a_cluster
 
 
 def test_recipes_do_not_learn_from_the_names_of_clients_units_or_days(folder: Path) -> None:
+    from fedstrata.build.build import build_run
     from fedstrata.config import load_experiment
-    from fedstrata.runner.build import build_run
 
     for name in ("visits.toml", "sites.toml", "own_split.toml"):
         FILES[name]()

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedstrata
-from fedstrata.runner.result import Run
+from fedstrata.results.run import Run
 
 ROOT = Path(__file__).parents[2]
 NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "measures.md").read_text()))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from blocks import agree, blocks, run
 from fedstrata import cli
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.runner.build import build_run
 
 pytestmark = pytest.mark.pages
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedstrata
 from blocks import ROOT, blocks
-from fedstrata import errors
+from fedstrata.base import errors
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")}
 SHOWN = {path for page in PAGES.values() for path in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
@@ -32,7 +32,7 @@ def test_every_exception_is_shown_and_in_the_tree() -> None:
     tree = re.findall(r"\w+", PAGES["errors"].split("```")[1])
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, errors.FedstrataError):
-            assert f"fedstrata.errors.{name}" in SHOWN and name in tree, name
+            assert f"fedstrata.base.errors.{name}" in SHOWN and name in tree, name
 
 
 def test_the_example_of_clustering_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from small import dataset, fit_of, loop_of, network, partition_of, plan_of
 from torch import Tensor, nn
 
+from fedstrata.base.errors import ModelError
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan, Report
 from fedstrata.engine import ClientData, ClientStore, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
-from fedstrata.errors import ModelError
 from fedstrata.models import layout_of, row_of
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 from turns import play
 
 SIZES = [12, 9, 16, 11, 3]

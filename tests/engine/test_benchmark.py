@@ -9,11 +9,11 @@ from small import dataset, network, partition_of
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedstrata.base.errors import ExperimentError, ModelError
 from fedstrata.core import Clients, LocalTraining, Plan
 from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, benchmark
 from fedstrata.engine.benchmark import EngineCandidate, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ExperimentError, ModelError
 from fedstrata.models import make
 from fedstrata.objective import Objective
 

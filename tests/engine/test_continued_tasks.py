@@ -6,11 +6,11 @@ import pytest
 import torch
 from small import fit_of, loop_of, plan_of
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import LocalTask, LocalTraining, Plan
 from fedstrata.engine.loop import start_row
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ContractError
 from turns import same
 
 ONE_EPOCH = LocalTraining(epochs=1, batch=5, lr=0.1)

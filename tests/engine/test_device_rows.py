@@ -11,11 +11,11 @@ from small import fit_of, loop_of, plan_of
 from test_batched import ALGORITHMS, setting_of
 from torch import Tensor
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import Report, Rows, aggregation, weighted_mean
 from fedstrata.core import rows as rows_in_memory
 from fedstrata.engine.device_rows import DeviceRows
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ContractError
 from turns import play
 
 CLIENTS = torch.tensor([40, 3, 7, 21, 22])

@@ -3,9 +3,9 @@ import torch
 from forty import LAYOUT, MODELS, SITE, offers
 from small import fit_of, plan_of
 
+from fedstrata.base.errors import ExperimentError
 from fedstrata.engine import ENGINES, Loop, Parallel, Processes, Ray, check_tf32, resolve_engine
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ExperimentError
 
 
 @pytest.mark.parametrize(("name", "transport"), [("processes", Processes), ("ray", Ray)])

@@ -7,14 +7,14 @@ from small import dataset, fit_of, loop_of, network, partition_of, plan_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedstrata.base.errors import ContractError, ExperimentError
+from fedstrata.base.randomness import generator
 from fedstrata.core import Evaluation, Layout, LocalTraining
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop, client_data
 from fedstrata.engine.optimizer import stepper
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ContractError, ExperimentError
 from fedstrata.models import layout_of, load_row, make, row_of
-from fedstrata.randomness import generator
 
 
 class Scale(nn.Module):

@@ -8,10 +8,10 @@ import torch
 from small import dataset, fit_of, partition_of, plan_of
 from torch import Tensor, nn
 
+from fedstrata.base.errors import UserCodeError
 from fedstrata.engine import Loop, SimulationSpec
 from fedstrata.engine.outside_state import OutsideState
 from fedstrata.engine.vectorized import why_not_vectorized
-from fedstrata.errors import UserCodeError
 from fedstrata.models import layout_of, row_of
 
 

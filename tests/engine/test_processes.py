@@ -30,11 +30,11 @@ from forty import (
     suicide,
 )
 
+from fedstrata.base.errors import EngineError, UserCodeError
 from fedstrata.engine import Loop, Parallel, Processes
 from fedstrata.engine.parallel import processes
 from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import ShardRequest
-from fedstrata.errors import EngineError, UserCodeError
 from turns import same
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from forty import CLIENTS, SITE, check, deadly_site, fail, plain, rich, suicide
 
+from fedstrata.base.errors import EngineError, ExperimentError, ResourceError, UserCodeError
 from fedstrata.engine import Loop, Parallel, Ray
 from fedstrata.engine.parallel import ray as tasks
 from fedstrata.engine.parallel.sharding import ShardRequest, perform
-from fedstrata.errors import EngineError, ExperimentError, ResourceError, UserCodeError
 from personal_stage import play as play_personal
 from personal_stage import with_stage
 from played_rounds import by_loop, loop_setting, play, setting_of

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, loop_of, plan_of
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import Clients, Evaluation, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
 from fedstrata.engine.shared_work import (
@@ -17,7 +18,6 @@ from fedstrata.engine.shared_work import (
     SharedRequest,
     run_shared,
 )
-from fedstrata.errors import ContractError
 from turns import same
 
 SIZES = [10, 1, 7]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, plan_of
 
+from fedstrata.base.errors import ResourceError
 from fedstrata.engine import Loop, Parallel
 from fedstrata.engine.parallel import messages
 from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
-from fedstrata.errors import ResourceError
 from turns import same
 
 needs_memory_files = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is lent as files of Linux")

@@ -9,11 +9,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower.secure_sum.client import SumClient
 from fedstrata.flower.secure_sum.masking import Words, mask
 from fedstrata.flower.secure_sum.server import SumServer
-from fedstrata.privacy.secure_sum import SumTerms
+from fedstrata.flower.secure_sum.sums import SumTerms
 
 WORD = 32
 LENGTH = 4

@@ -12,6 +12,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedstrata.build.build import build_run
+from fedstrata.build.problem import objective_of
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower.client_data import export_client_data
@@ -21,9 +24,6 @@ from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.run_config import RunConfig, Samples
-from fedstrata.runner.build import build_run
-from fedstrata.runner.problem import objective_of
-from fedstrata.runner.run_setup import RunSetup
 
 # Flower notes in every message who sent it, and lets nobody make one without.
 TaskIdentity.task_id = 1

@@ -14,8 +14,8 @@ from fedstrata.flower.client_work import Device
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.run_config import Samples
 from fedstrata.flower.server import drive
-from fedstrata.runner.assign import assign
-from fedstrata.runner.result import Run, load
+from fedstrata.results.assign import assign
+from fedstrata.results.run import Run, load
 
 UNIT = "patient"
 

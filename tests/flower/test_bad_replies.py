@@ -13,9 +13,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from in_process import Federation, federation
 
+from fedstrata.base.errors import EngineError
 from fedstrata.core import Plan, Report, State
 from fedstrata.engine import ClientStore
-from fedstrata.errors import EngineError
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.payload import Payload, encode

@@ -12,17 +12,17 @@ import torch
 from pyarrow import csv
 from torch import nn
 
+from fedstrata.base.errors import DataError
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import FOLDS
 from fedstrata.data import ReadOptions
 from fedstrata.engine import ClientData
-from fedstrata.errors import DataError
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.flower.server import run_config
 from fedstrata.objective import Objective
-from fedstrata.runner.build import build_run
 from turns import same
 
 SAMPLES = Samples((2, 6), 3, (0.0, 1.0), (1.0, 2.0), "float32", test=0.25)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from in_process import Peer
 
-from fedstrata.errors import InputError, RecordError
+from fedstrata.base.errors import InputError, RecordError
 from fedstrata.flower.client_registry import NEVER, NO_NODE, ClientRegistry, load_registry, save_registry
 from fedstrata.flower.registration import ClientInfo
 

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from in_process import over_the_wire
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower import client_app, server_app
 from fedstrata.flower.client_work import Device, by_node_config, register
 from fedstrata.flower.grid import BoundedGrid, message_to, payload_of

@@ -14,16 +14,16 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from in_process import Loopback, Ticks, Twist, federation, without
 
+from fedstrata.build.build import build_run
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
-from fedstrata.runner.build import build_run
-from fedstrata.runner.result import Run
-from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import PlanReply, answer_plans, one_thread
+from fedstrata.play.steps import run_steps
+from fedstrata.results.run import Run
 
 KEYS: dict[str, Any] = {
     "seed": 7,

@@ -26,8 +26,8 @@ from flwr.supernode.cli.flower_supernode import _try_obtain_trusted_entities, _v
 from flwr.supernode.start_client_internal import _verify_fab
 from in_process import Loopback
 
+from fedstrata.base.errors import DataError, EngineError, ExperimentError, InputError, RecordError
 from fedstrata.config import load_experiment
-from fedstrata.errors import DataError, EngineError, ExperimentError, InputError, RecordError
 from fedstrata.flower import credentials, deploy, server
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
@@ -35,7 +35,7 @@ from fedstrata.flower.credentials import certify, hand_over_signature, read_publ
 from fedstrata.flower.federation import Federation, read_federation, write_federation
 from fedstrata.flower.run_config import Samples
 from fedstrata.flower.scaffold import node_keys
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
 
 EXPERIMENT: dict[str, Any] = {
     "rounds": 3,

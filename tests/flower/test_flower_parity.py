@@ -9,10 +9,10 @@ import torch
 from in_process import Federation, federation, without
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.build.participation import sample_cohort
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, State
-from fedstrata.runner.participation import sample_cohort
-from fedstrata.runner.run_setup import RunSetup
 from personal_stage import METHODS, REFUSED, with_stage
 from personal_stage import play as play_personal
 from test_every_algorithm import EAGER

@@ -20,7 +20,7 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid import HttpGrid
 from in_process import over_the_wire
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower.grid import BoundedGrid, failure_reason, message_to
 from fedstrata.flower.payload import Payload, ReplyLimit, encode
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from in_process import federation
 
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Clients, Report
 from fedstrata.engine import Parallel
 from fedstrata.flower.client_data import no_client_data
-from fedstrata.runner.build import build_run
-from fedstrata.runner.run_setup import RunSetup
 from turns import same
 
 NETWORK = """

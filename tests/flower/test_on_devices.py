@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedstrata.errors import ExperimentError
+from fedstrata.base.errors import ExperimentError
 from fedstrata.flower.deploy import init, run_on_federation
 from fedstrata.flower.federation_files import FEDERATION_FILE
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from in_process import message_of
 
+from fedstrata.base.errors import InputError
 from fedstrata.core import (
     CLIENT_STATS,
     FOLDS,
@@ -26,7 +27,6 @@ from fedstrata.core import (
     TensorSpec,
 )
 from fedstrata.data import ReadOptions
-from fedstrata.errors import InputError
 from fedstrata.flower.payload import Payload, Schema, decode, encode, row_of_values, values_of_row
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply, write_reply
 from fedstrata.flower.requests import Request, needed_tensors, read_request, request_for, write_request

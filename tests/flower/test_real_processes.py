@@ -21,16 +21,16 @@ from in_process import without
 from machines import Machines, free_ports, within
 from safetensors import safe_open
 
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower import deploy
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.credentials import certify, make_node_keys
 from fedstrata.flower.federation import read_federation, write_federation
-from fedstrata.folder_lock import folder_lock
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import PlanReply, answer_plans
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import PlanReply, answer_plans
+from fedstrata.play.steps import run_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 

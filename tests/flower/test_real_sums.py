@@ -10,8 +10,8 @@ from machines import Machines, free_ports
 
 from fedstrata.config import load_experiment
 from fedstrata.flower import deploy
-from fedstrata.runner.result import load
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
+from fedstrata.results.run import load
 
 pytestmark = pytest.mark.deploy
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from drop_outs import Count, counted, needed, without_curves
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower.secure_sum.client import PublicKeys, SumClient
 from fedstrata.flower.secure_sum.masking import PUBLIC_BYTES, Words, mask, secret_of, shares_of, unsealed
 from fedstrata.flower.secure_sum.server import SumServer, signed, without_room, word_for

@@ -14,8 +14,9 @@ from flwr.app import Array, Message
 from in_process import Loopback, Ticks, federation
 from test_on_devices import ONLY_SIMULATED
 
+from fedstrata.base.errors import EngineError, ExperimentError, InputError
+from fedstrata.base.folder_lock import folder_lock
 from fedstrata.config import load_experiment
-from fedstrata.errors import EngineError, ExperimentError, InputError
 from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
 from fedstrata.flower.client_work import Device
@@ -23,9 +24,8 @@ from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.run_config import Samples
 from fedstrata.flower.server import drive, run_config
-from fedstrata.folder_lock import folder_lock
-from fedstrata.runner.result import Run
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
+from fedstrata.results.run import Run
 
 KEYS: dict[str, Any] = {
     "rounds": 4,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower import deploy
 from fedstrata.flower.simulation import simulate_federation
 

@@ -18,15 +18,15 @@ import torch
 from flwr.app import Message
 from in_process import Slow, Ticks, federation, without
 
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
-from fedstrata.runner.build import build_run
-from fedstrata.runner.rounds import PlanReply, answer_plans
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.rounds import PlanReply, answer_plans
+from fedstrata.play.steps import run_steps
 
 KEYS: dict[str, Any] = {
     "rounds": 4,

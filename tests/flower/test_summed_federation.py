@@ -14,11 +14,11 @@ import torch
 from flwr.app import Array, ConfigRecord, Message
 from in_process import Federation, Loopback, Ticks, federation, message_of
 
+from fedstrata.base.errors import EngineError, InputError
 from fedstrata.config import load_experiment
 from fedstrata.core import TRAIN, LocalTask, Plan, Report
 from fedstrata.core.private_aggregation import SIMULATED_RUN
 from fedstrata.engine import Loop
-from fedstrata.errors import EngineError, InputError
 from fedstrata.flower.client_work import Device, work
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation as Members
@@ -26,10 +26,10 @@ from fedstrata.flower.payload import Payload, encode
 from fedstrata.flower.requests import request_for, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.secure_sum.messages import SumRequest, write_sum_request
+from fedstrata.flower.secure_sum.sums import NOT_FINITE, SumTerms, summed_report
 from fedstrata.flower.server import drive
-from fedstrata.privacy.secure_sum import NOT_FINITE, SumTerms, summed_report
-from fedstrata.runner.result import Run
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
+from fedstrata.results.run import Run
 from turns import first_plan_of
 
 KEYS: dict[str, Any] = {

@@ -11,12 +11,12 @@ from descriptions import keys_of
 from pages import TABLES
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import FedstrataError
+from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.errors import FedstrataError
 from fedstrata.models import MODELS
 from fedstrata.partition import PARTITIONS
 from fedstrata.personal import PERSONAL
-from fedstrata.runner.build import build_run
 from imported import looked_for, strangers
 
 SMALL: dict[str, Any] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstrata.errors import ModelError
+from fedstrata.base.errors import ModelError
 from fedstrata.models import MODELS, layout_of, make, row_of, side
 
 OURS = """

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
-from fedstrata.errors import LayoutError, ModelError
+from fedstrata.base.errors import LayoutError, ModelError
 from fedstrata.models import layout_of, load_row, make, row_of
 
 

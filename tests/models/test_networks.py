@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedstrata.errors import ModelError
+from fedstrata.base.errors import ModelError
 from fedstrata.models import MODELS, layout_of, make, side
 from fedstrata.models.networks import resnet18
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedstrata.base.errors import DataError
 from fedstrata.data import SampleFormat, load_dataset
 from fedstrata.data.sample_format import Answer
-from fedstrata.errors import DataError
 from fedstrata.models import make
 from fedstrata.models.trained import TrainedModel, load_tensors
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedstrata.base.errors import ExperimentError, UserCodeError
 from fedstrata.cli import main
-from fedstrata.errors import ExperimentError, UserCodeError
 from fedstrata.objective import Objective, check_objective_names
 
 LABELS = torch.tensor([0, 1, 1])

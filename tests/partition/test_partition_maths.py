@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedstrata.errors import PartitionError
+from fedstrata.base.errors import PartitionError
 from fedstrata.partition import Scheme, hold_out
 from fedstrata.partition.grouped import Majority, client_quotas, equal_shares, largest_client_size
 from fedstrata.partition.partitioning import samples_to_draw

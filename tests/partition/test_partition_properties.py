@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.errors import PartitionError
+from fedstrata.base.errors import PartitionError
 from fedstrata.partition import Partition, partition_samples, scheme_from
 from fedstrata.partition.scheme import IntArray, class_counts
 

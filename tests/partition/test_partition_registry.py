@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from fedstrata.errors import ExperimentError
+from fedstrata.base.errors import ExperimentError
 from fedstrata.partition import PARTITIONS, Scheme, keys_of, scheme_from
 from fedstrata.partition.grouped import ClassPairs, Majority, Rotation
 from fedstrata.partition.ungrouped import IID, Dirichlet, Natural

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedstrata.errors import PartitionError
+from fedstrata.base.errors import PartitionError
 from fedstrata.partition import Partition, hold_out, partition_samples, scheme_from
 from fedstrata.partition.partitioning import holdout_rng
 from fedstrata.partition.scheme import IntArray, class_counts

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import CLIENT, SHARED, Plan
 from fedstrata.personal import PERSONAL
-from fedstrata.runner.build import build_run
-from fedstrata.runner.personal import make_personal
-from fedstrata.runner.rounds import PlanReply, answer_plans
-from fedstrata.runner.run_setup import RunSetup
+from fedstrata.play.personal import make_personal
+from fedstrata.play.rounds import PlanReply, answer_plans
 from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 from turns import same
 

@@ -8,14 +8,14 @@ import torch
 
 import fedstrata
 from fedstrata.algorithms.shared.interpolation import SHARES
+from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec
-from fedstrata.errors import ExperimentError
 from fedstrata.personal import LastModels
 from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, keeps_tuning, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
-from fedstrata.runner.run import run_experiment
+from fedstrata.play.run import run_experiment
 from run_folder import left
 
 LAYOUT = Layout(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedstrata.base.errors import RecordError
 from fedstrata.core import Matrix, Score, fixed_clusters, initial_state
-from fedstrata.errors import RecordError
 from fedstrata.records import Folder
 from fedstrata.testing import toy_problem
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import Score
-from fedstrata.errors import ContractError
 from fedstrata.records import complete, count_worse, summarise
 
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import State, extend_state, initial_state
-from fedstrata.errors import ContractError
 from fedstrata.records import find_checkpoint, save
 from fedstrata.records.state_text import require_saveable
 from fedstrata.testing import toy_problem

@@ -14,11 +14,11 @@ from tensorboardX.record_writer import RecordWriter
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # chosen when it is imported
 
 import fedstrata as fs
+from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
-from fedstrata.errors import ExperimentError
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.progress import Progress
 from fedstrata.records.tracking import metric_name, require, track
-from fedstrata.runner.interrupt import Stopped
-from fedstrata.runner.progress import Progress
 from forked import command
 from forked import run as run_forked
 

@@ -3,7 +3,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from fedstrata.metric_info import ACCURACY, METRIC_INFOS
+from fedstrata.objective.metric_info import ACCURACY, METRIC_INFOS
 from fedstrata.report.gains import Gain, gain, stands_out
 from fedstrata.report.paired import paired_differences
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from synthetic_run import CLIENTS, changed, write
 
-from fedstrata.metric_info import METRIC_INFOS
+from fedstrata.objective.metric_info import METRIC_INFOS
 from fedstrata.records.schema import ClientDescriptions, Divergence, Scores, TreeNode
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_CONCERNS, Overview, concerns, gains, overview, reasons

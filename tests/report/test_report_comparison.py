@@ -9,10 +9,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 from synthetic_comparison import GAINS, compare, edit, run
 
+from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
 from fedstrata.comparison.document import Outcome, write_comparison
 from fedstrata.comparison.job_log import JobCount
-from fedstrata.errors import RecordError
 from fedstrata.report import comparison
 from fedstrata.report.comparison import Statistic
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from synthetic_run import write
 
-from fedstrata.errors import InputError, RecordError
+from fedstrata.base.errors import InputError, RecordError
 from fedstrata.report.charts import all_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.export import save_figures

@@ -8,7 +8,7 @@ import pytest
 from synthetic_comparison import compare, run
 from synthetic_run import write
 
-from fedstrata.errors import InputError, RecordError
+from fedstrata.base.errors import InputError, RecordError
 from fedstrata.report import build, live
 from fedstrata.report.live import LiveServer
 from fedstrata.report.reader import read

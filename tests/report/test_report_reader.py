@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from synthetic_run import write
 
-from fedstrata.errors import RecordError
+from fedstrata.base.errors import RecordError
 from fedstrata.report.reader import read
 
 

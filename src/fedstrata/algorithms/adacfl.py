@@ -23,6 +23,8 @@ from fedstrata.algorithms.shared.keys import (
     selector_tuple,
 )
 from fedstrata.algorithms.shared.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.clustering.hierarchy import CLEAR_STEP, Linkage
 from fedstrata.core import (
@@ -49,8 +51,6 @@ from fedstrata.core import (
 )
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 _REGISTRATION_STATS = ("classes", "entropy")
 """What a client sends about its data when it registers (Algorithm 1, lines 1 to 5; Eq. 4)."""

@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
 from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -26,8 +28,6 @@ from fedstrata.core import (
     fixed_clusters,
     initial_state,
 )
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

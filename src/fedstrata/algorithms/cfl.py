@@ -50,6 +50,8 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
 from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_trigger
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -69,8 +71,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.ditto_task import ditto_task
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,
     TRAIN,
@@ -28,7 +29,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
     Disclosure,
@@ -25,7 +26,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

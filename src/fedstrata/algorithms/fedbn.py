@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
     Disclosure,
@@ -28,7 +29,6 @@ from fedstrata.core import (
     assign_pending,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -24,6 +24,8 @@ from fedstrata.algorithms.shared.one_shot import (
     too_few_signatures,
     with_signatures,
 )
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -39,8 +41,6 @@ from fedstrata.core import (
     aggregate,
     cluster_evaluation,
 )
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 
 @dataclass(frozen=True, config=STRICT)

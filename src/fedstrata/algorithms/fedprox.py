@@ -12,6 +12,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, Norm
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -27,7 +28,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

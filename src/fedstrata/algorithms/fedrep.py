@@ -19,6 +19,7 @@ from fedstrata.algorithms.shared.personal_layers import (
     personal_mask,
     personal_plan,
 )
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -32,7 +33,6 @@ from fedstrata.core import (
     assign_pending,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

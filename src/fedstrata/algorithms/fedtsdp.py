@@ -18,6 +18,9 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import dbscan, euclidean, hopkins, jensen_shannon
 from fedstrata.clustering.arrays import renumbered
 from fedstrata.core import (
@@ -44,9 +47,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 _MIN_HOPKINS_CLIENTS = 3
 """Of fewer clients the tendency to cluster is not measured."""

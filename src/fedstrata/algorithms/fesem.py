@@ -14,6 +14,9 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
 from fedstrata.algorithms.shared.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import euclidean, kmeans
 from fedstrata.core import (
     TRAIN,
@@ -34,9 +37,6 @@ from fedstrata.core import (
     cluster_evaluation,
     fedavg_plan,
 )
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 
 @dataclass(frozen=True, config=STRICT)

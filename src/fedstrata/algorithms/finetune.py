@@ -15,6 +15,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,
     TRAIN,
@@ -31,7 +32,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True, config=STRICT)

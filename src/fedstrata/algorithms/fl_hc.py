@@ -19,6 +19,8 @@ from fedstrata.algorithms.shared.one_shot import (
     split_once,
     too_few_answers,
 )
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -35,8 +37,6 @@ from fedstrata.core import (
     cluster_evaluation,
     fedavg_plan,
 )
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 _ROUNDING = 1e-12
 """A smaller difference of a cosine from 1 is rounding. Equal updates would else be as far apart as that, and a step."""

@@ -27,6 +27,9 @@ from fedstrata.algorithms.shared.one_shot import (
     too_few_signatures,
     with_signatures,
 )
+from fedstrata.base.errors import ContractError, ExperimentError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     TRAIN,
@@ -41,9 +44,6 @@ from fedstrata.core import (
     aggregate,
     cluster_evaluation,
 )
-from fedstrata.errors import ContractError, ExperimentError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -45,6 +45,8 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
 from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_of_cluster, stability_trigger
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
@@ -67,8 +69,6 @@ from fedstrata.core import (
     initial_state,
 )
 from fedstrata.core.state import nearest_open_ancestor, with_children, with_decisions, with_members
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 _MIN_T_STATISTIC = 8.0
 """The t statistic that ``variant = "robust"`` asks for."""

@@ -17,6 +17,9 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.baselines import random_groups
 from fedstrata.algorithms.shared.keys import STRICT, Auto, PositiveInteger
 from fedstrata.algorithms.shared.personal_layers import outside, personal_mask
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -36,9 +39,6 @@ from fedstrata.core import (
     fixed_clusters,
 )
 from fedstrata.core.robust_aggregation import bucketed
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,6 +55,9 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
 from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_trigger
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName, cosine
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.similarity import STILL
@@ -77,9 +80,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 HALVES = {"A": "half A", "B": "half B"}
 """The names of the tasks on disjoint halves of the data, by which ``gamma = "halves"`` measures gamma."""

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.keys import STRICT, Auto
 from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
     Disclosure,
@@ -25,7 +26,6 @@ from fedstrata.core import (
     assign_pending,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 _SHARED_LAYERS = 2
 """The deepest layers, so many, are shared with "auto", as in PACFL's experiments. At least one layer stays local."""

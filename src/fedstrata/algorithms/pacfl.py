@@ -26,6 +26,9 @@ from fedstrata.algorithms.shared.one_shot import (
     too_few_signatures,
     with_signatures,
 )
+from fedstrata.base.errors import ContractError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import Share
 from fedstrata.clustering import principal_angles
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -42,9 +45,6 @@ from fedstrata.core import (
     cluster_evaluation,
     fedavg_plan,
 )
-from fedstrata.errors import ContractError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import Share
 
 RESOLUTION = math.degrees(math.acos(1 - 2**-23))
 """Degrees. The vectors are float32, so no cosine below 1 is nearer to 1 than that of this angle."""

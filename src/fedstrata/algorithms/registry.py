@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from fedstrata.base.registry import Registry
 from fedstrata.core import Algorithm
-from fedstrata.registry import Registry
 
 ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry(
     {

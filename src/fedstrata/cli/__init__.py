@@ -10,6 +10,8 @@ import click
 import typer
 
 import fedstrata
+from fedstrata.base.errors import FedstrataError, InputError, MachineError, UserCodeError
+from fedstrata.base.resources import resource_errors
 from fedstrata.cli import deploy
 from fedstrata.cli.commands import (
     assign_command,
@@ -26,8 +28,6 @@ from fedstrata.cli.commands import (
 from fedstrata.cli.logs import note_error, start_logging, stop_logging
 from fedstrata.cli.plain_help import PlainCommand
 from fedstrata.cli.terminal import fail, say, show_error
-from fedstrata.errors import FedstrataError, InputError, MachineError, UserCodeError
-from fedstrata.resources import resource_errors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import fedstrata
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.quoting import shown
 from fedstrata.cli.completion import complete_algorithms, complete_key
 from fedstrata.cli.terminal import (
     AnyFolder,
@@ -34,12 +36,10 @@ from fedstrata.cli.terminal import (
     short,
     show_table,
 )
-from fedstrata.errors import ExperimentError
-from fedstrata.quoting import shown
 
 if TYPE_CHECKING:
     from fedstrata.comparison import Comparison
-    from fedstrata.runner.result import Run
+    from fedstrata.results.run import Run
 
 
 def run_command(
@@ -281,7 +281,7 @@ def assign_command(
     ],
 ) -> None:
     """Place new clients by a finished run; JSON on standard output."""
-    from fedstrata.runner.assign import assign
+    from fedstrata.results.assign import assign
 
     say(json.dumps(assign(folder, clients), indent=1))
 
@@ -301,8 +301,8 @@ def export_command(
 
     A program of --format torch is read by torch.export.load alone, and takes raw samples.
     """
-    from fedstrata.runner.export import export_models, format_of
-    from fedstrata.runner.result import load
+    from fedstrata.results.export import export_models, format_of
+    from fedstrata.results.run import load
 
     _say_files(export_models(load(folder), target, clients or (), format_of(format)), as_json=as_json)
 
@@ -344,8 +344,8 @@ def scout_command(
     from fedstrata.config import load_experiment
 
     checked = load_experiment(experiment, sets or ())
+    from fedstrata.play.scan import scan_experiment
     from fedstrata.report.decisions import sentence
-    from fedstrata.runner.scan import scan_experiment
 
     def show(line: str) -> None:
         """Print a line of progress, but with --quiet."""

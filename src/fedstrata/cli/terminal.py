@@ -13,10 +13,10 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedstrata.base.errors import MachineError
+from fedstrata.base.quoting import printable
 from fedstrata.cli.completion import complete_key
-from fedstrata.errors import MachineError
-from fedstrata.quoting import printable
-from fedstrata.runner.interrupt import Stopped
+from fedstrata.play.interrupt import Stopped
 
 ExperimentFile = Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")]
 

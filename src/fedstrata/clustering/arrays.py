@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedstrata.lazy_torch import torch
+from fedstrata.base.lazy_torch import torch
 
 Array: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 """A tensor of torch or an array of numpy."""

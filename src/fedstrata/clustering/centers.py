@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, Numbers, distances, renumbered, tensor
 from fedstrata.clustering.hierarchy import Linkage, labels_after, merges
-from fedstrata.lazy_torch import torch
 
 Weights: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 

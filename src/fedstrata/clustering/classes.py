@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, Numbers, renumbered, require_finite, tensor
-from fedstrata.lazy_torch import torch
 
 
 def entropy(counts: Numbers) -> float:

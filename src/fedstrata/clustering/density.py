@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, Numbers, as_precise, distances, renumbered, require_finite, tensor
-from fedstrata.lazy_torch import torch
 
 
 def dbscan(distance: Array, radius: float, least: int) -> torch.Tensor:

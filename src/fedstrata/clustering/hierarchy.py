@@ -14,8 +14,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, as_precise, distances, renumbered, square
-from fedstrata.lazy_torch import torch
 
 Linkage = Literal["single", "complete", "average"]
 """How far apart two groups are: as their closest pair of rows, as their farthest one, or as the mean of all pairs."""

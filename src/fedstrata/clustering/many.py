@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import (
     BLOCK_COLUMNS,
     BLOCK_NUMBERS,
@@ -15,7 +16,6 @@ from fedstrata.clustering.arrays import (
 from fedstrata.clustering.centers import kmeans
 from fedstrata.clustering.hierarchy import agglomerate, natural_cut
 from fedstrata.clustering.similarity import euclidean
-from fedstrata.lazy_torch import torch
 
 _MAX_EXACT_POINTS = 4000
 """The number of points that are clustered exactly. Of a group of one in 400, ten are among them. Their distances take

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import comb, sqrt
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array
 from fedstrata.clustering.patterns import centre, clients_of_folds, patterns_of, permuted_products, unit
 from fedstrata.clustering.permutations import (
@@ -16,7 +17,6 @@ from fedstrata.clustering.permutations import (
     reason_for_no_test,
     view_name,
 )
-from fedstrata.lazy_torch import torch
 
 
 def newcomer_test(

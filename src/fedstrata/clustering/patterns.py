@@ -14,9 +14,9 @@ several views can be compared. A *view* is a layer, or all layers together.
 
 from __future__ import annotations
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, require_finite, square
 from fedstrata.clustering.similarity import Views, products, squares, summed
-from fedstrata.lazy_torch import torch
 
 MIN_TEST_CLIENTS = 4
 """The smallest number of clients that a test needs: two groups of two. The pattern of fewer clients is 0."""

@@ -12,8 +12,8 @@ from itertools import islice, permutations
 from math import ceil, comb, factorial, inf
 from typing import TypeAlias
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, tensor
-from fedstrata.lazy_torch import torch
 
 _MIN_PERMUTATIONS = 999
 """The smallest number of permutations that are planned. Fewer are drawn if the decision is certain before."""

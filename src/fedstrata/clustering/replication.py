@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, tensor
 from fedstrata.clustering.patterns import centred, permuted_products
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, Numbers, renumbered, require_finite, square, tensor
 from fedstrata.clustering.similarity import cosine_of
-from fedstrata.lazy_torch import torch
 
 
 def gap(matrix: Array, truth: Numbers, kind: Literal["similarity", "distance"]) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from itertools import pairwise
 from typing import TypeAlias
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import BLOCK_COLUMNS, Array, blocks, require_finite, require_rows, tensor
-from fedstrata.lazy_torch import torch
 
 STILL = 1e-12
 """A row of at most this norm did not move: its direction is rounding, so it is similar to nobody."""

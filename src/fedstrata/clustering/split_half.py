@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, tensor
 from fedstrata.clustering.hierarchy import bipartition
 from fedstrata.clustering.patterns import (
@@ -41,7 +42,6 @@ from fedstrata.clustering.permutations import (
     smallest_sure_p,
     view_name,
 )
-from fedstrata.lazy_torch import torch
 
 
 def split_half_test(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, require_finite, tensor
-from fedstrata.lazy_torch import torch
 
 Angle = Literal["smallest", "mean"]
 

@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.build.problem import objective_of
 from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, value_of, write_comparison
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
-from fedstrata.errors import RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
-from fedstrata.folder_lock import folder_lock
-from fedstrata.metric_info import METRIC_FILE, MetricInfo
+from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison import COLUMNS, RunEntry, read_document
-from fedstrata.runner.problem import objective_of
 
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""

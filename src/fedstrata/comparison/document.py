@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from scipy.special import stdtrit
 
+from fedstrata.base.files import replace_file, root_folder
+from fedstrata.base.resources import resource_error
 from fedstrata.comparison.job_log import JobCount
-from fedstrata.files import replace_file, root_folder
-from fedstrata.metric_info import ACCURACY, MetricInfo
+from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.registry import PARTITIONS
 from fedstrata.records import count_worse, diverged
 from fedstrata.report.comparison import (
@@ -37,7 +38,6 @@ from fedstrata.report.comparison import (
 )
 from fedstrata.report.summary import stage_cost
 from fedstrata.report.words import capital
-from fedstrata.resources import resource_error
 
 _logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class RunFailure:
 
     @classmethod
     def of(cls, error: Exception) -> RunFailure:
-        """Describe an exception; a failure of the machine in the words of `fedstrata.resources`."""
+        """Describe an exception; a failure of the machine in the words of `fedstrata.base.resources`."""
         known = resource_error(error)
         cause = known or error
         line = f"{type(cause).__name__}: {' '.join(str(cause).split())}"

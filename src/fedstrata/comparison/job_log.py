@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedstrata.errors import RecordError
-from fedstrata.files import append_line, parse_json, read_file, replace_file
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import append_line, parse_json, read_file, replace_file
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fedstrata.comparison.document import RunFailure, RunKey
 from fedstrata.core import Clients, Plan
 from fedstrata.engine.shared_work import SharedRequest, count_jobs, run_shared
-from fedstrata.runner.rounds import PlanReply
-from fedstrata.runner.steps import RunSteps
+from fedstrata.play.rounds import PlanReply
+from fedstrata.play.steps import RunSteps
 
 
 @dataclass(frozen=True)

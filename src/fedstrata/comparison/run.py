@@ -11,6 +11,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedstrata.base.errors import InputError
+from fedstrata.base.files import root_folder
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.resources import resource_error
+from fedstrata.build.build import build_run, on_same_clients
+from fedstrata.build.participation import participation_of
+from fedstrata.build.problem import objective_of, problem_of
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.server_setup import server_setup
 from fedstrata.comparison.collect import conclude, finished, runs_not_named
 from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.comparison.job_log import JobLog
@@ -21,19 +30,10 @@ from fedstrata.config.tables import EngineTable
 from fedstrata.core import State
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.engine.vectorized import budget
-from fedstrata.errors import InputError
-from fedstrata.files import root_folder
-from fedstrata.folder_lock import folder_lock
-from fedstrata.resources import resource_error
-from fedstrata.runner.build import build_run, on_same_clients
-from fedstrata.runner.interrupt import Interrupt, Stopped
-from fedstrata.runner.participation import participation_of
-from fedstrata.runner.problem import objective_of, problem_of
-from fedstrata.runner.progress import ComparisonProgress, StatusLine
-from fedstrata.runner.rounds import one_thread
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.server_setup import server_setup
-from fedstrata.runner.steps import run_steps
+from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.progress import ComparisonProgress, StatusLine
+from fedstrata.play.rounds import one_thread
+from fedstrata.play.steps import run_steps
 
 _FLOAT_BYTES = 4
 """The bytes of a number."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
+from fedstrata.base.files import root_folder
+from fedstrata.base.folder_lock import folder_lock
 from fedstrata.comparison.document import Comparison, Outcome, write_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
-from fedstrata.files import root_folder
-from fedstrata.folder_lock import folder_lock
+from fedstrata.play.progress import StatusLine
 from fedstrata.records import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison import Row, SweepChoice
 from fedstrata.report.words import plural
-from fedstrata.runner.progress import StatusLine
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from itertools import count, takewhile
 from pathlib import Path
 
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
+from fedstrata.base.folder_lock import LOCK_FILE
 from fedstrata.config.tables import Experiment
-from fedstrata.errors import RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
-from fedstrata.folder_lock import LOCK_FILE
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 
 

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.files import parse_toml
+from fedstrata.base.limits import MAX_LABEL_CHARACTERS, MAX_RUNS
+from fedstrata.base.quoting import shown
 from fedstrata.config.folders import titles_of_one_folder
 from fedstrata.config.reading import Source, load_experiment, parse_value
 from fedstrata.config.selection import check_seeds, comparison_folder
 from fedstrata.config.tables import Experiment
-from fedstrata.errors import ExperimentError
-from fedstrata.files import parse_toml
-from fedstrata.limits import MAX_LABEL_CHARACTERS, MAX_RUNS
-from fedstrata.quoting import shown
 
 SWEPT_TABLES = ("algorithm", "personal", "local", "server", "cohort", "model")
 """The tables whose keys a sweep may vary. All its runs have the same clients with the same samples."""

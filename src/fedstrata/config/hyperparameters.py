@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.key_errors import explain, unknown
+from fedstrata.base.limits import ALGORITHM_KEYS, MAX_COUNT, MAX_LIST_ENTRIES, MAX_NUMBER
+from fedstrata.base.quoting import dotted, shown
+from fedstrata.base.registry import load_users_object
 from fedstrata.core import Algorithm
-from fedstrata.errors import ExperimentError
-from fedstrata.key_errors import explain, unknown
-from fedstrata.limits import ALGORITHM_KEYS, MAX_COUNT, MAX_LIST_ENTRIES, MAX_NUMBER
 from fedstrata.personal import PERSONAL, PersonalMethod
-from fedstrata.quoting import dotted, shown
-from fedstrata.registry import load_users_object
 
 NO_METHOD = "none"
 """The value of ``personal.method`` that stands for no models of the clients' own."""

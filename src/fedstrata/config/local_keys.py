@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.quoting import shown
 from fedstrata.config.tables import LocalTable, ServerTable
-from fedstrata.errors import ExperimentError
-from fedstrata.metric_info import METRICS_OF_NUMBERS
-from fedstrata.quoting import shown
+from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 
 _METRICS = dict.fromkeys(("mse", "mae", "huber"), "r2")
 """The metric that follows from a loss, where it is not accuracy."""

@@ -7,10 +7,10 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.registry import name_of_object
 from fedstrata.config.hyperparameters import ALGORITHM_METHODS, keys_of_algorithm
-from fedstrata.errors import ExperimentError
 from fedstrata.objective.named import KINDS
-from fedstrata.registry import name_of_object
 
 
 def with_named_objects(given: Mapping[str, Any]) -> dict[str, Any]:

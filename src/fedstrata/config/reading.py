@@ -11,15 +11,10 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.config.hyperparameters import NO_METHOD, algorithm_from, keys_of_algorithm, personal_from, too_large
-from fedstrata.config.local_keys import resolve_local, resolve_server
-from fedstrata.config.objects import with_named_objects
-from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
-from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
-from fedstrata.errors import DataError, ExperimentError, FedstrataError, PartitionError
-from fedstrata.files import parse_toml
-from fedstrata.key_errors import explain, nearest, refuse_renamed, unknown
-from fedstrata.limits import (
+from fedstrata.base.errors import DataError, ExperimentError, FedstrataError, PartitionError
+from fedstrata.base.files import parse_toml
+from fedstrata.base.key_errors import explain, nearest, refuse_renamed, unknown
+from fedstrata.base.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
     KEY_CHARACTERS,
@@ -30,11 +25,16 @@ from fedstrata.limits import (
     TEXT_CHARACTERS,
     file_problem,
 )
-from fedstrata.metric_info import info_named
+from fedstrata.base.quoting import dotted, shown
+from fedstrata.config.hyperparameters import NO_METHOD, algorithm_from, keys_of_algorithm, personal_from, too_large
+from fedstrata.config.local_keys import resolve_local, resolve_server
+from fedstrata.config.objects import with_named_objects
+from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
+from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
+from fedstrata.objective.metric_info import info_named
 from fedstrata.partition import keys_of
-from fedstrata.quoting import dotted, shown
 
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedstrata.base.errors import ExperimentError, RecordError
+from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.folders import experiment_file_of, folder_of
 from fedstrata.config.reading import load_experiment
 from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
-from fedstrata.errors import ExperimentError, RecordError
-from fedstrata.quoting import dotted, shown
 from fedstrata.records.changed_keys import flatten_keys, may_differ, same_results
 
 

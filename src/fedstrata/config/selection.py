@@ -10,6 +10,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.key_errors import unknown
+from fedstrata.base.limits import MAX_RUNS, MAX_SEED
+from fedstrata.base.quoting import shown
 from fedstrata.config.folders import (
     experiment_file_of,
     file_name,
@@ -22,10 +26,6 @@ from fedstrata.config.objects import algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
 from fedstrata.config.resume import begun_experiment, begun_experiments
 from fedstrata.config.tables import Experiment
-from fedstrata.errors import ExperimentError
-from fedstrata.key_errors import unknown
-from fedstrata.limits import MAX_RUNS, MAX_SEED
-from fedstrata.quoting import shown
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -8,14 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from annotated_types import Interval, Len, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
-from fedstrata.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
-from fedstrata.clustering import ClientMeasureName
-from fedstrata.compression import CompressionKind
-from fedstrata.config.hyperparameters import algorithm_from, personal_from
-from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
-from fedstrata.core.aggregation_rules import MEANS, options_of
-from fedstrata.data.options import Memory, ReadOptions
-from fedstrata.limits import (
+from fedstrata.base.limits import (
     CLASSES,
     MAX_CLIENTS,
     MAX_EPOCHS,
@@ -35,8 +28,15 @@ from fedstrata.limits import (
     MAX_WORKERS,
     MIN_NOISE,
 )
+from fedstrata.clustering import ClientMeasureName
+from fedstrata.config.hyperparameters import algorithm_from, personal_from
+from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
+from fedstrata.core.aggregation_rules import MEANS, options_of
+from fedstrata.data.options import Memory, ReadOptions
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
+from fedstrata.uploads.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
+from fedstrata.uploads.compression import CompressionKind
 
 _Count = Annotated[int, Interval(ge=0, le=MAX_SAMPLES)]
 _Round = Annotated[int, Interval(ge=1, le=MAX_RUN_ROUNDS)]

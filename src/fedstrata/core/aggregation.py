@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TypeAlias
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.rows import Rows
-from fedstrata.lazy_torch import torch
 
 _BLOCK_CLIENTS = 16
 """The number of client ids that are summed together. Sums over whole blocks have the same bits anywhere."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core.protocols import Algorithm
-from fedstrata.errors import ContractError
 
 ServerNeeds = Literal["nothing", "sums", "updates", "data"]
 """What the server needs of the clients; `Disclosure` says what each means."""

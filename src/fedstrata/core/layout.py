@@ -8,8 +8,8 @@ from functools import cached_property
 from math import prod
 from typing import Literal
 
-from fedstrata.errors import LayoutError
-from fedstrata.lazy_torch import torch
+from fedstrata.base.errors import LayoutError
+from fedstrata.base.lazy_torch import torch
 
 Kind = Literal["conv", "linear", "norm", "buffer"]
 """What a tensor is part of: a convolution, a linear layer, a normalisation layer, or buffers (running statistics)."""

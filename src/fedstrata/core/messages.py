@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from fedstrata.base.errors import ContractError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
 from fedstrata.core.local_training import LocalTraining
 from fedstrata.core.rows import Rows
-from fedstrata.errors import ContractError
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.randomness import secret_generator
 from fedstrata.core.layout import Layout, Mask
 from fedstrata.core.rows import Rows
-from fedstrata.lazy_torch import torch
-from fedstrata.randomness import secret_generator
 
 SIMULATED_RUN = 16 * "0"
 """The name of a run whose noise is no secret."""

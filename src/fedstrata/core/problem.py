@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.randomness import generator
 from fedstrata.core.aggregation import Aggregation, weighted_mean
 from fedstrata.core.layout import Layout
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining
 from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.core.rows import Rows
 from fedstrata.core.server_optimizer import ServerOptimizer
-from fedstrata.lazy_torch import torch
-from fedstrata.randomness import generator
 
 
 @dataclass(frozen=True)

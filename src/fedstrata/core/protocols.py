@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.messages import Diagnostics, Evaluation, Plan, ProposedSplit, Report
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import StateT
-from fedstrata.lazy_torch import torch
 
 
 class Algorithm(Protocol[StateT]):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import floor
 from typing import TypeAlias
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.rows import Rows
-from fedstrata.lazy_torch import torch
 
 _CHUNK_VALUES = 2**22
 """The number of values that are looked at together: 32 MB in float64."""

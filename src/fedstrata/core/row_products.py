@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.lazy_torch import torch
+from fedstrata.base.lazy_torch import torch
 
 _NORM_COLUMNS = 4096
 """So many columns of a norm are summed in float32, which loses no digit that matters."""

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.base.errors import ContractError, ResourceError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.row_products import norms_of_squares, row_norms, row_products
-from fedstrata.errors import ContractError, ResourceError
-from fedstrata.lazy_torch import torch
 
 IN_MEMORY = 2**30
 """The bytes of rows that are held in memory. More than 1 GB lies in a temporary file that is mapped into memory."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout, Mask
-from fedstrata.lazy_torch import torch
 
 ServerOptimizerName = Literal["none", "momentum", "adagrad", "yogi", "adam"]
 """The optimisers of the server."""

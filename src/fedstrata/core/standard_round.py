@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
 from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report, Result
 from fedstrata.core.problem import Problem
@@ -22,7 +23,6 @@ from fedstrata.core.state import (
     with_decisions,
     with_members,
 )
-from fedstrata.lazy_torch import torch
 
 
 def initial_state(problem: Problem) -> State:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypeVar
 
+from fedstrata.base.errors import ContractError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.server_optimizer import ServerMoments
-from fedstrata.errors import ContractError
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.limits import memory_limit
+from fedstrata.base.registry import load_object
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.contents import client_values, has_own_test
 from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
@@ -29,9 +32,6 @@ from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
 from fedstrata.data.split_column import is_test
-from fedstrata.errors import DataError
-from fedstrata.limits import memory_limit
-from fedstrata.registry import load_object
 
 if TYPE_CHECKING:
     from fedstrata.data.mapped import InputWriter

@@ -17,12 +17,12 @@ from zlib import crc32
 
 import numpy as np
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import memory_limit
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs, too_large_for_memory
 from fedstrata.data.options import Memory
-from fedstrata.errors import DataError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import memory_limit
 
 _VERSION = 7
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""

@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.limits import memory_limit
 from fedstrata.data.cache import cache_folder
 from fedstrata.data.column_roles import holds_codes
 from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv, with_texts
@@ -24,8 +26,6 @@ from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
 from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema
-from fedstrata.errors import DataError, RowError
-from fedstrata.limits import memory_limit
 
 
 def bytes_in_memory(location: Location) -> int:

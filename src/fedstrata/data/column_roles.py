@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.key_errors import nearest
+from fedstrata.base.quoting import shown
 from fedstrata.data.options import ReadOptions
-from fedstrata.errors import DataError
-from fedstrata.key_errors import nearest
-from fedstrata.quoting import shown
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
 """The names of a column that is taken for the classes, in files that the registry does not know."""

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.quoting import shown
 from fedstrata.data import memory
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.hub import hub_tables
@@ -20,8 +22,6 @@ from fedstrata.data.location import Location, ending_of
 from fedstrata.data.npz import npz_column, npz_column_names
 from fedstrata.data.parts import Part, refuse_no_rows
 from fedstrata.data.split_column import is_test
-from fedstrata.errors import DataError
-from fedstrata.quoting import shown
 
 
 def column_names(location: Location) -> tuple[str, ...]:

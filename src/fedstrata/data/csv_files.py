@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from fedstrata.base.errors import DataError, first_line
+from fedstrata.base.limits import MIB, PARQUET_COLUMNS, file_problem, memory_limit
 from fedstrata.data.mapped import too_large_for_memory
-from fedstrata.errors import DataError, first_line
-from fedstrata.limits import MIB, PARQUET_COLUMNS, file_problem, memory_limit
 
 _BLOCK_BYTES = 16 * MIB
 """The bytes of a file that are parsed at a time."""

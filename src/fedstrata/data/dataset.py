@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, joined, picked
 from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
-from fedstrata.errors import DataError, RowError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import CLASSES, SAMPLE_NUMBERS
 
 if TYPE_CHECKING:
     from torch import Tensor

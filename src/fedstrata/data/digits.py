@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.data.dataset import Dataset, channel_statistics
-from fedstrata.lazy_torch import torch
 
 
 def read_digits() -> Dataset:

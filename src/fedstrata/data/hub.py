@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from fedstrata.base.errors import DataError
 from fedstrata.data.dataset import SPLITS, Dataset, Split
 from fedstrata.data.options import ReadOptions
 from fedstrata.data.parts import Part, put_together
-from fedstrata.errors import DataError
 
 
 @cache

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.limits import IMAGE_BYTES, expansion_problem, file_problem
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.images import decode
@@ -15,8 +17,6 @@ from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.npz import dataset_of_arrays
 from fedstrata.data.options import ReadOptions
-from fedstrata.errors import DataError
-from fedstrata.limits import IMAGE_BYTES, expansion_problem, file_problem
 
 
 def read_image_folder(location: Location, options: ReadOptions, writer: InputWriter | None = None) -> Dataset:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, expansion_problem
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import Chunk, read_chunks
-from fedstrata.errors import DataError
-from fedstrata.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, expansion_problem
 
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")

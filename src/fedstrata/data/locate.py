@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.limits import file_problem
+from fedstrata.base.quoting import shown
 from fedstrata.data import memory
 from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
@@ -13,9 +16,6 @@ from fedstrata.data.locate_own import find_own
 from fedstrata.data.location import Location, ending_of
 from fedstrata.data.npz import open_archive
 from fedstrata.data.registry import DATASETS, DatasetInfo
-from fedstrata.errors import DataError
-from fedstrata.limits import file_problem
-from fedstrata.quoting import shown
 
 _SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

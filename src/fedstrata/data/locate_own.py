@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from fedstrata.base.errors import DataError
 from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
 from fedstrata.data.location import Location, ending_of
-from fedstrata.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 """The endings of files with a table."""

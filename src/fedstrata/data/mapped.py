@@ -17,11 +17,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import memory_limit
 from fedstrata.data.options import Memory
 from fedstrata.data.sample_format import resize
-from fedstrata.errors import DataError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import memory_limit
 
 if TYPE_CHECKING:
     from torch import Tensor

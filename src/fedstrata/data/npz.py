@@ -12,19 +12,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from fedstrata.data.dataset import (
-    NUMBERS_HINT,
-    Dataset,
-    Split,
-    channel_statistics,
-    check_class_count,
-    check_sample_size,
-    finite_float32,
-)
-from fedstrata.data.mapped import Inputs, InputWriter, too_large_for_memory
-from fedstrata.errors import DataError, RowError
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import (
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import (
     CLASSES,
     COLUMN_CHARACTERS,
     MIB,
@@ -35,6 +25,16 @@ from fedstrata.limits import (
     memory_limit,
     memory_problem,
 )
+from fedstrata.data.dataset import (
+    NUMBERS_HINT,
+    Dataset,
+    Split,
+    channel_statistics,
+    check_class_count,
+    check_sample_size,
+    finite_float32,
+)
+from fedstrata.data.mapped import Inputs, InputWriter, too_large_for_memory
 
 _INPUT_NAMES = ("x", "inputs")
 _LABEL_NAMES = ("y", "labels")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedstrata.errors import DataError
-from fedstrata.quoting import shown
+from fedstrata.base.errors import DataError
+from fedstrata.base.quoting import shown
 
 Memory = Literal["auto", "ram", "disk"]
 """Where inputs are: in memory, in a file, or in a file if they take more memory than data may."""

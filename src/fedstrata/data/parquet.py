@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedstrata.base.errors import DataError, RowError
 from fedstrata.data.column_roles import label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.images import read_images
@@ -27,7 +28,6 @@ from fedstrata.data.parquet_columns import (
     unread_numbers,
 )
 from fedstrata.data.recordings import holds_recordings, read_recordings
-from fedstrata.errors import DataError, RowError
 
 
 def read_parquet(

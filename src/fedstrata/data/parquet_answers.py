@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedstrata.base.errors import DataError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.data.dataset import Dataset, check_class_count, expected_classes
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.parquet_columns import first_true, is_list, is_text, read_arrays, read_chunks, read_schema
-from fedstrata.errors import DataError
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedstrata.data.column_roles import may_be_feature
-from fedstrata.data.dataset import check_sample_size, finite_float32
-from fedstrata.data.options import ReadOptions
-from fedstrata.errors import DataError, RowError
-from fedstrata.limits import (
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.limits import (
     COLUMN_CHARACTERS,
     MIB,
     PARQUET_COLUMNS,
@@ -33,6 +30,9 @@ from fedstrata.limits import (
     file_problem,
     memory_problem,
 )
+from fedstrata.data.column_roles import may_be_feature
+from fedstrata.data.dataset import check_sample_size, finite_float32
+from fedstrata.data.options import ReadOptions
 
 _ROWS = 4096
 """The largest number of rows that are decoded at a time."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fedstrata.base.errors import DataError, RowError, first_line
+from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, may_be_feature
 from fedstrata.data.dataset import Dataset, Split, is_number
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.options import ReadOptions
-from fedstrata.errors import DataError, RowError, first_line
-from fedstrata.quoting import shown
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedstrata.base.errors import DataError
 from fedstrata.data.column_roles import TRIAL_COLUMN, label_column
 from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
@@ -29,7 +30,6 @@ from fedstrata.data.parquet_columns import (
     require_columns,
     unread_numbers,
 )
-from fedstrata.errors import DataError
 
 _WINDOW_READINGS = 128
 """The readings in a window: 1.28 s at USC-HAD's 100 Hz."""

@@ -6,7 +6,7 @@ one, with a function that returns a `Dataset`, and an entry that names the funct
 
 from dataclasses import dataclass
 
-from fedstrata.registry import Registry
+from fedstrata.base.registry import Registry
 
 
 @dataclass(frozen=True)

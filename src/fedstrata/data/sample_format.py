@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedstrata.errors import DataError
-from fedstrata.lazy_torch import torch
+from fedstrata.base.errors import DataError
+from fedstrata.base.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.base.errors import RowError
+from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.dataset import SPLITS
-from fedstrata.errors import RowError
-from fedstrata.quoting import shown
 
 
 def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.data.column_roles import label_column, may_be_feature
 from fedstrata.data.dataset import Dataset, finite_float32
 from fedstrata.data.location import Location
@@ -24,8 +26,6 @@ from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet_answers import hugging_face_names
 from fedstrata.data.parquet_columns import is_image, is_list, is_scalar, to_numpy
 from fedstrata.data.parts import refuse_same_names
-from fedstrata.errors import DataError, RowError
-from fedstrata.lazy_torch import torch
 
 
 def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) -> Dataset:

@@ -10,13 +10,13 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from fedstrata.base.errors import FedstrataError
 from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.device import has_device
 from fedstrata.engine.parallel import Parallel, Processes
 from fedstrata.engine.registry import DEVICES, ENGINES
 from fedstrata.engine.vectorized import why_not_vectorized
-from fedstrata.errors import FedstrataError
 from fedstrata.models import layout_of, row_of
 from fedstrata.objective.named import in_user_code
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedstrata.base.errors import ContractError, DataError
+from fedstrata.base.randomness import seed_of
 from fedstrata.core import FOLDS
 from fedstrata.data import Dataset, SampleFormat
-from fedstrata.errors import ContractError, DataError
 from fedstrata.objective import Objective
 from fedstrata.objective.losses import counted_share
-from fedstrata.randomness import seed_of
 
 _BATCHES_AT_ONCE = 4
 """Batches that are normalised together, if they have no more numbers than `_NUMBERS_AT_ONCE`."""

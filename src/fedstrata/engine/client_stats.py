@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedstrata.base.errors import ContractError
+from fedstrata.base.registry import load_users_object
 from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Plan, Rows
 from fedstrata.engine.client_data import ClientData
-from fedstrata.errors import ContractError
 from fedstrata.objective.named import in_user_code
-from fedstrata.registry import load_users_object
 
 
 def client_stats_of(plan: Plan, client_data: ClientData) -> dict[str, Rows]:

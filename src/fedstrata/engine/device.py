@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstrata.base.randomness import global_generators
 from fedstrata.core.rows import empty_rows, fits
-from fedstrata.randomness import global_generators
 
 
 def has_device(kind: str) -> bool:

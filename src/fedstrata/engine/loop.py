@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from fedstrata.base.errors import ExperimentError, UserCodeError
+from fedstrata.base.randomness import generator, seed_of
 from fedstrata.core import (
     Evaluation,
     Layout,
@@ -30,11 +32,9 @@ from fedstrata.engine.device import products_in, repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
 from fedstrata.engine.outside_state import OutsideState
 from fedstrata.engine.plain_networks import plain_network
-from fedstrata.errors import ExperimentError, UserCodeError
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.named import in_user_code
-from fedstrata.randomness import generator, seed_of
 
 EVALUATION_BATCH = 1024
 """Samples of a batch without gradients."""

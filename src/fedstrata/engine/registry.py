@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedstrata.base.errors import ExperimentError
 from fedstrata.core import Clients
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.client_store import ClientStore
@@ -17,7 +18,6 @@ from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
 from fedstrata.engine.parallel.ray import MISSING
 from fedstrata.engine.vectorized import Vectorized
-from fedstrata.errors import ExperimentError
 
 DEVICES: Mapping[str, tuple[str, ...]] = {
     "loop": ("cpu", "cuda", "mps"),

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedstrata.base.errors import ContractError
 from fedstrata.core import Clients, Evaluation, LocalTask, Plan, Report, Result, Rows, Score
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.parallel.sharding import merge_results, merge_scores
 from fedstrata.engine.registry import Engine
 from fedstrata.engine.vectorized import Vectorized, run_together
-from fedstrata.errors import ContractError
 
 _PASSES_PER_STEP = 3
 """Cost of a training step in forward passes: the backward pass takes about twice as long as the forward pass."""

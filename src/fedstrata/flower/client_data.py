@@ -15,17 +15,17 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata import data
+from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
-from fedstrata.errors import DataError
 from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 
 if TYPE_CHECKING:
-    from fedstrata.runner.run_setup import RunSetup
+    from fedstrata.build.run_setup import RunSetup
 
 _logger = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedstrata.errors import EngineError, InputError, RecordError
-from fedstrata.files import parse_json, read_file, replace_file
+from fedstrata.base.errors import EngineError, InputError, RecordError
+from fedstrata.base.files import parse_json, read_file, replace_file
+from fedstrata.base.limits import MAX_SAMPLES
+from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
 from fedstrata.flower.payload import ExpectedReply, Payload, encode
 from fedstrata.flower.registration import ANY_CLIENT, CLIENT_INFO, INFO_REQUEST, REGISTER, ClientInfo, InfoRequest
 from fedstrata.flower.run_config import RunConfig, write_run_config
-from fedstrata.limits import MAX_SAMPLES
 from fedstrata.models import layout_of
-from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
     from flwr.app import Message

@@ -14,13 +14,14 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fedstrata.compression import Compression, Packed
+from fedstrata.base.errors import FedstrataError, InputError
+from fedstrata.base.files import replace_file
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT_STATS, TRAIN, Layout, Report
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
-from fedstrata.errors import FedstrataError, InputError
-from fedstrata.files import replace_file
 from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.noise_seed import secret_seed
@@ -32,11 +33,10 @@ from fedstrata.flower.run_config import RunConfig, read_run_config
 from fedstrata.flower.secure_sum.client import BadSharesError
 from fedstrata.flower.secure_sum.device_work import SUFFIX, NotFiniteError, masked_update, sum_step
 from fedstrata.flower.secure_sum.messages import asks_for_sum, write_bad_shares, write_not_finite
-from fedstrata.folder_lock import folder_lock
+from fedstrata.flower.secure_sum.sums import without_sizes
 from fedstrata.models import layout_of
-from fedstrata.privacy.local import LocalPrivacy
-from fedstrata.privacy.secure_sum import without_sizes
-from fedstrata.quoting import one_line, without_paths
+from fedstrata.uploads.compression import Compression, Packed
+from fedstrata.uploads.local_noise import LocalPrivacy
 
 if TYPE_CHECKING:
     from flwr.app import Message

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedstrata.base.errors import EngineError, InputError, check_rules
+from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT, TRAIN, Plan, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
-from fedstrata.errors import EngineError, InputError, check_rules
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import NO_NODE, ClientRegistry, Registration
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
@@ -24,10 +25,9 @@ from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_re
 from fedstrata.flower.requests import WORK, Request, request_for, without_models, without_updates, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.flower.secure_sum.messages import SUM
+from fedstrata.flower.secure_sum.sums import NOT_FINITE, is_summed, require_sums_alone
 from fedstrata.flower.secure_sum.sums_of_round import SumRound, SumStep
 from fedstrata.models import layout_of
-from fedstrata.privacy.secure_sum import NOT_FINITE, is_summed, require_sums_alone
-from fedstrata.quoting import one_line, without_paths
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict

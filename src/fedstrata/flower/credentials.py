@@ -27,7 +27,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from fedstrata.errors import EngineError, InputError
+from fedstrata.base.errors import EngineError, InputError
 
 _DAYS = "365"
 """The days that the certificates hold."""

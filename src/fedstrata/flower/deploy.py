@@ -12,10 +12,10 @@ from typing import Any
 
 import tomli_w
 
+from fedstrata.base.errors import EngineError, ExperimentError
 from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
-from fedstrata.errors import EngineError, ExperimentError
 from fedstrata.flower.federation_files import FEDERATION_FILE, node_data
 from fedstrata.flower.on_devices import (
     ON_DEVICES,
@@ -60,12 +60,12 @@ def init(
     with tempfile.TemporaryDirectory() as beside:
         copy_modules(experiment, Path(beside))
         refuse_unknown_modules(experiment, Path(beside))
+    from fedstrata.build.build import build_run
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import node_keys, scaffold
+    from fedstrata.play.rounds import one_thread
     from fedstrata.report.client_names import ClientNames
-    from fedstrata.runner.build import build_run
-    from fedstrata.runner.rounds import one_thread
 
     with one_thread():
         setup = build_run(experiment)

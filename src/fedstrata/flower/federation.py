@@ -9,10 +9,10 @@ from pathlib import Path
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from fedstrata.errors import ExperimentError, check_rules
+from fedstrata.base.errors import ExperimentError, check_rules
+from fedstrata.base.key_errors import refuse_renamed
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.run_config import Samples
-from fedstrata.key_errors import refuse_renamed
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
+from fedstrata.base.quoting import LINE_CHARACTERS, one_line, without_paths
 from fedstrata.flower.payload import REPLY_TEXT_CHARACTERS, ExpectedReply, Payload, ReplyLimit, decode, encode, flower
-from fedstrata.quoting import LINE_CHARACTERS, one_line, without_paths
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from secrets import token_hex
 
-from fedstrata.errors import RecordError
-from fedstrata.files import read_file, replace_file
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import read_file, replace_file
 
 
 def secret_seed(path: Path) -> int:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.quoting import shown
+from fedstrata.base.registry import OBJECT, ONLY_HERE
 from fedstrata.config import Experiment
 from fedstrata.core import disclosure_of
-from fedstrata.errors import ExperimentError
-from fedstrata.quoting import shown
-from fedstrata.registry import OBJECT, ONLY_HERE
 
 ON_DEVICES = ("engine.name=loop", "engine.device=cpu")
 """What all experiments on devices have: each device trains its client by itself."""
@@ -113,7 +113,7 @@ def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
         ExperimentError: For the first such name.
     """
     for key, name in _own_objects(experiment).items():
-        load = "import sys; from fedstrata.registry import load_users_object; load_users_object(sys.argv[1])"
+        load = "import sys; from fedstrata.base.registry import load_users_object; load_users_object(sys.argv[1])"
         command = [sys.executable, "-c", load, name]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstrata.base.errors import InputError
+from fedstrata.base.quoting import one_line
 from fedstrata.core import Layout, Mask
-from fedstrata.errors import InputError
-from fedstrata.quoting import one_line
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, RecordDict

@@ -10,11 +10,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fedstrata.compression import Compression, Packed
+from fedstrata.base.errors import InputError
 from fedstrata.core import Layout, LocalTask, Mask, Report, Result, Rows, Score
 from fedstrata.engine import RESIDUAL
 from fedstrata.engine.loop import empty_result
-from fedstrata.errors import InputError
 from fedstrata.flower.payload import (
     ONE_DOUBLE,
     ONE_FLOAT,
@@ -29,6 +28,7 @@ from fedstrata.flower.payload import (
     width_of,
 )
 from fedstrata.flower.requests import Request
+from fedstrata.uploads.compression import Compression, Packed
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from itertools import chain
 
 import torch
 
+from fedstrata.base.errors import ContractError, InputError
 from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan
-from fedstrata.errors import ContractError, InputError
 from fedstrata.flower.payload import (
     ID_ROW,
     ONE_INT,
@@ -25,7 +25,7 @@ from fedstrata.flower.payload import (
     row_of_values,
     values_of_row,
 )
-from fedstrata.privacy.secure_sum import without_update
+from fedstrata.flower.secure_sum.sums import without_update
 
 WORK = "train"
 """The type of the message that asks a client to score and train; `client_app` has a function for it."""

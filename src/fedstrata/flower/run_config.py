@@ -9,16 +9,16 @@ from math import inf, prod
 import torch
 from torch import nn
 
-from fedstrata.compression import Compression, CompressionKind
+from fedstrata.base.errors import InputError, check_rules
+from fedstrata.base.randomness import model_seed
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Layout
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.engine.client_stats import own_stat
-from fedstrata.errors import InputError, check_rules
 from fedstrata.flower.payload import TEXTS, Payload, Schema
+from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
-from fedstrata.privacy.secure_sum import SumTerms
-from fedstrata.randomness import model_seed
+from fedstrata.uploads.compression import Compression, CompressionKind
 
 
 @dataclass(frozen=True)

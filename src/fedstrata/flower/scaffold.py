@@ -25,7 +25,7 @@ from fedstrata.flower.credentials import certify, is_address, make_node_keys, si
 from fedstrata.flower.payload import PIECE_BYTES
 from fedstrata.flower.run_config import RunConfig
 from fedstrata.flower.secure_sum.masking import SEALED_BYTES
-from fedstrata.privacy.secure_sum import EXTRA
+from fedstrata.flower.secure_sum.sums import EXTRA
 
 PROXY_FOLDER = "proxy"
 """The folder of the proxy's files, in that of the federation."""

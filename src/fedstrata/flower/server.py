@@ -15,13 +15,21 @@ import numpy as np
 import torch
 
 from fedstrata import report
+from fedstrata.base.errors import ContractError, DataError, ExperimentError, RecordError
+from fedstrata.base.files import append_line, read_file, refuse_links, replace_file
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.limits import MAX_SAMPLES
+from fedstrata.base.quoting import shown
+from fedstrata.build.participation import participation_of, sampling_weights
+from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.samples import spreads_units
+from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Plan, Problem, disclosure_of
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
-from fedstrata.errors import ContractError, DataError, ExperimentError, RecordError
-from fedstrata.files import append_line, read_file, refuse_links, replace_file
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
@@ -32,23 +40,15 @@ from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.run_config import RunConfig, Samples
-from fedstrata.folder_lock import folder_lock
-from fedstrata.limits import MAX_SAMPLES
-from fedstrata.privacy.secure_sum import SumTerms
-from fedstrata.quoting import shown
+from fedstrata.flower.secure_sum.sums import SumTerms
+from fedstrata.play.progress import Progress, StatusLine
+from fedstrata.play.rounds import PlanReply, answer_plans, one_thread, timed_reply
+from fedstrata.play.steps import run_steps
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
-from fedstrata.runner.participation import participation_of, sampling_weights
-from fedstrata.runner.problem import objective_of, problem_of, refuse_single_samples
-from fedstrata.runner.progress import Progress, StatusLine
-from fedstrata.runner.result import Run
-from fedstrata.runner.rounds import PlanReply, answer_plans, one_thread, timed_reply
-from fedstrata.runner.run_setup import RunSetup
-from fedstrata.runner.samples import spreads_units
-from fedstrata.runner.server_setup import server_setup
-from fedstrata.runner.steps import run_steps
+from fedstrata.results.run import Run
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from fedstrata.base.errors import EngineError, FedstrataError, InputError
 from fedstrata.config import choose
 from fedstrata.config.reading import Source
-from fedstrata.errors import EngineError, FedstrataError, InputError
 from fedstrata.flower.deploy import QUIET_FLOWER, federation_home
 from fedstrata.flower.federation import read_federation
 from fedstrata.flower.federation_files import FEDERATION_FILE, NETWORK, node_data

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fedstrata.errors import ModelError
-from fedstrata.lazy_torch import torch
+from fedstrata.base.errors import ModelError
+from fedstrata.base.lazy_torch import torch
 
 if TYPE_CHECKING:
     Factory = Callable[..., torch.nn.Module]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout
-from fedstrata.lazy_torch import torch
 
 
 def order_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor) -> str | None:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeVar
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from fedstrata.errors import ModelError
+from fedstrata.base.errors import ModelError
 
 _Factory = TypeVar("_Factory", bound=Callable[..., nn.Module])
 _Hidden = Annotated[int, Ge(0)]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from fedstrata.errors import ModelError, first_line, users_trace
-from fedstrata.key_errors import explain
-from fedstrata.lazy_torch import torch
-from fedstrata.limits import PARAMETERS
+from fedstrata.base.errors import ModelError, first_line, users_trace
+from fedstrata.base.key_errors import explain
+from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import PARAMETERS
+from fedstrata.base.quoting import shown
+from fedstrata.base.randomness import global_generators
+from fedstrata.base.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
 from fedstrata.models.factories import called_with_shape
 from fedstrata.models.rows import layout_of
-from fedstrata.quoting import shown
-from fedstrata.randomness import global_generators
-from fedstrata.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
 
 if TYPE_CHECKING:
     from fedstrata.models.factories import Factory

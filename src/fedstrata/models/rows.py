@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fedstrata.base.errors import ModelError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Kind, Layout, TensorSpec
-from fedstrata.errors import ModelError
-from fedstrata.lazy_torch import torch
 
 
 def layout_of(module: torch.nn.Module) -> Layout:

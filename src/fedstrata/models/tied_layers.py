@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout
-from fedstrata.lazy_torch import torch
 
 
 def tied_warning(network: torch.nn.Module, layout: Layout) -> str | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fedstrata.base.errors import DataError
 from fedstrata.data.sample_format import SampleFormat, has_names, resize, scale_and_shift
-from fedstrata.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,8 +1,8 @@
 """The metrics that the library names: outputs and targets of one client's test samples to a number.
 
 Shapes are as in `fedstrata.objective.losses`. The names and meanings are scikit-learn's, which computes all but
-accuracy. Which values are better says `fedstrata.metric_info.METRIC_INFOS`. Targets that are all padding have no score:
-it is nan, and that of ROC AUC is 0.5.
+accuracy. Which values are better says `fedstrata.objective.metric_info.METRIC_INFOS`. Targets that are all padding have
+no score: it is nan, and that of ROC AUC is 0.5.
 """
 
 from __future__ import annotations

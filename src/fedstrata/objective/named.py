@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from fedstrata.errors import ExperimentError, FedstrataError, UserCodeError, first_line, users_trace
-from fedstrata.key_errors import nearest
-from fedstrata.metric_info import METRIC_INFOS
-from fedstrata.quoting import shown
-from fedstrata.registry import Registry, load_users_object
-from fedstrata.resources import resource_error
+from fedstrata.base.errors import ExperimentError, FedstrataError, UserCodeError, first_line, users_trace
+from fedstrata.base.key_errors import nearest
+from fedstrata.base.quoting import shown
+from fedstrata.base.registry import Registry, load_users_object
+from fedstrata.base.resources import resource_error
+from fedstrata.objective.metric_info import METRIC_INFOS
 
 _T = TypeVar("_T")
 

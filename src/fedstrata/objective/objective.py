@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING, Literal
 
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
-from fedstrata.metric_info import METRIC_INFOS, MetricInfo, info_of
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
+from fedstrata.objective.metric_info import METRIC_INFOS, MetricInfo, info_of
 from fedstrata.objective.named import LOSSES, call, function_of
 
 if TYPE_CHECKING:

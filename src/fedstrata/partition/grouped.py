@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
-from fedstrata.limits import CLASSES
+from fedstrata.base.limits import CLASSES
+from fedstrata.base.quoting import shown
 from fedstrata.partition.scheme import (
     MIN_SAMPLES,
     SCHEME_CONFIG,
@@ -27,7 +28,6 @@ from fedstrata.partition.scheme import (
     renumber,
 )
 from fedstrata.partition.ungrouped import allocate_evenly
-from fedstrata.quoting import shown
 
 _MIX_DECIMALS = 12
 """Two mixes of classes that differ by less are the same: 1/6 is not the same number however it is computed."""

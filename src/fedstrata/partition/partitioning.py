@@ -9,8 +9,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.errors import PartitionError, PartitionKeyError
-from fedstrata.limits import LABEL_CELLS
+from fedstrata.base.errors import PartitionError, PartitionKeyError
+from fedstrata.base.limits import LABEL_CELLS
 from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total_samples
 
 _ROUNDING = 1e-9

@@ -5,11 +5,11 @@ from dataclasses import fields
 
 from pydantic import ValidationError
 
-from fedstrata.errors import ExperimentError
-from fedstrata.key_errors import explain, nearest, unknown
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.key_errors import explain, nearest, unknown
+from fedstrata.base.quoting import dotted
+from fedstrata.base.registry import Registry
 from fedstrata.partition.scheme import Scheme
-from fedstrata.quoting import dotted
-from fedstrata.registry import Registry
 
 PARTITIONS: Registry[type[Scheme]] = Registry(
     {

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, InstanceOf, Strict, field_validator
 from pydantic.dataclasses import dataclass
 
-from fedstrata.errors import ExperimentError, PartitionError
-from fedstrata.limits import MAX_SAMPLES
+from fedstrata.base.errors import ExperimentError, PartitionError
+from fedstrata.base.limits import MAX_SAMPLES
 
 IntArray = NDArray[np.int64]
 """Positions of samples, or numbers of them, int64."""

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Strict
 from pydantic.dataclasses import dataclass
 
-from fedstrata.errors import PartitionError, PartitionKeyError
+from fedstrata.base.errors import PartitionError, PartitionKeyError
+from fedstrata.base.quoting import shown
 from fedstrata.partition.scheme import (
     MIN_SAMPLES,
     SCHEME_CONFIG,
@@ -23,7 +24,6 @@ from fedstrata.partition.scheme import (
     draw_by_class,
     total_samples,
 )
-from fedstrata.quoting import shown
 
 _Alpha = Annotated[float, Strict(), Gt(0), Le(1e6)]
 

@@ -19,8 +19,8 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
 from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
-from fedstrata.lazy_torch import torch
 from fedstrata.personal.finetune import ALL, check_layers, tuned_mask
 from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
 

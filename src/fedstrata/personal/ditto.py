@@ -14,6 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.shared.ditto_task import ditto_task
 from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,
     SHARED,
@@ -27,8 +29,6 @@ from fedstrata.core import (
     Report,
     State,
 )
-from fedstrata.errors import ExperimentError
-from fedstrata.lazy_torch import torch
 from fedstrata.personal.stage import LastModels, PersonalPlans
 
 PERSONAL = "personal"

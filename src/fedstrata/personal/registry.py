@@ -1,7 +1,7 @@
 """The personal methods that an experiment can name. A new one is its file beside this one, and one line here."""
 
+from fedstrata.base.registry import Registry
 from fedstrata.personal.stage import PersonalMethod
-from fedstrata.registry import Registry
 
 PERSONAL: Registry[type[PersonalMethod]] = Registry(
     {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

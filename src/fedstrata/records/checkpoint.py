@@ -16,10 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
+from fedstrata.base.errors import FedstrataError, RecordError
+from fedstrata.base.files import open_file, read_file, remove_file, replace_file, subfolder
 from fedstrata.core import State
 from fedstrata.core.state import StateT
-from fedstrata.errors import FedstrataError, RecordError
-from fedstrata.files import open_file, read_file, remove_file, replace_file, subfolder
 from fedstrata.records.json_text import to_json
 from fedstrata.records.state_text import apart, decode, encode
 

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedstrata.errors import RecordError
-from fedstrata.files import open_file, parse_json, read_file, refuse_links, remove_file, replace_file, subfolder
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import open_file, parse_json, read_file, refuse_links, remove_file, replace_file, subfolder
 from fedstrata.records.json_text import to_indented_json
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedstrata.errors import RecordError
-from fedstrata.files import open_file
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import open_file
 from fedstrata.records.schema import RIGHT_SAMPLES
 
 RightSamples: TypeAlias = Mapping[int, NDArray[np.bool_]]

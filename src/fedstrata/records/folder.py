@@ -21,9 +21,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
 
-from fedstrata.core import Layout, Matrix, Score, State, Tree
-from fedstrata.errors import RecordError
-from fedstrata.files import (
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import (
     FILE_BYTES,
     append_line,
     parse_json,
@@ -34,7 +33,8 @@ from fedstrata.files import (
     replace_file,
     subfolder,
 )
-from fedstrata.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
+from fedstrata.core import Layout, Matrix, Score, State, Tree
+from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
 from fedstrata.records.changed_labels import ClusterLabels, shortened
 from fedstrata.records.json_text import to_indented_json, to_json
 from fedstrata.records.schema import (

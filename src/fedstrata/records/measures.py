@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from fedstrata.base.errors import ContractError
 from fedstrata.clustering import ari, purity
 from fedstrata.core import CLIENT, VALIDATION, Score
-from fedstrata.errors import ContractError
-from fedstrata.metric_info import ACCURACY, MetricInfo
+from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 
 _SUMMED = ("bytes_down", "bytes_up", "seconds", "seconds_training", "seconds_server")
 """Measures that the summary has as sums over the rounds."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedstrata.base.errors import RecordError
 from fedstrata.core import State
 from fedstrata.core.state import StateT
-from fedstrata.errors import RecordError
 from fedstrata.records.changed_keys import flatten_keys, same_results
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder

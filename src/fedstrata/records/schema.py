@@ -14,8 +14,8 @@ from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 
-from fedstrata.files import parse_json
-from fedstrata.limits import Share
+from fedstrata.base.files import parse_json
+from fedstrata.base.limits import Share
 from fedstrata.records.changed_labels import CheckedIds, ClusterLabels, completed
 
 RUN_FOLDER_ENTRIES = (

@@ -10,8 +10,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
+from fedstrata.base.errors import ContractError, first_line
 from fedstrata.core import State
-from fedstrata.errors import ContractError, first_line
 
 _SAVEABLE = (
     "fields of a state are tensors, numbers, texts, dataclasses and tuples of these, or mappings from whole numbers "

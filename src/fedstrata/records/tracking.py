@@ -18,8 +18,8 @@ from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
 
-from fedstrata.errors import ExperimentError
-from fedstrata.files import subfolder
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.files import subfolder
 
 Log = Callable[[Mapping[str, Any]], None]
 """Takes the record of a round."""

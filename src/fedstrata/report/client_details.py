@@ -9,7 +9,7 @@ import numpy as np
 from numpy import int64
 from numpy.typing import NDArray
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Round
 from fedstrata.report.charts.groups import class_names, has_classes
 from fedstrata.report.clusters import Clusters

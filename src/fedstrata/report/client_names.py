@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedstrata.quoting import printable
+from fedstrata.base.quoting import printable
 from fedstrata.report.words import ranges
 
 MOST_LISTED = 200

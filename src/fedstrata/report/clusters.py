@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette

@@ -10,7 +10,7 @@ from html import escape
 from math import isfinite
 from typing import Any
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import Round
 
 Figure = dict[str, Any]

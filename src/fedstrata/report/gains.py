@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from scipy.special import bdtr, bdtrc
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.paired import PairedDifference
 
 _CLEAR = 1.96

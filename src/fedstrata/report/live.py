@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 from markupsafe import Markup
 
-from fedstrata.errors import InputError, RecordError
-from fedstrata.files import read_file
+from fedstrata.base.errors import InputError, RecordError
+from fedstrata.base.files import read_file
 from fedstrata.report.page import render
 from fedstrata.report.reader import read
 from fedstrata.report.template import script_hash, templates

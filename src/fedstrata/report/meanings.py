@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.words import capital
 
 COMPARED_BY: Mapping[str, str] = {

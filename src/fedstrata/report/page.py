@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedstrata.files import replace_file
-from fedstrata.folder_lock import folder_lock
-from fedstrata.metric_info import MetricInfo
+from fedstrata.base.files import replace_file
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames

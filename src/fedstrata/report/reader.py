@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from numpy import float64
 from numpy.typing import NDArray
 
-from fedstrata.errors import RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
-from fedstrata.metric_info import ACCURACY, METRIC_FILE, MetricInfo, metric_of_settings, read_metric
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file, refuse_links
+from fedstrata.objective.metric_info import ACCURACY, METRIC_FILE, MetricInfo, metric_of_settings, read_metric
 from fedstrata.records.final_scores import RightSamples, read_right_samples
 from fedstrata.records.schema import (
     ALL_CLIENTS,

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedstrata.errors import RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
 from fedstrata.records.final_scores import RightSamples, last_scores, read_right_samples
 from fedstrata.records.schema import BASELINE, Summary, parse_record
 

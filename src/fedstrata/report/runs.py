@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedstrata.errors import RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
-from fedstrata.metric_info import ACCURACY, MetricInfo, read_metric
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
+from fedstrata.objective.metric_info import ACCURACY, MetricInfo, read_metric
 
 _DEPTH = 2
 """Levels of folders that are searched: a folder of runs, and comparisons in it."""

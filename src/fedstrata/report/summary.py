@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.client_names import NO_NAMES, ClientNames
 from fedstrata.report.meanings import MEASURES, metric_words
 from fedstrata.report.words import brief, ranges

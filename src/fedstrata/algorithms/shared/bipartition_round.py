@@ -20,9 +20,9 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     collect_answers,
 )
 from fedstrata.algorithms.shared.split_guard import GuardState, require_confirmation, run_split_half_tests
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Diagnostics, Problem, Report
 from fedstrata.core.state import StateT
-from fedstrata.lazy_torch import torch
 
 Examine: TypeAlias = "Callable[[RoundAnswers, int], SplitDecision]"
 """Decides about one cluster, given the answers of the round and its number."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from numpy.typing import NDArray
 
 from fedstrata.algorithms.shared.groups import Ints
-from fedstrata.lazy_torch import torch
+from fedstrata.base.lazy_torch import torch
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

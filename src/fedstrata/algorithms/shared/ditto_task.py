@@ -6,8 +6,8 @@ Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through perso
 from __future__ import annotations
 
 from fedstrata.algorithms.shared.keys import Auto
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, LocalTask, Problem
-from fedstrata.lazy_torch import torch
 
 
 def ditto_task(problem: Problem, round: int, candidates: torch.Tensor, lam: float, epochs: int | Auto) -> LocalTask:

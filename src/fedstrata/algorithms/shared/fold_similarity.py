@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult, fold_test, likeness, norms, not_tested, split_half_test
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Decision, Layout, Matrix, Rows
-from fedstrata.lazy_torch import torch
 
 _REMEMBERED = 2 * MAX_PARTICIPANTS
 """The largest number of clients whose similarity is kept over rounds. Of more, only those of the last round are."""

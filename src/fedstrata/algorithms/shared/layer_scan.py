@@ -24,10 +24,10 @@ from fedstrata.algorithms.shared.split_half import (
     selected_clients,
     usable_sizes,
 )
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import cosine, norms, replication, smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows, State, TensorSpec
-from fedstrata.lazy_torch import torch
 
 SCAN_ROUNDS = 3
 """The rounds before the first scan. In the first round of a run, nobody knows yet how many samples clients have."""

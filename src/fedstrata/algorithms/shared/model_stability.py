@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedstrata.algorithms.shared.recursive_bipartition import max_norm
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import stability
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import TRAIN, Metric, Problem, Report, Rows, State, assign_pending
-from fedstrata.lazy_torch import torch
 
 _XI_SHARE = 0.05
 """The automatic xi is this share of the step size (section V-A). How many weights it keeps depends on how large updates

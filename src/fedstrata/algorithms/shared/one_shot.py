@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import agglomerate, natural_cut
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -32,7 +33,6 @@ from fedstrata.core import (
     members_in_cohort,
 )
 from fedstrata.core.state import StateT
-from fedstrata.lazy_torch import torch
 
 _MIN_GROUPED_CLIENTS = 2
 """Fewer clients cannot be grouped."""

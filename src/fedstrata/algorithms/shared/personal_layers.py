@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedstrata.algorithms.shared.keys import selector_tuple
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,
     TRAIN,
@@ -17,7 +18,6 @@ from fedstrata.core import (
     cluster_evaluation,
     fedavg_plan,
 )
-from fedstrata.lazy_torch import torch
 
 Personal = str | list[str]
 """Selectors of the layers that stay on the client. An empty list is none."""

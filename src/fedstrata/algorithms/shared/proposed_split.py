@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fedstrata.algorithms.shared.bipartition_round import Examine
 from fedstrata.algorithms.shared.recursive_bipartition import BipartitionState, SplitRules, collect_answers
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Problem, ProposedSplit, Report, State
-from fedstrata.lazy_torch import torch
 
 NEVER_REACHED = 1e30
 """A threshold that no norm and no stability reaches."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import CLIENT_MEASURES, bipartition
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.separation import theorem_1_bound
@@ -32,7 +33,6 @@ from fedstrata.core import (
 )
 from fedstrata.core.aggregation import plain_mean, weighted_mean
 from fedstrata.core.state import StateT
-from fedstrata.lazy_torch import torch
 
 EPS1_SHARE = 0.1
 """The automatic eps1 is this share of the largest update norm of the cluster (Sattler et al. 2020, section V)."""

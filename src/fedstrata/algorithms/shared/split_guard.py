@@ -23,9 +23,9 @@ from fedstrata.algorithms.shared.split_half import (
     selected_clients,
     usable_sizes,
 )
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult
 from fedstrata.core import Decision, Plan, Problem, Report, State
-from fedstrata.lazy_torch import torch
 
 _REFUSAL_KINDS = {
     "groups_not_confirmed": "split_not_confirmed",

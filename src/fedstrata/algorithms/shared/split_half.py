@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows, State
-from fedstrata.lazy_torch import torch
 
 _MAX_MEMBERS_OF_FOUR_FOLDS = 12
 """The largest number of members for which four folds are used. From 13 members on, the p that two clear groups are sure

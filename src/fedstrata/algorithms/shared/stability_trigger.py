@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from fedstrata.algorithms.shared.model_stability import Stability, moving_layers
 from fedstrata.algorithms.shared.recursive_bipartition import MAY_SPLIT, max_norm, mean_norm
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Decision, Mask, Problem, Result
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from fedstrata.algorithms.strata.state import (
 )
 from fedstrata.algorithms.update_checks.directions import no_directions
 from fedstrata.algorithms.update_checks.norms import no_norms
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
@@ -63,7 +64,6 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.lazy_torch import torch
 
 _STABILITY_UPLOADS = 3
 """The number of uploads over which the stability of a client is averaged."""

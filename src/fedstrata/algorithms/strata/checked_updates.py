@@ -26,8 +26,8 @@ from fedstrata.algorithms.update_checks.norms import (
     with_norms,
 )
 from fedstrata.algorithms.update_checks.one_sided_updates import one_sided
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, Report
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

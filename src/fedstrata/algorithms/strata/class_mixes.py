@@ -14,8 +14,8 @@ AAAI 2021, of its whole weights. Regression on leading components of what confou
 from __future__ import annotations
 
 from fedstrata.algorithms.shared.layer_scan import bias_of
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Layout, Rows
-from fedstrata.lazy_torch import torch
 
 _COMPONENTS = 3
 """The number of principal components of the last layer's bias that stand for the class mix."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from fedstrata.algorithms.strata.reassignment import choosing_among_all, siblings
 from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Report, members_in_cohort
-from fedstrata.lazy_torch import torch
 
 _ALIKE_SHARE = 0.25
 """Two new clusters are alike if a member loses less by the model of the other one than this share of what it loses by

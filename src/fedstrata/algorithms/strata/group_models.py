@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fedstrata.algorithms.strata.group_tree import GroupTree
 from fedstrata.algorithms.update_checks.norms import clipped_to_twice_median
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Layout, Problem, Rows
-from fedstrata.lazy_torch import torch
 
 _EXTRAPOLATION = 2.0
 """How far the models of groups lie from that of the whole cluster where personal models are compared: twice as far.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import cosine, splits
 from fedstrata.core import Rows
-from fedstrata.lazy_torch import torch
 
 MAX_SPLITS = 20
 """The largest number of splits in a tree, of which the clearest are kept. Up to 21 clients may all be split from each

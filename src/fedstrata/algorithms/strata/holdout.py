@@ -23,8 +23,8 @@ from functools import cached_property
 from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
 from fedstrata.algorithms.strata.group_models import extrapolated, group_updates
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Decision, Problem, Rows
-from fedstrata.lazy_torch import torch
 
 _GAIN_LEVEL = 0.025
 """The level of the t-test of the gains of personal models, where one comparison decides."""

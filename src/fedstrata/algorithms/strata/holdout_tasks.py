@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.strata.group_tree import placed
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, LocalTask, Plan, Report, Result
 from fedstrata.core.standard_round import padded_candidates
-from fedstrata.lazy_torch import torch
 
 _MAX_ROUNDS = 10
 """The number of rounds after which a comparison is given up if too few have answered."""

@@ -27,8 +27,8 @@ from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.holdout_tasks import bounded_losses
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
 from fedstrata.algorithms.update_checks.norms import clipped_to_twice_median
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Decision, Layout, Problem, Report, Result, Rows
-from fedstrata.lazy_torch import torch
 
 _ROUNDS = 4
 """The number of rounds in which the models are trained."""

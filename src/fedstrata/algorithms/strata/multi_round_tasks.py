@@ -8,8 +8,8 @@ from dataclasses import replace
 from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison, loss_task
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, LocalTask, Plan, Problem
-from fedstrata.lazy_torch import torch
 
 _TUNING_EPOCHS = 4
 """The epochs on half A by which a client makes a personal model, as many as the personal stage `best` takes by default

@@ -22,8 +22,8 @@ from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, two_groups_p
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows
-from fedstrata.lazy_torch import torch
 
 _RATE = 0.05
 """About the rate at which somebody stands out in a view of clients that are all alike. It decides how often outliers

@@ -13,9 +13,9 @@ from typing import Any
 from fedstrata.algorithms.shared.split_half import MIN_FOLD
 from fedstrata.algorithms.strata.split_tests import clusters_due
 from fedstrata.algorithms.strata.state import StrataState
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Plan
 from fedstrata.core.standard_round import padded_candidates
-from fedstrata.lazy_torch import torch
 
 _MAX_SIBLINGS = 5
 """The number of other models that a client may choose at most: those of the new clusters next to its own."""

@@ -13,8 +13,8 @@ from fedstrata.algorithms.strata.state import (
     pending_after_split,
     with_answer_counts,
 )
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Report
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

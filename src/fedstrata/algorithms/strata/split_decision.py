@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.split_gains import counted_gains, gain_p_value, lowers_loss
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import error_rate_test
 from fedstrata.core import Decision
-from fedstrata.lazy_torch import torch
 
 _MIN_HARM_RATIO = 1.25
 """A subgroup harms itself if the split gives each of its members at least so many times the loss from before.

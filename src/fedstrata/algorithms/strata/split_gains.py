@@ -11,7 +11,7 @@ from math import inf, sqrt
 from scipy.special import stdtr
 
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
-from fedstrata.lazy_torch import torch
+from fedstrata.base.lazy_torch import torch
 
 _MAX_LOSS_IN_MEDIANS = 3.0
 """What a member loses by a split counts up to so many times the median of what members of its subgroup gain or lose.

@@ -30,11 +30,11 @@ from fedstrata.algorithms.shared.split_half import (
 )
 from fedstrata.algorithms.strata.group_tree import MAX_SPLITS, GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult, likeness, newcomer_test, not_tested, unusable_updates
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL, norms
 from fedstrata.core import Decision, Layout, Matrix, Problem, Report, Rows
-from fedstrata.lazy_torch import torch
 
 
 def clusters_due(state: StrataState) -> list[int]:

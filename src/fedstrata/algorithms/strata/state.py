@@ -14,9 +14,9 @@ from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
 from fedstrata.algorithms.update_checks.directions import DirectionHistory
 from fedstrata.algorithms.update_checks.norms import NormHistory
+from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
-from fedstrata.lazy_torch import torch
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedstrata.algorithms.shared.groups import Floats, Ints
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, Report, Rows
-from fedstrata.lazy_torch import torch
 
 ZERO_NORM = 1e-30
 """A smaller norm is that of an update of zeros. Updates of a converged client are small, but far longer."""

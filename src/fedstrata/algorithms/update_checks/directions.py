@@ -26,7 +26,7 @@ from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
 from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.algorithms.update_checks.updates_of_clusters import UpdatesOfClusters
-from fedstrata.lazy_torch import torch
+from fedstrata.base.lazy_torch import torch
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""

@@ -26,8 +26,8 @@ import numpy as np
 from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
 from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, compared_norms
+from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
-from fedstrata.lazy_torch import torch
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""

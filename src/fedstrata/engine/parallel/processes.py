@@ -24,11 +24,11 @@ from time import monotonic
 
 import torch
 
+from fedstrata.base.errors import EngineError
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
-from fedstrata.errors import EngineError
 
 _logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from fedstrata.base.errors import EngineError, ExperimentError, ResourceError
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel.messages import pack, unpack
 from fedstrata.engine.parallel.processes import DEFAULT_TIMEOUT, MAX_HUNG, MAX_LOST, cores
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
-from fedstrata.errors import EngineError, ExperimentError, ResourceError
 
 _logger = logging.getLogger(__name__)
 

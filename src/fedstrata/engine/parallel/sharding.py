@@ -13,12 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedstrata.base.registry import PortableObject, portable_objects, receive_objects
 from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score, empty_rows
 from fedstrata.core.rows import are_unsent, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_store import ClientStore, parse_stored_name, stored_name
 from fedstrata.engine.loop import Loop, empty_result
-from fedstrata.registry import PortableObject, portable_objects, receive_objects
 
 Shard = tuple[int, ...]
 """The ids of the clients whose work a worker does."""

@@ -11,6 +11,8 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.randomness import global_generators
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.core.rows import unsent_rows
 from fedstrata.engine.batch_norms import BATCH_NORMS
@@ -33,10 +35,8 @@ from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
-from fedstrata.errors import ExperimentError
 from fedstrata.models import layout_of
 from fedstrata.objective.named import in_user_code
-from fedstrata.randomness import global_generators
 
 _UPDATES_SHARE = 0.5
 """Share of the bytes that are worked on at a time which all updates of a round may take on an accelerator. Each task of

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 
+from fedstrata.base.randomness import generator, random_words
 from fedstrata.core import LocalTask, Plan
 from fedstrata.engine.device import products_in, to_device
 from fedstrata.engine.loop import training_orders
@@ -27,7 +28,6 @@ from fedstrata.engine.vectorized.batches import (
 )
 from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder
 from fedstrata.engine.vectorized.network import Network
-from fedstrata.randomness import generator, random_words
 
 _MAX_TRAINERS = 16
 """Kinds of tasks whose memory and recordings are kept."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower.secure_sum.masking import (
     KeyPair,
     Words,

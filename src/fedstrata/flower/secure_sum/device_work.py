@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedstrata.base.errors import InputError, RecordError
+from fedstrata.base.files import parse_json, read_file, replace_file
 from fedstrata.core import TRAIN, Layout, Report
-from fedstrata.errors import InputError, RecordError
-from fedstrata.files import parse_json, read_file, replace_file
 from fedstrata.flower.payload import Payload
 from fedstrata.flower.requests import Request
 from fedstrata.flower.run_config import RunConfig
@@ -27,7 +27,7 @@ from fedstrata.flower.secure_sum.messages import (
     words_tensor,
     write_arrays,
 )
-from fedstrata.privacy.secure_sum import NOT_FINITE
+from fedstrata.flower.secure_sum.sums import NOT_FINITE
 
 SUFFIX = ".sum.json"
 """The end of the name of the file about the sum of a run, in the state folder of a device."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower.payload import ArrayForm, ExpectedReply, Payload, Schema
 from fedstrata.flower.secure_sum.client import PublicKeys
 from fedstrata.flower.secure_sum.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES, Words

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedstrata.errors import InputError
+from fedstrata.base.errors import InputError
 from fedstrata.flower.secure_sum.client import PublicKeys
 from fedstrata.flower.secure_sum.masking import (
     PRIVATE_BYTES,

@@ -13,8 +13,8 @@ from secrets import token_hex
 
 import torch
 
+from fedstrata.base.errors import InputError
 from fedstrata.core import TRAIN, Layout, Plan, Report
-from fedstrata.errors import InputError
 from fedstrata.flower.payload import ExpectedReply, Payload
 from fedstrata.flower.secure_sum.masking import KEY_SHARE_BYTES, PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES
 from fedstrata.flower.secure_sum.messages import (
@@ -33,7 +33,7 @@ from fedstrata.flower.secure_sum.messages import (
     write_sum_request,
 )
 from fedstrata.flower.secure_sum.server import SumServer, signed, without_room, word_for
-from fedstrata.privacy.secure_sum import EXTRA, OpenedSum, Summed, SumTerms, groups_of, report_of_sums
+from fedstrata.flower.secure_sum.sums import EXTRA, OpenedSum, Summed, SumTerms, groups_of, report_of_sums
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import float64
 from numpy.typing import NDArray
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import Round
 from fedstrata.report.comparison.folder import RunRounds
 from fedstrata.report.drawing import Chart, Figure, axis, band, clean, figure, line, metric_axis, round_axis, rounded

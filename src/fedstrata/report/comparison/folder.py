@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fedstrata.errors import RecordError
-from fedstrata.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.records.schema import Round
 from fedstrata.report.comparison.schema import Document, RunEntry
 from fedstrata.report.reader import read_rounds

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from fedstrata.limits import Share
-from fedstrata.metric_info import SMALLEST_DIFFERENCE, MetricInfo, metric_of_settings
+from fedstrata.base.limits import Share
+from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo, metric_of_settings
 from fedstrata.records.schema import Count
 from fedstrata.report.summary import warnings
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedstrata.metric_info import MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.comparison.folder import RunRounds
 from fedstrata.report.comparison.schema import Difference, Document, Row, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES

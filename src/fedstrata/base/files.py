@@ -1,0 +1,347 @@
+"""The only place that writes files of a run or comparison folder, and that opens them to be read.
+
+A folder that came from somebody else can hold links, pipes, devices and huge files in the place of records. Nothing
+here follows a link inside the folder. A link that leads to the folder itself is the user's choice. Resolve it once,
+before the first call.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from math import isfinite
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from fedstrata.base.errors import RecordError
+from fedstrata.base.limits import DEPTH
+
+FILE_BYTES = 2**30
+"""A larger file is not read into memory."""
+
+MOST_BYTES_OF_EXPERIMENT = 4 * 2**20
+"""A larger ``experiment.toml`` is not read."""
+
+_DRAFT = ".draft"
+"""The end of the names of files that are not whole yet. A process that dies while it writes leaves one behind."""
+
+_MOST_DIGITS = 18
+"""The digits of a whole number in JSON that fits 64 bits for certain."""
+
+_REMEDY = "remove it, or take another folder"
+
+_FOUND = {
+    errno.ELOOP: "a link",
+    errno.EISDIR: "a folder",
+    errno.ENOTDIR: "something else than a folder on the way to it",
+    errno.ENXIO: "a pipe or a device",
+    errno.ENOTEMPTY: "a folder",
+    errno.EEXIST: "something else in its place",
+}
+"""What stands in the place of a file, by the error of the system. A full disk is not among them."""
+
+
+def root_folder(path: Path) -> Path:
+    """Make the folder of a run or comparison if need be, and return where it is; it may be a link.
+
+    Raises:
+        RecordError: When something else than a folder has its name, or no folder can be made there.
+    """
+    with _structure(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:  # as below /proc
+            raise RecordError(f"{path}: expected a place where folders can be made; choose another") from None
+    return path.resolve()
+
+
+def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file that is either the old or the new one, whenever the process or the machine dies.
+
+    The content goes to a new file with a random name, reaches the disk, and then takes the place of what was there. A
+    link in that place is replaced; what it leads to stays as it is.
+
+    Args:
+        path: The path of the file, in a folder that exists.
+        content: The whole content of the file.
+        private: Whether only the user may read the file.
+
+    Raises:
+        RecordError: When a folder stands in its place.
+    """
+    draft = path.with_name(f".{path.name[:200]}.{token_hex(8)}{_DRAFT}")
+    with _structure(path):
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600 if private else 0o666)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def append_line(path: Path, line: str, *, private: bool = False) -> None:
+    """Write a line to the end of a file, which is made if need be; it is on the disk afterwards.
+
+    Args:
+        path: The path of the file.
+        line: The line, with its end of line.
+        private: Whether only the user may read a file that is made.
+
+    Raises:
+        RecordError: When something else than a file stands in its place, or the file has another name elsewhere.
+    """
+    made = not path.exists()
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    with _structure(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
+        status = os.fstat(handle)
+        rest = line.encode()
+        if status.st_nlink > 1:
+            raise RecordError(f"{path}: expected a file of this folder alone, found one with another name; {_REMEDY}")
+        try:
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+            os.fsync(handle)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(handle, status.st_size)  # half a line must not stand before the next one
+            raise
+    if made:
+        _sync_folder(path.parent)
+
+
+def subfolder(folder: Path, name: str, *, private: bool = False) -> Path:
+    """Make a folder inside a folder that exists, unless it is there.
+
+    Args:
+        folder: The outer folder.
+        name: The name of the inner folder.
+        private: Whether only the user may look into a folder that is made.
+
+    Raises:
+        RecordError: When something else, such as a link, has that name.
+    """
+    path = folder / name
+    try:
+        path.mkdir(mode=0o700 if private else 0o777)
+    except FileExistsError:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise RecordError(f"{path}: expected a folder, found {_kind(path)}; {_REMEDY}") from None
+    else:
+        _sync_folder(folder)
+    return path
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or a link, if it is there.
+
+    Raises:
+        RecordError: When a folder has its name.
+    """
+    with _structure(path):
+        path.unlink(missing_ok=True)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what processes that died left half written, in a folder and the folders right in it."""
+    for place in (folder, *(path for path in folder.iterdir() if stat.S_ISDIR(path.lstat().st_mode))):
+        for draft in place.glob(f".*{_DRAFT}"):
+            remove_file(draft)
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Refuse links of some names right in the folder of a run or comparison, which may be a link itself.
+
+    Raises:
+        RecordError: For the first link.
+    """
+    for name in names:
+        path = folder / name
+        if path.is_symlink():
+            raise RecordError(
+                f"{path}: expected a file or folder, found a link, and links inside a run folder are not followed; "
+                "put what it leads to in its place"
+            )
+
+
+@contextmanager
+def open_file(path: Path, limit: int | None = FILE_BYTES) -> Iterator[BufferedReader]:
+    """Open a regular file to be read.
+
+    Args:
+        path: The path of the file.
+        limit: The number of bytes that it may have; None is any number.
+
+    Raises:
+        FileNotFoundError: When there is none.
+        RecordError: When something else has its name, it is too large, or it cannot be read.
+    """
+    with _readable(path):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with _regular(handle, path), open(handle, "rb", closefd=False) as file:
+        size = os.fstat(handle).st_size
+        if limit is not None and size > limit:
+            raise RecordError(f"{path}: expected at most {limit:,} bytes, found {size:,}; restore the file")
+        with _readable(path):
+            yield file
+
+
+def read_file(path: Path, limit: int = FILE_BYTES) -> bytes:
+    """Read the content of a regular file; the errors are those of `open_file`."""
+    with open_file(path, limit) as file:
+        return file.read()
+
+
+def _short_int(digits: str) -> int:
+    """Convert a whole number of JSON."""
+    if len(digits.removeprefix("-")) > _MOST_DIGITS:
+        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
+    return int(digits)
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Read JSON that is safe to work with: every number is finite and in range, every text is Unicode.
+
+    Raises:
+        ValueError: When it is not JSON, or not safe.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    # No number of ours is as long: 64 bits are 19 digits. Longer ones do not fit the arrays that they are put in.
+    # So many digits may be in a text as well. Only then each number is looked at, which takes longer.
+    parse_int = _short_int if re.search(r"(?<![\d.eE+\-])-?\d{19,}", text) else None
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=parse_int)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if re.search(r"\\u[dD][89a-fA-F]", text):
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    return value
+
+
+def parse_toml(content: bytes | str) -> dict[str, Any]:
+    """Read the keys and values of TOML.
+
+    Raises:
+        ValueError: When it is not TOML, or a key or value has more than `DEPTH` levels.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    # The parser's time grows with the square of the parts of a key, and its recursion with the brackets.
+    too_deep = ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
+    if _toml_depth(text) > DEPTH:
+        raise too_deep
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise too_deep from None
+
+
+_TOML_TOKEN = re.compile(
+    r'''
+    """(?:\\.|[^\\])*?(?:"""|\Z) | \'\'\'.*?(?:\'\'\'|\Z)   # texts of several lines
+    | "(?:\\.|[^"\\\n])*+"? | '[^'\n]*+'?                   # texts of one line
+    | \#[^\n]*+ | [.\[\]{}] | [^.\[\]{}"'\#]++
+    ''',
+    re.VERBOSE | re.DOTALL,
+)
+"""A token of TOML, precise enough to count dots and brackets outside of texts and comments."""
+
+_END_OF_KEY = re.compile(r"[,=\n#]")
+
+
+def _toml_depth(text: str) -> int:
+    """Count the dots in a key, or the open brackets inside each other, and return the largest number."""
+    dots = brackets = depth = 0
+    for match in _TOML_TOKEN.finditer(text):
+        token = match[0]
+        if token == ".":
+            dots += 1
+        elif token in ("[", "{"):
+            brackets += 1
+        elif token in ("]", "}"):
+            brackets = max(0, brackets - 1)
+        # The end of a key may stand in the quotes of a part.
+        elif token[0] not in "\"'" and _END_OF_KEY.search(token):
+            dots = 0
+        depth = max(depth, dots, brackets)
+    return depth
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError(f"{digits[:20]} is out of range")
+    return value
+
+
+@contextmanager
+def _regular(handle: int, path: Path) -> Iterator[int]:
+    """Refuse a handle that is not one of a regular file, and close it afterwards."""
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise RecordError(f"{path}: expected a file, found {_kind(path)}; {_REMEDY}")
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _kind(path: Path) -> str:
+    """Say what stands at a path."""
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "a link"
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a file" if stat.S_ISREG(mode) else "a pipe or a device"
+
+
+@contextmanager
+def _structure(path: Path) -> Iterator[None]:
+    """Turn what the system says about something else in the place of a file into one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FOUND:
+            raise
+        raise RecordError(f"{path}: expected a file, found {_FOUND[error.errno]}; {_REMEDY}") from None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what the system says when it cannot read into one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        found = _FOUND.get(error.errno or 0, error.strerror)
+        raise RecordError(f"{path} cannot be read: expected a file, found {found}; restore it") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder reach the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot
+            raise
+    finally:
+        os.close(handle)

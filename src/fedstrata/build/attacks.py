@@ -1,0 +1,262 @@
+"""The Byzantine clients of an experiment, and what its summary says about the honest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedstrata.base.errors import ExperimentError, UserCodeError
+from fedstrata.base.quoting import shown
+from fedstrata.base.registry import load_users_object
+from fedstrata.clustering import ari
+from fedstrata.config import Experiment
+from fedstrata.core import Layout, disclosure_of
+from fedstrata.data import Dataset
+from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.objective.named import in_user_code
+from fedstrata.partition import Partition
+from fedstrata.uploads.attacks import (
+    ATTACKS,
+    BACKDOOR,
+    DATA_ATTACKS,
+    INFORMED_ATTACKS,
+    LABEL_FLIP,
+    NEED_GROUPS,
+    Attack,
+    ByzantineClients,
+    InformedAttack,
+    Trigger,
+    choose_byzantine,
+    on_updates,
+    trigger_of,
+    with_backdoor,
+)
+
+
+def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tensor | None) -> ByzantineClients | None:
+    """The clients that are Byzantine; None where all are honest.
+
+    Args:
+        experiment: The experiment.
+        layout: The tensors of the network.
+        truth: The true group of each client, (n,); None where there are none.
+
+    Raises:
+        ExperimentError: When there are no true groups to draw them from, or nobody would be honest.
+    """
+    table = experiment.attack
+    if table.all_honest:
+        return None
+    if table.where == "one_cluster" and truth is None:
+        raise ExperimentError(
+            "attack.where = 'one_cluster': needs a partition with true groups, but partition.scheme = "
+            f"{experiment.partition['scheme']!r} has none; use another, or attack.where = 'spread'"
+        )
+    if table.kind in NEED_GROUPS and truth is None:
+        raise ExperimentError(
+            f"attack.kind = {table.kind!r}: needs a partition with true groups, but partition.scheme = "
+            f"{experiment.partition['scheme']!r} has none; use another, or another attack"
+        )
+    groups = truth if table.where == "one_cluster" else None
+    idle = _idle_clients(experiment)
+    ids = choose_byzantine(experiment.data.clients, table.share, groups, experiment.seed, idle)
+    if len(ids) == experiment.data.clients - len(idle):
+        raise ExperimentError(
+            f"attack.share = {table.share:g}: expected a share that leaves honest clients, found all "
+            f"{len(ids)} Byzantine; use a smaller one, or more clients"
+        )
+    return ByzantineClients(
+        ids=ids,
+        layout=layout,
+        attack=attack_of(table.kind, table.strength),
+        strength=table.strength,
+        from_round=table.from_round,
+        seed=experiment.seed,
+        groups=truth,
+        losses=table.losses,
+    )
+
+
+def _idle_clients(experiment: Experiment) -> set[int]:
+    """The clients that never take part: those that give their data to others, and those without weight."""
+    without_weight = {client for client, weight in enumerate(experiment.cohort.weights) if not weight}
+    return without_weight | {event.takes_data_of for event in experiment.events.change}
+
+
+def check_attack(experiment: Experiment) -> None:
+    """Refuse an attack that does not exist or does not fit the run, before any data are read.
+
+    Raises:
+        ExperimentError: In one line.
+    """
+    table = experiment.attack
+    if table.all_honest:
+        return
+    attack_of(table.kind, table.strength)
+    if table.from_round > experiment.rounds:
+        raise ExperimentError(
+            f"attack.from_round = {table.from_round}: expected a round of the run, which has {experiment.rounds}"
+        )
+    if table.kind in DATA_ATTACKS and experiment.events.change:
+        raise ExperimentError(
+            f"events.change: expected none with attack.kind = {table.kind!r}, whose data would change as well; take it "
+            "out, or use another attack"
+        )
+
+
+def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
+    """What an attack leaves without effect, in a line each."""
+    table = experiment.attack
+    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
+    if table.all_honest or disclosure is None:
+        return ()
+    name = experiment.algorithm.name
+    found = list[str]()
+    if disclosure.server_needs in ("nothing", "data") and attack_of(table.kind, table.strength) is not None:
+        found.append(
+            f"attack.kind = {table.kind!r} changes nothing with algorithm.name = {name!r}, whose clients send no "
+            f"updates; use another algorithm, or an attack on data: {', '.join(DATA_ATTACKS)}"
+        )
+    # Personal stages come after the rounds, and nobody lies there.
+    if table.losses != "honest" and not disclosure.compares_group_models:
+        found.append(
+            f"attack.losses = {table.losses!r} changes nothing with algorithm.name = {name!r}, whose clients compare "
+            "no models of groups; use algorithm.name = 'strata', or leave it out"
+        )
+    return tuple(found)
+
+
+def attack_of(kind: str, strength: float | None) -> InformedAttack | None:
+    """What Byzantine clients send by an attack of a name; None where it is what they have trained.
+
+    Args:
+        kind: The name.
+        strength: The strength of the attack.
+
+    Raises:
+        ExperimentError: When a user's own cannot be imported, or is no function.
+    """
+    if kind in INFORMED_ATTACKS:
+        return INFORMED_ATTACKS[kind]
+    if kind in DATA_ATTACKS:
+        # With a strength, a backdoor replaces the model: Bagdasaryan et al., AISTATS 2020, Equation 3.
+        return None if strength is None else on_updates(ATTACKS["scaling"])
+    if kind in ATTACKS:
+        return on_updates(ATTACKS[kind])
+    try:
+        attack: Attack = load_users_object(kind)
+    except ValueError as error:
+        raise ExperimentError(f"attack.kind = {shown(kind)}: cannot be imported: {error}") from error
+    if not callable(attack):
+        raise ExperimentError(f"attack.kind = {shown(kind)}: expected a function, found {type(attack).__name__}")
+    return on_updates(partial(_own_attack, kind, attack))
+
+
+def _own_attack(
+    kind: str,
+    attack: Attack,
+    own: torch.Tensor,
+    honest: torch.Tensor,
+    strength: float | None,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """What a user's own attack sends.
+
+    Raises:
+        UserCodeError: When it fails, or returns something else than an update for each attacker.
+    """
+    place = f"attack.kind = {shown(kind)}"
+    found = in_user_code(place, attack, own, honest, strength, generator)
+    if not isinstance(found, torch.Tensor) or found.shape != own.shape:
+        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise UserCodeError(f"{place}: expected a tensor {tuple(own.shape)}, found {shape}")
+    return found.to(own.dtype)
+
+
+def with_flipped_labels(
+    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients | None
+) -> Partition:
+    """The partition in which Byzantine clients flip their labels, where the experiment says so.
+
+    Raises:
+        ExperimentError: When the networks do not learn classes.
+    """
+    if byzantine is None or experiment.attack.kind != LABEL_FLIP:
+        return partition
+    _refuse_other_losses(experiment, dataset)
+    relabel = partition.relabel.copy()
+    ids = np.array(byzantine.ids)
+    relabel[ids] = relabel.shape[1] - 1 - relabel[ids]
+    return replace(partition, relabel=relabel)
+
+
+def with_trigger(
+    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients | None
+) -> tuple[Dataset, Trigger | None]:
+    """The data with the backdoor of Byzantine clients, and its trigger, where the experiment says so.
+
+    Raises:
+        ExperimentError: When the networks do not learn classes, there is no such class, or samples are tokens or lie on
+            the disk.
+    """
+    table = experiment.attack
+    if byzantine is None or table.kind != BACKDOOR:
+        return dataset, None
+    _refuse_other_losses(experiment, dataset)
+    if table.target >= dataset.classes:
+        raise ExperimentError(
+            f"attack.target = {table.target}: expected a class of the data, from 0 to {dataset.classes - 1}"
+        )
+    if dataset.holds_tokens or dataset.on_disk:
+        found = "tokens" if dataset.holds_tokens else "files that are read when they are needed"
+        raise ExperimentError(
+            f"attack.kind = {BACKDOOR!r}: expected samples of numbers in memory, found {found}; use other data, or "
+            "another attack"
+        )
+    trigger = trigger_of(dataset, table.target)
+    return with_backdoor(dataset, partition, byzantine.ids, trigger, table.poisoned, experiment.seed), trigger
+
+
+def _refuse_other_losses(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse an attack on classes where the networks learn something else."""
+    if dataset.targets is not None:
+        raise ExperimentError(
+            f"attack.kind = {experiment.attack.kind!r}: expected a loss of classes, found local.loss = "
+            f"{experiment.local.loss!r}; use local.loss = 'cross_entropy', or another attack"
+        )
+
+
+def honest_summary(
+    byzantine: ByzantineClients,
+    scores: Mapping[int, float],
+    labels: Mapping[int, int],
+    truth: torch.Tensor | None,
+    metric: MetricInfo,
+) -> dict[str, Any]:
+    """What the summary of a run says about its honest clients.
+
+    Args:
+        byzantine: The other clients.
+        scores: The metric of each client after the last round.
+        labels: The cluster, or the node of the tree, of each client.
+        truth: The true group of each client, (n,); None where there are none.
+        metric: The metric.
+    """
+    honest = [client for client in sorted(scores) if client not in byzantine.ids]
+    values = [scores[client] for client in honest]
+    placed = [client for client in honest if client in labels]
+    found: dict[str, Any] = {
+        "clients": list(byzantine.ids),
+        "acc_honest": mean(values) if values else None,
+        "acc_honest_worst": (min(values) if metric.larger_is_better else max(values)) if values else None,
+        "clusters_honest": len({labels[client] for client in placed}),
+    }
+    if truth is not None and placed:
+        found["ari_honest"] = ari([labels[client] for client in placed], truth[placed].tolist())
+    return found

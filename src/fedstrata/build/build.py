@@ -1,0 +1,221 @@
+"""Build everything that a run needs from an experiment. What can be checked without data is checked first."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from fedstrata import data
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.quoting import shown
+from fedstrata.build.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
+from fedstrata.build.data_warnings import data_warnings
+from fedstrata.build.participation import Participation, most_answers, participation_of, sampling_weights
+from fedstrata.build.probes import check_group_probes
+from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.samples import (
+    inputs_line,
+    normalised_by_training,
+    partition_of,
+    public_samples,
+    read_samples,
+    with_targets,
+)
+from fedstrata.build.server_setup import server_setup
+from fedstrata.config import Experiment
+from fedstrata.config.tables import EngineTable
+from fedstrata.core import LocalTraining
+from fedstrata.engine import (
+    ENGINES,
+    ClientData,
+    SimulationSpec,
+    check_tf32,
+    choose_engine,
+    engine_candidates,
+    resolve_engine,
+)
+from fedstrata.models import MODELS, layout_of
+from fedstrata.models.forward_order import order_warning
+from fedstrata.models.tied_layers import tied_warning
+from fedstrata.partition import Partition
+from fedstrata.records import require
+
+_logger = logging.getLogger(__name__)
+
+
+def build_run(experiment: Experiment) -> RunSetup:
+    """Everything that a run needs. What can be checked without data is checked first.
+
+    Raises:
+        InputError: When something that the experiment names does not exist or does not fit.
+    """
+    participation = participation_of(experiment)
+    _check_before_data(experiment, participation)
+    dataset, own_test = read_samples(experiment)
+    _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
+    dataset = with_targets(experiment, dataset)
+    refuse_single_samples(experiment, dataset.shape, dataset.outputs)
+    server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), participation)
+    layout = server.problem.layout
+    partition = partition_of(experiment, dataset, own_test)
+    check_group_probes(experiment, truth_known=partition.truth is not None)
+    dataset = normalised_by_training(experiment, dataset, partition)
+    warnings = (*data_warnings(experiment, dataset, partition, own_test), *_network_warnings(experiment, dataset))
+    names = partition.names or tuple(map(str, range(experiment.data.clients)))
+    truth = None if partition.truth is None else torch.from_numpy(partition.truth)
+    byzantine = byzantine_clients(experiment, layout, truth)
+    partition = with_flipped_labels(experiment, dataset, partition, byzantine)
+    dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
+    spec = _spec(experiment, dataset, partition, participation)
+    sizes = _sizes(spec.client_data, 0)
+    _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
+    participation = _weighted(participation, experiment, spec.client_data)
+    engine, why = _engine(experiment, spec, participation, server.problem.training)
+    _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, layout.p)
+    clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
+    public = public_samples(experiment, dataset, partition)
+    normalised = None if public is None else dataset.normalise(public)
+    problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
+    return RunSetup(
+        server=replace(server, problem=problem, participation=participation),
+        clients=clients,
+        client_data=spec.client_data,
+        engine=engine,
+        why=why,
+        names=names,
+        data_warnings=warnings,
+        attack_warnings=tuple(attack_warnings(experiment)),
+        public=public,
+        inputs=inputs_line(dataset),
+        byzantine=byzantine,
+        trigger=trigger,
+    )
+
+
+def _check_before_data(experiment: Experiment, participation: Participation) -> None:
+    """Refuse what cannot run, before any sample is read; of data whose form is known, also what does not fit them."""
+    # Both refuse keys that do not go together.
+    experiment.algorithm_of()
+    experiment.personal_of()
+    resolve_engine(experiment.engine.name, experiment.engine.device)
+    check_tf32(experiment.engine.precision, experiment.engine.device)
+    _refuse_public(experiment)
+    _refuse_one_bucket(experiment)
+    check_attack(experiment)
+    require(experiment.records.track)
+    info = data.find(experiment.data.name, experiment.data.root).info
+    if info is not None:
+        outputs = objective_of(experiment).outputs_of_classes(info.classes)
+        server_setup(experiment, problem_of(experiment, info.shape, outputs), participation)
+
+
+def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
+    """The setup of another experiment with the same clients, data and network.
+
+    Args:
+        setup: What was built from the first experiment.
+        experiment: One that differs in algorithm, personal models, local training, server, cohort, network, privacy and
+            probes at most.
+
+    Raises:
+        ExperimentError: When its networks learn something else, which the clients of the first do not compute.
+    """
+    objective = objective_of(experiment)
+    for key in ("loss", "metric", "transform"):
+        expected = getattr(setup.server.objective, key)
+        if getattr(objective, key) != expected:
+            raise ExperimentError(
+                f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
+                "with which it shares its clients; run it on its own"
+            )
+    form = setup.client_data.sample_format
+    problem = problem_of(experiment, form.network_shape, form.output_shape)
+    own = setup.server.problem
+    check_group_probes(experiment, truth_known=own.truth is not None)
+    problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
+    participation = _weighted(participation_of(experiment), experiment, setup.client_data)
+    server = server_setup(experiment, problem, participation)
+    return replace(setup, server=server, attack_warnings=tuple(attack_warnings(experiment)))
+
+
+def _sizes(client_data: ClientData, round: int) -> list[int]:
+    """The training samples of each client in a round."""
+    return [len(client_data.train(client, round=round)) for client in range(len(client_data))]
+
+
+def _weighted(participation: Participation, experiment: Experiment, client_data: ClientData) -> Participation:
+    """Who takes part, with the weights that the experiment samples by."""
+    return replace(participation, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
+
+
+def _refuse_one_bucket(experiment: Experiment) -> None:
+    """Refuse buckets that hold all clients of a round: of one mean, every robust rule makes the mean."""
+    size = experiment.server.bucket_size
+    if size > 1 and size >= most_answers(experiment):
+        raise ExperimentError(
+            f"server.bucket_size = {size}: expected fewer than the {most_answers(experiment)} clients of a round, of "
+            f"which server.aggregation = {experiment.server.aggregation!r} would see one mean; lower it"
+        )
+
+
+def _refuse_public(experiment: Experiment) -> None:
+    """Refuse public samples where models are no classifiers: algorithms compare the classes that they predict."""
+    if experiment.data.public and not objective_of(experiment).classifies:
+        raise ExperimentError(
+            f"data.public = {experiment.data.public}: expected 0 with local.loss = {experiment.local.loss!r}, as "
+            "algorithms compare the class probabilities of public samples; use local.loss = 'cross_entropy'"
+        )
+
+
+def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[str, ...]:
+    """What looks wrong with a network of the user's own."""
+    if experiment.model.name in MODELS:
+        return ()
+    network = network_of(experiment, dataset.shape, dataset.outputs)()
+    kind = torch.int64 if experiment.data.tokens else torch.float32
+    samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
+    layout = layout_of(network)
+    found = (order_warning(network, layout, samples), tied_warning(network, layout))
+    return tuple(warning for warning in found if warning is not None)
+
+
+def _spec(
+    experiment: Experiment, dataset: data.Dataset, partition: Partition, participation: Participation
+) -> SimulationSpec:
+    """What the engine is made of."""
+    # Of the columns, only the one that marks independent units is still needed.
+    columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
+    return SimulationSpec(
+        network_of(experiment, dataset.shape, dataset.outputs),
+        replace(dataset, columns=columns).channels_last(),
+        partition,
+        experiment.seed,
+        # The plans that follow the last round must not meet data of a later one.
+        {
+            client: (since, other)
+            for client, (since, other) in participation.handovers.items()
+            if since <= experiment.rounds
+        },
+        experiment.engine.precision,
+        objective_of(experiment),
+    )
+
+
+def _engine(
+    experiment: Experiment, spec: SimulationSpec, participation: Participation, training: LocalTraining
+) -> tuple[EngineTable, str]:
+    """The engine with "auto" resolved, and the reason for the choice."""
+    wanted = experiment.engine
+    why = ""
+    name, device = resolve_engine(wanted.name, wanted.device)
+    if name == "auto":
+        cohort = participation.sample(1).cohort
+        candidates = engine_candidates(spec, wanted.workers, device, wanted.timeout)
+        chosen, why = choose_engine(spec, candidates, training, cohort, experiment.rounds)
+        name = chosen.name
+        device = chosen.device
+    return wanted.model_copy(update={"name": name, "device": device}), why

@@ -1,0 +1,450 @@
+"""Who takes part: clients are sampled, join, leave, get other data, or are put into the wrong cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.randomness import generator, secret_generator
+from fedstrata.config import Experiment
+from fedstrata.config.tables import CohortTable
+from fedstrata.core import State, make_pending, reassign
+from fedstrata.core.state import StateT
+
+
+class CohortSample(NamedTuple):
+    """Who takes part in a round.
+
+    Attributes:
+        cohort: The ids of the clients that are selected, ascending, (m,) int64.
+        dropped: The ids of those of the cohort that never answer, ascending.
+    """
+
+    cohort: torch.Tensor
+    dropped: torch.Tensor
+
+
+def sample_cohort(
+    seed: int,
+    round: int,
+    clients: torch.Tensor,
+    fraction: float,
+    dropout: float,
+    weights: torch.Tensor | None = None,
+    *,
+    poisson: bool = False,
+    independent_dropout: bool = False,
+    secret: bool = False,
+) -> CohortSample:
+    """Draw a cohort, and those of it that never answer: a pure function, the same for every algorithm.
+
+    Args:
+        seed: The seed of the run.
+        round: The round, counted from 1.
+        clients: The ids of those that could take part, ascending, (a,) int64.
+        fraction: The share of the clients that is selected, in (0, 1]; at least one client, unless `poisson`.
+        dropout: The share of the cohort that never answers, in [0, 1).
+        weights: The weight of each client, (a,), at least 0: clients are drawn one after the other without replacement,
+            each in proportion to its weight. None is the same chance for all.
+        poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
+            size, and may be empty.
+        independent_dropout: Whether each client drops out by itself with the chance `dropout`, so that their number is
+            not fixed.
+        secret: Whether the seed is a secret, which nobody may find by trying.
+    """
+    size = cohort_size(len(clients), fraction)
+    draw = _Draw(seed, "cohort", round, secret)
+    if poisson:
+        chosen = (draw.uniform(len(clients)) < fraction).nonzero().flatten()
+        size = len(chosen)
+    elif weights is None:
+        chosen = draw.permutation(len(clients))[:size]
+    else:
+        size = min(size, int((weights > 0).sum()))
+        chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
+    cohort = clients[chosen.sort().values]
+    draw = _Draw(seed, "dropout", round, secret)
+    if independent_dropout:
+        lost = (draw.uniform(size) < dropout).nonzero().flatten()
+    else:
+        lost = draw.permutation(size)[: dropouts(size, dropout)]
+    return CohortSample(cohort, cohort[lost].sort().values)
+
+
+class _Draw(NamedTuple):
+    """The random numbers of a round for one purpose."""
+
+    seed: int
+    stream: str
+    round: int
+    secret: bool
+
+    @property
+    def of_torch(self) -> torch.Generator:
+        """A new generator of torch, whose seed has 32 bits."""
+        return generator(self.seed, self.stream, self.round)
+
+    @property
+    def _of_secret(self) -> np.random.Generator:
+        """A new generator from all bits of the seed."""
+        return secret_generator(self.seed, (self.stream, self.round))
+
+    def uniform(self, count: int) -> torch.Tensor:
+        """So many numbers between 0 and 1, (count,) float64."""
+        if self.secret:
+            return torch.from_numpy(self._of_secret.random(count))
+        return torch.rand(count, generator=self.of_torch, dtype=torch.float64)
+
+    def permutation(self, count: int) -> torch.Tensor:
+        """The numbers from 0 on in a random order, (count,) int64."""
+        if self.secret:
+            return torch.from_numpy(self._of_secret.permutation(count))
+        return torch.randperm(count, generator=self.of_torch)
+
+
+def cohort_size(clients: int, fraction: float) -> int:
+    """The number of clients that are selected of so many: a share of them, and at least one."""
+    return min(clients, max(1, _round_half_up(fraction * clients)))
+
+
+def dropouts(size: int, dropout: float) -> int:
+    """The number of clients of a cohort that never answer."""
+    return _round_half_up(dropout * size)
+
+
+def most_answers(experiment: Experiment) -> int:
+    """The largest number of clients that can answer in a round."""
+    cohort = experiment.cohort
+    if cohort.sampling == "poisson":
+        return experiment.data.clients
+    size = cohort_size(experiment.data.clients, cohort.fraction)
+    return size if _drops_out_independently(experiment) else size - dropouts(size, cohort.dropout)
+
+
+def _drops_out_independently(experiment: Experiment) -> bool:
+    """Whether each client drops out by itself, so that their number is not fixed."""
+    return experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central"
+
+
+def _round_half_up(value: float) -> int:
+    """The nearest integer; Python's own rounding would take 2.5 to 2."""
+    return int(value + 0.5)
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Who could take part in each round, and who does. An event of round t happens before that round.
+
+    Attributes:
+        clients: The number of clients, with those that join later and those whose data are handed over.
+        seed: The seed of the run.
+        fraction: The share of the clients that is selected in a round.
+        dropout: The share of the cohort that never answers.
+        joins: The round of a client's first cohort, by client.
+        leaves: The round from which a client takes no part, by client.
+        handovers: By client, a round and another client: from that round on the client holds the data of the other,
+            which takes no part itself.
+        misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
+        weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
+        poisson: Whether each client is selected by itself.
+        independent_dropout: Whether each client drops out by itself. With a fixed number of them, another client would
+            drop out because of one that takes part, and central noise would hide too little.
+        secret: Whether the seed is a secret of the server.
+        scored: The number of clients that score the models of a round; 0 is all of them.
+    """
+
+    clients: int
+    seed: int
+    fraction: float
+    dropout: float
+    joins: Mapping[int, int]
+    leaves: Mapping[int, int]
+    handovers: Mapping[int, tuple[int, int]]
+    misplaced: Mapping[int, float]
+    weights: Callable[[int], torch.Tensor] | None = None
+    poisson: bool = False
+    independent_dropout: bool = False
+    secret: bool = False
+    scored: int = 0
+
+    def active(self, round: int) -> torch.Tensor:
+        """The ids of the clients that could take part in a round, ascending, (a,)."""
+        given = {other for _, other in self.handovers.values()}
+        here = [
+            client
+            for client in range(self.clients)
+            if self.joins.get(client, 0) <= round < self.leaves.get(client, round + 1) and client not in given
+        ]
+        return torch.tensor(here, dtype=torch.int64)
+
+    def sample(self, round: int) -> CohortSample:
+        """Draw who takes part in a round."""
+        clients = self.active(round)
+        weights = None if self.weights is None else self.weights(round)[clients]
+        return sample_cohort(
+            self.seed,
+            round,
+            clients,
+            self.fraction,
+            self.dropout,
+            weights,
+            poisson=self.poisson,
+            independent_dropout=self.independent_dropout,
+            secret=self.secret,
+        )
+
+    def expected_answers(self, round: int) -> float:
+        """The number of clients that answer in a round on average: those of its cohort that do not drop out."""
+        clients = len(self.active(round))
+        size = cohort_size(clients, self.fraction)
+        if self.independent_dropout:
+            return (self.fraction * clients if self.poisson else size) * (1 - self.dropout)
+        # At least one, so that a sum to which nobody adds has a mean.
+        return float(max(1, size - dropouts(size, self.dropout)))
+
+    def scoring(self, round: int, *, last: bool) -> torch.Tensor:
+        """The ids of the clients that score the models of a round, ascending. After the last round everyone does."""
+        clients = self.active(round)
+        if last or self.all_score(len(clients)):
+            return clients
+        draw = generator(self.seed, "scored", round)
+        return clients[torch.randperm(len(clients), generator=draw)[: self.scored].sort().values]
+
+    def all_score(self, clients: int) -> bool:
+        """Whether all of so many clients score the models of every round."""
+        return not 0 < self.scored < clients
+
+    def apply_events(self, state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
+        """The state with what happens between round - 1 and round, and an event for each."""
+        events: list[dict[str, Any]] = []
+        if round == 1:
+            absent = set(range(self.clients)) - set(self.active(1).tolist())
+            state = make_pending(state, sorted(absent), node=0)
+        changed = {client: since for client, (since, _) in self.handovers.items()}
+        for kind, rounds in (("join", self.joins), ("leave", self.leaves), ("change", changed)):
+            clients = [client for client, since in rounds.items() if since == round]
+            if clients:
+                # What a client whose data changed was grouped by is no longer true: it is placed like a newcomer.
+                state = make_pending(state, clients, node=None if kind == "leave" else 0)
+                events.append({"kind": kind, "clients": clients})
+        # With one cluster nobody can be misplaced. Then it happens as soon as there are two (HiCFL, Fig. 11).
+        first_split = state.tree[0].split == round - 1
+        for since, share in self.misplaced.items():
+            due = since == round or (since < round and first_split)
+            if not due:
+                continue
+            moves = self._moves(state, since, share)
+            event: dict[str, Any] = {"kind": "misplace", "clients": sorted(moves)}
+            events.append(event if moves else {**event, "why": _why_nobody_is_misplaced(state)})
+            state = reassign(state, moves) if moves else state
+        return state, events
+
+    def _moves(self, state: State, since: int, share: float) -> dict[int, int]:
+        """The new cluster of each client that is misplaced; none while there is one cluster."""
+        k = len(state.models)
+        if k < 2:
+            return {}
+        placed = (state.labels >= 0).nonzero().flatten()
+        draw = generator(self.seed, "misplace", since)
+        size = _round_half_up(share * len(placed))
+        chosen = placed[torch.randperm(len(placed), generator=draw)[:size]]
+        shifts = torch.randint(1, k, (len(chosen),), generator=draw)
+        return dict(zip(chosen.tolist(), ((state.labels[chosen] + shifts) % k).tolist(), strict=True))
+
+
+def _why_nobody_is_misplaced(state: State) -> str:
+    """Why no client is put into another cluster."""
+    if len(state.models) < 2:
+        return "there is one cluster, so clients are misplaced after the first split"
+    if not bool((state.labels >= 0).any()):
+        return "nobody is in a cluster yet"
+    return "the share is less than half a client"
+
+
+def sampling_weights(
+    cohort: CohortTable, sizes: Callable[[int], Sequence[int]]
+) -> Callable[[int], torch.Tensor] | None:
+    """The weights by which an experiment samples clients, as `Participation` takes them.
+
+    Args:
+        cohort: The keys.
+        sizes: A function from a round to the number of training samples of each client, n in all.
+    """
+    if cohort.weights:
+        own = torch.tensor(cohort.weights, dtype=torch.float64)
+        return lambda round: own
+    if cohort.sampling == "size":
+        return lambda round: torch.tensor(sizes(round), dtype=torch.float64)
+    return None
+
+
+def participation_of(experiment: Experiment) -> Participation:
+    """Read who takes part in an experiment, and when.
+
+    Raises:
+        ExperimentError: When an event names a client that does not exist, it cannot happen or contradicts another one,
+            or a round has no client.
+    """
+    events = experiment.events
+    n = experiment.data.clients
+    joins = {client: event.round for event in events.join for client in event.clients}
+    leaves = {client: event.round for event in events.leave for client in event.clients}
+    handovers = {event.client: (event.round, event.takes_data_of) for event in events.change}
+    for client in [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]:
+        if client >= n:
+            raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
+    _check_entries(experiment)
+    _check_leaves(joins, leaves)
+    _check_changes(joins, leaves, handovers)
+    participation = Participation(
+        clients=n,
+        seed=experiment.seed,
+        fraction=experiment.cohort.fraction,
+        dropout=experiment.cohort.dropout,
+        joins=joins,
+        leaves=leaves,
+        handovers=handovers,
+        misplaced={event.round: event.share for event in events.misplace},
+        poisson=experiment.cohort.sampling == "poisson",
+        independent_dropout=_drops_out_independently(experiment),
+        scored=experiment.cohort.scored,
+    )
+    if not len(participation.active(1)):
+        raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")
+    for round in sorted(set(leaves.values())):
+        if not len(participation.active(round)):
+            raise ExperimentError(
+                f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
+            )
+    _check_dropout(experiment, participation)
+    _check_weights(experiment, participation)
+    return participation
+
+
+def _check_entries(experiment: Experiment) -> None:
+    """Refuse events after the last round, and two entries of one kind for a client, or of misplacement for a round."""
+    events = experiment.events
+    entries: dict[str, list[tuple[int, tuple[int, ...]]]] = {
+        "join": [(event.round, event.clients) for event in events.join],
+        "leave": [(event.round, event.clients) for event in events.leave],
+        "change": [(event.round, (event.client,)) for event in events.change],
+        "misplace": [(event.round, ()) for event in events.misplace],
+    }
+    for kind, found in entries.items():
+        for round, _ in found:
+            if round > experiment.rounds:
+                raise ExperimentError(
+                    f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {round}; set more "
+                    "rounds, or take the entry out"
+                )
+        clients = [client for _, of_entry in found for client in sorted(set(of_entry))]
+        if (client := _first_repeated(clients)) is not None:
+            raise ExperimentError(
+                f"events.{kind}: expected each client in one entry, found client {client} in two; take it out of one "
+                "of them"
+            )
+    misplaced = _first_repeated([round for round, _ in entries["misplace"]])
+    if misplaced is not None:
+        raise ExperimentError(
+            f"events.misplace: expected one entry for each round, found two for round {misplaced}; take one of them out"
+        )
+
+
+def _first_repeated(numbers: Sequence[int]) -> int | None:
+    """The first number that is there a second time, if any is."""
+    seen = set[int]()
+    for number in numbers:
+        if number in seen:
+            return number
+        seen.add(number)
+    return None
+
+
+def _check_leaves(joins: Mapping[int, int], leaves: Mapping[int, int]) -> None:
+    """Refuse clients that leave before they join.
+
+    Args:
+        joins: The round in which a client joins, by client.
+        leaves: The round in which a client leaves, by client.
+    """
+    for client, round in leaves.items():
+        joined = joins.get(client, 0)
+        if round <= joined:
+            raise ExperimentError(
+                f"events.leave: expected client {client} to leave after round {joined}, in which it joins, found round "
+                f"{round}; let it leave later, or take one entry out"
+            )
+
+
+def _check_changes(
+    joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]
+) -> None:
+    """Refuse changes of data that cannot happen.
+
+    Args:
+        joins: The round in which a client joins, by client.
+        leaves: The round in which a client leaves, by client.
+        handovers: The round from which a client has the data of another one, and this one, by client.
+    """
+    for client, (round, source) in handovers.items():
+        if client == source:
+            raise ExperimentError(
+                f"events.change: expected client {client} to take the data of another client, found its own number; "
+                "name another one in takes_data_of"
+            )
+        for kind, named in (("join", joins), ("leave", leaves), ("change", handovers)):
+            if source in named:
+                raise ExperimentError(
+                    f"events.change: expected client {source}, whose data client {client} takes, to take no part "
+                    f"itself, found it in events.{kind} too; take that entry out, or name another one in takes_data_of"
+                )
+        _check_change_round(client, round, joins, leaves)
+
+
+def _check_change_round(client: int, round: int, joins: Mapping[int, int], leaves: Mapping[int, int]) -> None:
+    """Refuse a change of a client's data in a round in which it does not take part already, or no longer."""
+    if client in joins and round <= joins[client]:
+        raise ExperimentError(
+            f"events.change: expected client {client} to change after round {joins[client]}, in which it joins, found "
+            f"round {round}; let it join earlier, or take one entry out"
+        )
+    if client in leaves and round >= leaves[client]:
+        raise ExperimentError(
+            f"events.change: expected client {client} to change before round {leaves[client]}, in which it leaves, "
+            f"found round {round}; let it leave later, or take one entry out"
+        )
+
+
+def _check_dropout(experiment: Experiment, participation: Participation) -> None:
+    """Refuse a drop-out of all clients of the last cohorts, after which no model would ever move."""
+    cohort = experiment.cohort
+    size = cohort_size(len(participation.active(experiment.rounds)), cohort.fraction)
+    if not participation.independent_dropout and dropouts(size, cohort.dropout) >= size:
+        raise ExperimentError(
+            f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of round "
+            f"{experiment.rounds} would drop out; lower it, or raise cohort.fraction"
+        )
+
+
+def _check_weights(experiment: Experiment, participation: Participation) -> None:
+    """Refuse weights that do not fit the clients."""
+    cohort = experiment.cohort
+    if not cohort.weights:
+        return
+    if cohort.sampling != "uniform":
+        raise ExperimentError(f"cohort.weights: expected none beside cohort.sampling = {cohort.sampling!r}; use one")
+    if cohort.fraction == 1 and min(cohort.weights) > 0:
+        raise ExperimentError("cohort.weights: expected cohort.fraction below 1, as all clients are selected anyway")
+    if len(cohort.weights) != participation.clients:
+        raise ExperimentError(
+            f"cohort.weights: expected a weight for each of the {participation.clients} clients, "
+            f"found {len(cohort.weights)}"
+        )
+    for round in sorted({1, *participation.leaves.values()}):
+        if not sum(cohort.weights[client] for client in participation.active(round).tolist()) > 0:
+            raise ExperimentError(f"cohort.weights: expected a weight above 0 of a client in round {round}, found none")

@@ -1,0 +1,118 @@
+"""What is fixed for a run before any sample is read: the network, local training, and what the server averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from math import prod
+
+import torch
+
+from fedstrata.base.errors import ExperimentError
+from fedstrata.base.randomness import model_seed
+from fedstrata.config import Experiment
+from fedstrata.config.tables import LocalTable, ServerTable
+from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
+from fedstrata.core.aggregation_rules import aggregation_of
+from fedstrata.engine.batch_norms import normalises_over_batch
+from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
+from fedstrata.objective import Objective
+
+
+def objective_of(experiment: Experiment) -> Objective:
+    """What the networks of an experiment learn."""
+    local = experiment.local
+    return Objective(local.loss, local.metric or "accuracy", local.transform)
+
+
+def network_of(
+    experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...], start: int = 0
+) -> Callable[[], torch.nn.Module]:
+    """A function that makes the network, also in another process."""
+    seed = model_seed(experiment.seed, start)
+    kind = NetworkShape(as_read(experiment, shape), outputs, experiment.data.tokens)
+    return partial(make_network, portable(experiment.model.name), kind, seed, experiment.model.options)
+
+
+def as_read(experiment: Experiment, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a sample as the network reads it: some read images of one size only."""
+    wanted = side(experiment.model.name)
+    return (shape[0], wanted, wanted) if wanted is not None and len(shape) == 3 else shape
+
+
+def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> Problem:
+    """The problem of an experiment, before any sample is read.
+
+    Args:
+        experiment: The experiment.
+        shape: The shape of a sample.
+        outputs: The shape of the outputs for one sample.
+    """
+    layout = layout_of(network_of(experiment, shape, outputs)())
+
+    def fresh(start: int) -> torch.Tensor:
+        row = row_of(network_of(experiment, shape, outputs, start)(), layout)
+        if start and torch.equal(row, fresh(0)):
+            raise ExperimentError(
+                f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the network "
+                "has the same weights whenever it is made; give a class or function whose weights are random"
+            )
+        return row
+
+    return Problem(
+        layout=layout,
+        fresh=fresh,
+        clients=experiment.data.clients,
+        seed=experiment.seed,
+        rounds=experiment.rounds,
+        training=training_of(experiment.local),
+        lr_schedule=schedule_of(experiment.local),
+        classifies=objective_of(experiment).classifies,
+        aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
+        bucket_size=experiment.server.bucket_size,
+        min_cluster=experiment.privacy.min_cluster,
+        local_noise=experiment.privacy.kind == "local",
+        server=server_of(experiment.server),
+        features=prod(as_read(experiment, shape)),
+        public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
+    )
+
+
+def refuse_single_samples(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    """Refuse steps of one sample where a layer normalises over the batch: no such step is ever made.
+
+    Args:
+        experiment: The experiment.
+        shape: The shape of a sample.
+        outputs: The shape of the outputs for one sample.
+
+    Raises:
+        ExperimentError: In one line.
+    """
+    if experiment.local.batch == 1 and normalises_over_batch(network_of(experiment, shape, outputs)()):
+        raise ExperimentError(
+            "local.batch = 1: expected at least 2, or 0 for all samples, with a network that normalises over the "
+            "batch, as one sample has no variance; use a larger one, or group normalisation"
+        )
+
+
+def training_of(local: LocalTable) -> LocalTraining:
+    """The local training before any schedule: the keys that have the name of a field."""
+    return LocalTraining(**{field.name: getattr(local, field.name) for field in fields(LocalTraining)})
+
+
+def server_of(server: ServerTable) -> ServerOptimizer:
+    """What the server makes of the mean updates."""
+    return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
+
+
+def schedule_of(local: LocalTable) -> LearningRateSchedule:
+    """How the learning rate changes from round to round."""
+    return LearningRateSchedule(
+        decay=local.lr_decay,
+        kind=local.schedule or "exponential",
+        period=max(local.schedule_rounds, 1),
+        floor=local.lr_min / local.lr,
+        warmup=local.warmup_rounds,
+    )

@@ -1,0 +1,221 @@
+"""The samples of a run: read, given targets, dealt to clients, and normalised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedstrata import data
+from fedstrata.base.errors import ExperimentError, PartitionError, PartitionKeyError
+from fedstrata.base.quoting import shown
+from fedstrata.base.randomness import generator
+from fedstrata.build.problem import objective_of
+from fedstrata.config import Experiment
+from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
+from fedstrata.data.sample_format import has_names
+from fedstrata.models import side
+from fedstrata.objective.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS
+from fedstrata.objective.metrics import is_binary
+from fedstrata.objective.objective import NUMBER_LOSSES
+from fedstrata.partition import Partition, Scheme, keys_of, partition_samples, with_validation
+
+
+def read_samples(experiment: Experiment) -> tuple[data.Dataset, int]:
+    """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
+    wanted = experiment.data
+    if wanted.test != OWN_TEST:
+        return _with_unit(experiment, _load(experiment)).copied(wanted.copies), 0
+    if wanted.copies > 1:
+        raise ExperimentError(
+            f"data.copies = {wanted.copies}: expected 1 with data.test = {OWN_TEST!r}; hold out a share of each "
+            "client's samples instead, as data.test = 0.2"
+        )
+    both = data.load_both(wanted.name, wanted.root, experiment.reading)
+    train, test = (_for_network(experiment, split) for split in both)
+    train = _with_unit(experiment, train)
+    column = experiment.partition.get("column")
+    needed = [name for name in (train.unit, column) if isinstance(name, str)]
+    return train.followed_by(test, needed), len(test)
+
+
+def _with_unit(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+    """The samples with the unit of dependence that the experiment names."""
+    unit = experiment.data.unit
+    return dataset if unit is None else replace(dataset, unit=None if unit == ALL_INDEPENDENT else unit)
+
+
+def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
+    """The samples of a split, as the network needs them."""
+    dataset = data.load_dataset(experiment.data.name, experiment.data.root, split, experiment.reading)
+    return _for_network(experiment, dataset)
+
+
+def _for_network(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+    """The samples as tokens if the experiment says so, and images of the size that the network needs."""
+    if experiment.data.tokens:
+        dataset = dataset.as_tokens()
+    wanted = side(experiment.model.name)
+    return dataset if wanted is None or dataset.shape[1:] == (wanted, wanted) else dataset.resized(wanted)
+
+
+def with_targets(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+    """The data with the targets that the loss needs.
+
+    Raises:
+        ExperimentError: When a function of the objective does not exist, or the loss does not fit the data.
+    """
+    objective = objective_of(experiment)
+    objective.check()
+    if objective.loss in NUMBER_LOSSES and dataset.targets is None and has_names(dataset.class_names):
+        raise ExperimentError(
+            f"local.loss = {objective.loss!r}: expected numbers to learn, found the texts "
+            f"{', '.join(map(shown, dataset.class_names[:3]))} in {dataset.name}; correct them, or use 'cross_entropy'"
+        )
+    targets = objective.targets_for(dataset.labels, dataset.classes, dataset.targets, dataset.name)
+    numbers = targets is not None and targets.is_floating_point() and not is_binary(targets)
+    of_classes = objective.metric in METRIC_INFOS and objective.metric not in METRICS_OF_NUMBERS
+    if numbers and of_classes:
+        raise ExperimentError(
+            f"local.metric = {objective.metric!r}: expected a metric of numbers, as {dataset.name} has numbers to "
+            "learn, found one of classes; set local.metric, such as to 'r2'"
+        )
+    return replace(dataset, targets=targets, answer=objective.answer(targets))
+
+
+def spreads_units(experiment: Experiment) -> bool:
+    """Whether the units that are held out are spread over the classes, as `partition_samples` does it."""
+    # The splits of known data sets are those of all published results.
+    return experiment.data.name not in data.DATASETS
+
+
+def partition_of(experiment: Experiment, dataset: data.Dataset, own_test: int) -> Partition:
+    """Which samples each client trains on, is tested on, and holds out for choices.
+
+    Args:
+        experiment: The experiment.
+        dataset: The samples, with their targets.
+        own_test: The number of samples, the last ones, that are test samples of the data set's own.
+
+    Raises:
+        PartitionError: When the samples cannot be dealt as the experiment says.
+    """
+    _refuse_class_mixes(experiment.scheme, dataset)
+    wanted = experiment.data
+    spread_units = spreads_units(experiment)
+    try:
+        partition = partition_samples(
+            experiment.scheme,
+            dataset.labels.numpy(),
+            clients=wanted.clients,
+            samples=wanted.samples,
+            test=wanted.held_out_share,
+            seed=experiment.seed,
+            classes=dataset.classes,
+            columns=dataset.columns,
+            unit=dataset.units,
+            own_test=own_test,
+            spread_units=spread_units,
+        )
+        if wanted.validation:
+            labels = dataset.labels.numpy()
+            partition = with_validation(
+                partition, labels, wanted.validation, experiment.seed, dataset.units, spread_units=spread_units
+            )
+    except PartitionKeyError:
+        raise
+    except PartitionError as error:
+        # What was left out of the files may be why too little is there.
+        notes = "".join(f". {note}" for note in dataset.notes)
+        found = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}{notes}"
+        raise PartitionError(found) from None
+    _refuse_turns(dataset, partition)
+    _refuse_unseen_groups(dataset, partition)
+    return partition
+
+
+def _refuse_class_mixes(scheme: Scheme, dataset: data.Dataset) -> None:
+    """Refuse mixes of classes for data without classes, of which all clients would have the same."""
+    if dataset.targets is None or bool(dataset.labels.any()):
+        return
+    for each in (scheme, getattr(scheme, "inside", None)):
+        if each is not None and each.mixes_classes:
+            raise PartitionKeyError(
+                f"partition.scheme = {keys_of(each)['scheme']!r}: expected samples of several classes, found numbers "
+                f"or several labels to learn in {dataset.name}; use 'quantity' or 'iid'"
+            )
+
+
+def _refuse_turns(dataset: data.Dataset, partition: Partition) -> None:
+    """Refuse quarter turns of what is no image, or an image that has another shape when it is turned."""
+    if not partition.turns.any():
+        return
+    shape = tuple(dataset.shape)
+    if len(shape) != 3 or dataset.holds_tokens:
+        raise PartitionKeyError(
+            f"partition.scheme = 'rotation': expected images (channels, height, width), found samples of shape {shape} "
+            f"in {dataset.name}; use another scheme, or give float images an axis for their channels"
+        )
+    if shape[1] != shape[2] and (partition.turns % 2).any():
+        raise PartitionKeyError(
+            f"partition.scheme = 'rotation': expected images as high as wide, found {shape[1]} x {shape[2]} pixels in "
+            f"{dataset.name}; use two groups, which differ by half a turn, or another scheme"
+        )
+
+
+def _refuse_unseen_groups(dataset: data.Dataset, partition: Partition) -> None:
+    """Refuse groups that differ in what they call the classes, where the loss does not look at classes."""
+    if dataset.targets is not None and bool((partition.relabel != partition.relabel[:1]).any()):
+        raise PartitionKeyError(
+            "partition.scheme = 'concept': expected a loss of classes, as its groups differ in the classes alone; "
+            "use local.loss = 'cross_entropy', or another scheme"
+        )
+
+
+def normalised_by_training(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> data.Dataset:
+    """Data of a user's own with the mean and deviation of the samples that clients train on, and of no others.
+
+    Only training samples of clients that take part are used. Known data sets have constants.
+    """
+    own = experiment.data.name not in data.DATASETS
+    if not own or experiment.data.normalise == "none" or dataset.holds_tokens:
+        return dataset
+    rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
+    mean, std = data.channel_statistics(dataset.inputs, dataset.stored_rows(rows))
+    return replace(dataset, mean=mean, std=std)
+
+
+def public_samples(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
+    """Unlabelled samples for the server, not normalised: of the test file, or else of what no client holds."""
+    count = experiment.data.public
+    if not count:
+        return None
+    has_test = data.has_own_test(data.find(experiment.data.name, experiment.data.root))
+    if has_test and experiment.data.test != OWN_TEST:
+        dataset = _load(experiment, "test")
+        free = torch.arange(len(dataset))
+    else:
+        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test, *partition.validation]))
+        free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), held)]
+    if count > len(free):
+        raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
+    order = torch.randperm(len(free), generator=generator(experiment.seed, "public"))
+    return dataset.gather(free[order[:count]])
+
+
+def inputs_line(dataset: data.Dataset) -> str:
+    """What the networks read of a table or of recordings, in one line; empty for other data."""
+    if dataset.feature_names:
+        # The library makes these two itself where files or arguments say the same.
+        made = (CLIENT_COLUMN, SPLIT_COLUMN)
+        others = [name if name.strip() else "a column without a name" for name in dataset.columns if name not in made]
+        return ", ".join(dataset.feature_names) + (f"; no inputs: {', '.join(others)}" if others else "")
+    if TRIAL_COLUMN in dataset.columns and dataset.inputs.ndim == 3:
+        channels, readings = dataset.shape
+        recordings = len(np.unique(dataset.columns[TRIAL_COLUMN]))
+        windows = f"{len(dataset):,} windows of {readings} readings in {channels} channels"
+        return f"{windows}, of {recordings:,} recordings"
+    return ""

@@ -1,0 +1,139 @@
+"""What comes when the rounds of a run are over: the last scores, the personal stage, and what the run came to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstrata.build.attacks import honest_summary
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.config import Experiment
+from fedstrata.core import CLIENT, SHARED, Evaluation, Plan, State
+from fedstrata.models import portable
+from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.play.backdoor import backdoor_summary
+from fedstrata.play.classified import classify_test_samples, confusion_of, right_samples
+from fedstrata.play.machine import machine, versions
+from fedstrata.play.personal import make_personal, personal_summary
+from fedstrata.play.recorder import Recorder
+from fedstrata.play.rounds import PlanReply
+from fedstrata.play.used_models import Choice, ModelInUse, choices_in_use, models_in_use, write_used_models
+from fedstrata.records import Folder, summarise
+from fedstrata.records.final_scores import last_scores
+from fedstrata.results.run import Run, network_factory
+
+
+@dataclass(frozen=True)
+class ModelsAtEnd:
+    """What the clients use when a run is over.
+
+    Attributes:
+        uses: The models that they use.
+        chosen: The model that each client with several candidates would use, by client.
+        before: The round before which the stores have the tensors of clients' own.
+        summary: What the summary says about personal models.
+    """
+
+    uses: Evaluation
+    chosen: Mapping[int, int]
+    before: int
+    summary: Mapping[str, Any]
+
+
+def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Generator[Plan, PlanReply, ModelsAtEnd]:
+    """Complete the record of the last round by a plan without training.
+
+    When the last round of the run is over, the personal stage follows, where there is one.
+    """
+    uses = models_in_use(setup, state)
+    evaluations = recorder.evaluations(state)
+    before = state.round + 1
+    if not evaluations:
+        return ModelsAtEnd(uses, {}, before, {})
+    choice = Choice.among(setup.server.problem, uses)
+    reply = yield Plan(before, setup.server.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+    chosen = choice.answers(reply.report)
+    scores = reply.report.scores
+    if setup.server.personal is None or state.round < recorder.experiment.rounds:
+        recorder.complete(state, scores)
+        return ModelsAtEnd(uses, chosen, before, {})
+    made = yield from make_personal(setup, state, uses, chosen, before + 1)
+    if made is not None:
+        uses = made.uses
+        before = made.round
+        scores = {**scores, SHARED: scores[CLIENT], **made.scores}
+    recorder.complete(state, scores)
+    summary = personal_summary(recorder.experiment.personal.method, scores, made)
+    return ModelsAtEnd(uses, chosen, before, {"personal": summary})
+
+
+def finish_run(
+    experiment: Experiment, setup: RunSetup, folder: Folder, out: Path, state: State, last: ModelsAtEnd
+) -> Run:
+    """Write what a run came to: its summary, its models, and which test samples they get right.
+
+    Args:
+        experiment: The experiment.
+        setup: What was built from it.
+        folder: The run folder, which has the records of all rounds.
+        out: The path by which the user names it.
+        state: The state after the last round.
+        last: What the clients use now.
+    """
+    metric = setup.server.objective.metric_info
+    rounds = folder.rounds()
+    used = choices_in_use(setup, last.uses, last.chosen, last.before)
+    all_score = setup.server.participation.all_score(experiment.data.clients)
+    summary = {
+        **_names(experiment),
+        **_data_digest(folder),
+        **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric, all_score=all_score),
+        **_attack_summary(setup, folder, state, used, metric),
+        **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
+        **last.summary,
+        "versions": versions(),
+        "machine": machine(setup.engine.device),
+    }
+    write_used_models(folder.path, setup, state, used)
+    classified = classify_test_samples(setup, state, used)
+    folder.add_confusion(None if classified is None else confusion_of(classified))
+    folder.add_right_samples({} if classified is None else right_samples(classified))
+    folder.finish(setup.server.problem.layout, state, summary)
+    only_here = not isinstance(portable(experiment.model.name), str)
+    network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
+    return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
+
+
+def _names(experiment: Experiment) -> dict[str, Any]:
+    """What a summary is about."""
+    return {
+        "algorithm": experiment.algorithm.name,
+        "dataset": experiment.data.name,
+        "partition": experiment.partition["scheme"],
+        "model": experiment.model.name,
+        "loss_function": experiment.local.loss,
+        "metric": experiment.local.metric,
+        "seed": experiment.seed,
+    }
+
+
+def _data_digest(folder: Folder) -> dict[str, str]:
+    """What the summary says about data that may be others in another run with the same experiment."""
+    digests = folder.client_digests()
+    return {} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}
+
+
+def _attack_summary(
+    setup: RunSetup, folder: Folder, state: State, used: Sequence[ModelInUse], metric: MetricInfo
+) -> dict[str, Any]:
+    """What the summary says about the honest clients of a run with Byzantine ones."""
+    if setup.byzantine is None:
+        return {}
+    last = folder.rounds()[-1]
+    labels = {client: node for client, node in enumerate(last["labels"]) if node >= 0}
+    scores = {client: value for client, (_, value) in last_scores(folder.path).items()}
+    found = honest_summary(setup.byzantine, scores, labels, setup.truth(last["round"]), metric)
+    return {"attack": {**found, **backdoor_summary(setup, state, used, labels)}}

@@ -1,0 +1,210 @@
+"""Write down the rounds of a run: their records, what was decided, and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import torch
+
+from fedstrata.base.resources import disk_error
+from fedstrata.build.probes import bipartition_metrics, unstable_weights
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.users_algorithm import with_place_of_errors
+from fedstrata.config import Experiment
+from fedstrata.config.reading import plain_keys
+from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
+from fedstrata.play.layer_gap import client_matrices, gaps
+from fedstrata.play.machine import origin
+from fedstrata.play.rounds import PlayedRound
+from fedstrata.play.traffic import traffic
+from fedstrata.records import Folder, complete, save
+from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.state_text import require_saveable
+from fedstrata.uploads.validation import divergence_of_loss
+
+_logger = logging.getLogger(__name__)
+
+OnRound: TypeAlias = "Callable[[Mapping[str, Any], State], None]"
+"""Is given the complete record of a round, and the state after it."""
+
+
+@dataclass
+class Recorder:
+    """Writes down the rounds of a run. The scores of a round's models come with the reply of the next round.
+
+    Attributes:
+        experiment: The experiment, with what was chosen for it.
+        setup: What was built from it.
+        folder: The run folder.
+        record: The record of the last round, still without scores; None before the first round.
+        on_round: Is given the complete record of a round, and the state after it.
+        tell: Is called with a line for the user when something is unusual.
+        may_skip_checkpoints: Whether the run goes on where the disk refuses a checkpoint and an older one is there.
+        unsaved: The first round since the last checkpoint whose own could not be written; 0 where there is none.
+    """
+
+    experiment: Experiment
+    setup: RunSetup
+    folder: Folder
+    record: Mapping[str, Any] | None
+    on_round: OnRound
+    tell: Callable[[str], object]
+    may_skip_checkpoints: bool
+    unsaved: int = 0
+
+    def evaluations(self, state: State) -> Mapping[str, Evaluation]:
+        """The evaluations that the record of the last round waits for."""
+        if self.record is None:
+            return {}
+        clients = self.setup.server.participation.scoring(state.round, last=state.round >= self.experiment.rounds)
+        algorithm = with_place_of_errors(self.setup.server.algorithm)
+        wanted = algorithm.evaluations(self.setup.server.problem, state, clients)
+        if self.setup.client_data.validates:
+            wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
+        return wanted
+
+    def complete(self, state: State, scores: Mapping[str, Score]) -> None:
+        """Write the record of the last round with the scores of its models."""
+        if self.record is None:
+            return
+        objective = self.setup.server.objective
+        done = complete(self.record, state.labels, self.setup.truth(state.round), scores, objective.metric_info)
+        classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
+        diverging = divergence_of_loss(self.setup.server.problem.layout, scores[CLIENT].loss, classifies)
+        done["events"] = [*done["events"], *diverging]
+        self.folder.add(done, scores[CLIENT])
+        said = objective.metric_info.text(done["acc_client"])
+        _logger.debug("round %d: %d clusters, %s %s", done["round"], done["clusters"], objective.metric_info.name, said)
+        self.on_round(done, state)
+
+    def write(self, done: PlayedRound[Any]) -> None:
+        """Complete the record of the round before, and begin a new one; then save the state."""
+        self.complete(done.before, done.reply.report.scores)
+        self._write_decision(done)
+        _logger.debug(
+            "round %d: planned in %.3f s, answered in %.3f s, decided in %.3f s; %d of %d answered",
+            done.plan.round,
+            done.seconds_planning,
+            done.reply.seconds,
+            done.seconds_deciding,
+            len(done.sample.cohort) - len(done.sample.dropped) - len(done.reply.absent),
+            len(done.sample.cohort),
+        )
+        store = self.setup.clients.store
+        number = done.plan.round
+        cohort = done.sample.cohort.tolist()
+        not_finite = list(store.not_finite_clients(number))
+        reset = {"kind": "reset", "clients": not_finite}
+        self.record = {
+            "round": number,
+            **self._clusters(done.state),
+            **self._bytes(done.plan, done.reply.report),
+            "cohort": cohort,
+            "absent": sorted({*done.sample.dropped.tolist(), *done.reply.absent} & set(cohort)),
+            "rejected": sorted({*done.rejected, *done.reply.rejected}),
+            "events": [*done.events, *([reset] if not_finite else [])],
+            "metrics": [asdict(metric) for metric in (*done.diagnostics.metrics, *self._proposals(done))],
+            "seconds": done.seconds_planning + done.reply.seconds + perf_counter() - done.replied,
+            "seconds_training": done.reply.seconds,
+            "seconds_server": done.seconds_planning + done.seconds_deciding,
+        }
+        try:
+            self.save(done.state)
+        except OSError as error:
+            self._continue_without_checkpoint(number, error)
+
+    def save(self, state: State) -> None:
+        """Write the checkpoint of a round, whose record is still without scores."""
+        assert self.record is not None
+        if state.round == 1:
+            require_saveable(state)  # much of it is empty before
+        save(
+            self.folder.checkpoints,
+            state,
+            self.setup.clients.store.tensors(),
+            self.record,
+            experiment=plain_keys(self.experiment),
+            versions=origin(self.setup.engine.device),
+            lines=self.folder.log.digest,
+        )
+        if self.unsaved:
+            self.tell(f"round {state.round}: checkpoints can be written again")
+        self.unsaved = 0
+
+    def _continue_without_checkpoint(self, round: int, error: OSError) -> None:
+        """Go on without the checkpoint of a round, if that loses nothing but time; the next round tries again.
+
+        Raises:
+            OSError: The error, where the run has to end: there is no older checkpoint, or no later round.
+        """
+        found = disk_error(error, self.folder.path)
+        if found is None or not self.may_skip_checkpoints or round >= self.experiment.rounds:
+            raise error
+        older = checkpoints(self.folder.checkpoints)
+        if not older:
+            raise error
+        assert self.record is not None
+        event = {"kind": "unsaved", "why": found.reason}
+        self.record = {**self.record, "events": [*self.record["events"], event]}
+        if not self.unsaved:
+            self.unsaved = round
+            self.tell(
+                f"WARNING: round {round}: its checkpoint cannot be written: {found.reason}; the run trains on, and "
+                f"each round tries again; if it is interrupted before, it is resumed from round {int(older[0].stem)}"
+            )
+
+    def _write_decision(self, done: PlayedRound[Any]) -> None:
+        """Write the layer gaps, matrices, unstable weights and tree of a round."""
+        number = done.plan.round
+        truth = self.setup.truth(number)
+        probe = self.experiment.probe
+        layout = self.setup.server.problem.layout
+        if probe.gap and truth is not None:
+            measured = gaps(layout, done.plan, done.report, truth, probe.gap)
+            if measured:
+                self.folder.add_gaps(number, measured)
+        matrices = done.diagnostics.matrices
+        if number in probe.rounds or not probe.rounds:
+            n = self.setup.server.problem.clients
+            matrices += client_matrices(layout, done.plan, done.report, n, probe.matrices, probe.layers)
+        if matrices:
+            self.folder.add_matrices(number, matrices)
+        if probe.unstable_weights:
+            weights = unstable_weights(layout, done.changed, done.report)
+            if weights:
+                self.folder.add_weights(number, weights)
+        self.folder.add_tree(done.state.tree)
+
+    def _proposals(self, done: PlayedRound[Any]) -> list[Metric]:
+        """How right the bipartitions would be that the algorithm would make in a round."""
+        algorithm = self.setup.server.algorithm
+        truth = self.setup.truth(done.plan.round)
+        if not self.experiment.probe.bipartition or truth is None or not isinstance(algorithm, ProposesSplits):
+            return []
+        return bipartition_metrics(algorithm, self.setup.server.problem, done.changed, done.report, truth)
+
+    def _clusters(self, state: State) -> dict[str, Any]:
+        """The part of a record that says who is in which cluster; a client that has left or not joined yet is at -1."""
+        pending = state.labels < 0
+        nodes = torch.where(pending, state.waiting, state.nodes[state.labels])
+        nodes[~torch.isin(self.setup.everyone, self.setup.server.participation.active(state.round))] = -1
+        return {
+            "clusters": len(set(state.labels[~pending].tolist())),
+            "labels": nodes.tolist(),
+            "pending": (pending & (nodes >= 0)).nonzero().flatten().tolist(),
+        }
+
+    def _bytes(self, plan: Plan, report: Report) -> dict[str, int]:
+        """The bytes of a round. The union of all data is no client: the samples are sent once, and no model ever."""
+        n = self.setup.server.problem.clients
+        if n in plan.cohort.tolist():
+            data = self.setup.client_data.weight(n) if plan.round == 1 else 0
+            return {"bytes_down": 0, "bytes_up": 0, "bytes_buffers": 0, "bytes_data": data}
+        stored = partial(self.setup.clients.store.read, before=plan.round)
+        sent = traffic(self.setup.server.problem.layout, plan, report, stored, self.setup.server.compression)
+        return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}

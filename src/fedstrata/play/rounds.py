@@ -1,0 +1,197 @@
+"""The one loop over rounds: who takes part, what the clients are asked, what is decided.
+
+Runs, comparisons, layer scans, scripted tests and real devices all go through `play_rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from fedstrata.build.participation import CohortSample
+from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
+from fedstrata.core.state import StateT
+from fedstrata.flower.secure_sum.sums import Summed
+from fedstrata.uploads.validation import Validation, decide, divergence_of_answers, missing_events, validate
+
+_T = TypeVar("_T")
+
+
+class PlanReply(NamedTuple):
+    """What came back for a plan.
+
+    Attributes:
+        report: The report of the clients that answered.
+        seconds: The time that it took; of work that was shared with other runs, the part of this one.
+        absent: Why clients did not answer, by client, where that is known.
+        rejected: Why the answers of clients are not in the report, by client.
+        events: What else happened on the way.
+    """
+
+    report: Report
+    seconds: float
+    absent: Mapping[int, str] = MappingProxyType({})
+    rejected: Mapping[int, str] = MappingProxyType({})
+    events: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class PlayedRound(Generic[StateT]):
+    """A round that is over.
+
+    Attributes:
+        plan: What the whole cohort was asked.
+        sample: Who was selected.
+        before: The state before the round.
+        changed: That state after what happened to clients between the rounds; the plan is made from it.
+        reply: What came back.
+        report: What the algorithm saw of it.
+        rejected: The ids of the clients whose answers it did not see, ascending.
+        state: The state after the round.
+        diagnostics: What the algorithm noted.
+        events: All that happened in the round.
+        seconds_planning: The time that the plan took.
+        seconds_deciding: The time that the decision of the algorithm took.
+        replied: The time at which the reply came, by `perf_counter`.
+    """
+
+    plan: Plan
+    sample: CohortSample
+    before: StateT
+    changed: StateT
+    reply: PlanReply
+    report: Report
+    rejected: tuple[int, ...]
+    state: StateT
+    diagnostics: Diagnostics
+    events: list[dict[str, Any]]
+    seconds_planning: float
+    seconds_deciding: float
+    replied: float
+
+
+def play_rounds(
+    algorithm: Algorithm[StateT],
+    problem: Problem,
+    state: StateT,
+    sample: Callable[[int], CohortSample],
+    *,
+    stop: Callable[[StateT], bool],
+    observe: Callable[[PlayedRound[StateT]], None],
+    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
+    evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
+    upload: Callable[[Plan, Report], Report] = lambda plan, report: report,
+    summed: Callable[[Plan, Report], Summed] = lambda plan, report: Summed(report),
+    checked: bool = True,
+) -> Generator[Plan, PlanReply, StateT]:
+    """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
+
+    Args:
+        algorithm: The algorithm.
+        problem: What is fixed for the run.
+        state: The state to begin with.
+        sample: Draws who takes part in a round.
+        stop: Is asked before every round whether there shall be no more.
+        observe: Is called after every round.
+        apply_events: Returns the state with what happens to clients before a round, and the events.
+        evaluate: Returns what the clients score before they train.
+        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
+        summed: Returns what the server sees of that, where it sees sums alone.
+        checked: Whether replies are validated, and decisions taken back that leave unusable models.
+    """
+
+    def play_round(before: StateT) -> Generator[Plan, PlanReply, StateT]:
+        # A function of its own, so that nothing of a round is kept in memory during the next one.
+        began = perf_counter()
+        changed, events = apply_events(before, before.round + 1)
+        sampled = sample(before.round + 1)
+        plan = algorithm.plan(problem, changed, sampled.cohort)
+        planned = perf_counter()
+        reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
+        replied = perf_counter()
+        seen = summed(plan, upload(plan, reply.report))
+        absent = {**reply.absent, **seen.absent}
+        reply = reply._replace(report=seen.report, absent=absent, events=(*reply.events, *seen.events))
+        received = _received(problem, plan, reply, checked=checked)
+        clock = perf_counter()
+        after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
+        observe(
+            PlayedRound(
+                plan=plan,
+                sample=sampled,
+                before=before,
+                changed=changed,
+                reply=reply,
+                report=received.report,
+                rejected=received.rejected,
+                state=after,
+                diagnostics=diagnostics,
+                events=[*events, *received.events, *undone, *map(dict, diagnostics.events)],
+                seconds_planning=planned - began,
+                seconds_deciding=perf_counter() - clock,
+                replied=replied,
+            )
+        )
+        return after
+
+    while not stop(state):
+        state = yield from play_round(state)
+    return state
+
+
+def _decided(
+    algorithm: Algorithm[StateT], problem: Problem, state: StateT, report: Report, *, checked: bool
+) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
+    """Let the algorithm decide, and take decisions back that leave unusable models, if replies are checked."""
+    if checked:
+        return decide(algorithm, problem, state, report)
+    return *algorithm.update(problem, state, report), []
+
+
+def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
+    """What the algorithm sees of a reply, and events about the clients that it does not see."""
+    # Whether a client counts must not depend on others, as the noise is for what one client changes.
+    compared = problem.privacy is None
+    validated = Validation(reply.report, (), [])
+    if checked:
+        validated = validate(problem.layout, plan, reply.report, compared=compared)
+    events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
+    events += [dict(event) for event in reply.events]
+    events += validated.events + divergence_of_answers(reply.report, validated.events)
+    return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
+
+
+def timed_reply(clients: Clients, plan: Plan) -> PlanReply:
+    """What clients reply to a plan, and how long it took."""
+    began = perf_counter()
+    report = clients.run(plan)
+    return PlanReply(report, perf_counter() - began)
+
+
+def answer_plans(steps: Generator[Plan, PlanReply, _T], reply: Callable[[Plan], PlanReply]) -> _T:
+    """Answer all that a generator of plans asks, and return what it returns."""
+    with closing(steps):
+        try:
+            plan = next(steps)
+            while True:
+                plan = steps.send(reply(plan))
+        except StopIteration as end:
+            finished: _T = end.value
+            return finished
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: the bits of a sum depend on how many share it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,154 @@
+"""A run in its folder, and the run of its baseline beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedstrata.build.build import build_run, on_same_clients
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.config import Experiment
+from fedstrata.core import State
+from fedstrata.engine.shared_work import LocalStores
+from fedstrata.play.baseline import add_baseline, baseline_of, gain_text
+from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.progress import Progress, StatusLine
+from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.steps import run_steps
+from fedstrata.records.schema import BASELINE
+from fedstrata.results.run import Run
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    watch: Callable[[Mapping[str, Any]], object] = lambda record: None,
+    finished: Callable[[Path], object] = lambda folder: None,
+) -> Run:
+    """Run an experiment, or go on with one; with ``report.baseline``, its baseline afterwards.
+
+    Args:
+        experiment: The experiment, checked and complete.
+        out: The run folder; it is made if need be.
+        resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
+        quiet: Whether to show no progress.
+        watch: Is called with the record of each round once it is complete. What it raises ends the run, which can be
+            resumed.
+        finished: Is called with the folder of the run when it is finished. With a baseline it is called before that,
+            with the folder of the baseline, and once more with that of the run.
+
+    Raises:
+        InputError: When something that the experiment names does not exist or does not fit; nothing is made then.
+        Stopped: After Ctrl-C, when the round is over and saved.
+    """
+    with one_thread(), StatusLine(quiet) as line:
+        setup = build_run(experiment)
+        progress = Progress(experiment.rounds, line, setup.names, setup.server.objective.metric_info)
+        for choice in setup.choices:
+            line.keep(choice)
+
+        def on_round(record: Mapping[str, Any], state: State) -> None:
+            progress.show(record)
+            watch(record)
+
+        with Interrupt(line.keep) as interrupt:
+            steps = run_steps(
+                experiment,
+                setup,
+                out,
+                resume=resume,
+                on_round=on_round,
+                stop=lambda: interrupt.asked,
+                tell=line.keep,
+            )
+            run = answer_plans(steps, partial(timed_reply, setup.clients))
+            finished(out)
+            return with_baseline(experiment, run, setup, line, finished, resume=resume, stop=lambda: interrupt.asked)
+
+
+def with_baseline(
+    experiment: Experiment,
+    run: Run,
+    setup: RunSetup,
+    line: StatusLine,
+    finished: Callable[[Path], object],
+    *,
+    resume: bool,
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Run the baseline of a finished run, if ``report.baseline`` asks for one, and say what the run gained.
+
+    Args:
+        experiment: The experiment of the run.
+        run: The finished run.
+        setup: What the run was built from.
+        line: Shows the progress.
+        finished: Is called with the folder of the baseline when it is finished, and then with that of the run.
+        resume: Whether to go on with the baseline that the folder may hold.
+        stop: Is asked before every round whether there shall be no more for now.
+
+    Returns:
+        The run, with what it gained in its summary.
+
+    Raises:
+        Stopped: When `stop` said so.
+    """
+    baseline = baseline_of(experiment, setup.engine)
+    if baseline is None:
+        return run
+    folder = run.folder / BASELINE
+    _run_baseline(baseline, setup, folder, line, resume=resume, stop=stop)
+    finished(folder)
+    metric = setup.server.objective.metric_info
+    summary = add_baseline(run.folder, folder, metric)
+    finished(run.folder)
+    line.keep(gain_text(summary, metric, baseline))
+    return replace(run, summary=summary)
+
+
+def _run_baseline(
+    baseline: Experiment,
+    setup: RunSetup,
+    folder: Path,
+    line: StatusLine,
+    *,
+    resume: bool,
+    stop: Callable[[], bool],
+) -> None:
+    """Run the baseline of a run, on the same clients and with a local store of its own.
+
+    It comes after the run and not beside it: shared work would change the last bits of the batched engine and the
+    seconds of the run, and it saves little, as clusters train on models of their own from the first split on.
+
+    Raises:
+        Stopped: After Ctrl-C. The folder is that of the run, which is resumed with its baseline.
+    """
+    name = f"{baseline.algorithm.name} baseline"
+    line.keep(f"{name}: one model for all on the same clients, as report.baseline = true")
+    own = replace(on_same_clients(setup, baseline), clients=LocalStores(setup.clients))
+    progress = Progress(baseline.rounds, line, setup.names, setup.server.objective.metric_info, name)
+    told = {f"WARNING: {warning}" for warning in setup.warnings}
+
+    def tell(text: str) -> None:
+        if text not in told:
+            line.keep(f"{name}: {text}")
+
+    steps = run_steps(
+        baseline,
+        own,
+        folder,
+        resume=resume,
+        on_round=lambda record, state: progress.show(record),
+        stop=stop,
+        tell=tell,
+    )
+    try:
+        answer_plans(steps, partial(timed_reply, own.clients))
+    except Stopped as stopped:
+        raise Stopped(f"{name} {stopped.where}", folder.parent) from None

@@ -1,0 +1,113 @@
+"""The steps of a run in its folder: how it begins or goes on, round by round, and what is written when it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedstrata.base.files import root_folder
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.users_algorithm import with_place_of_errors
+from fedstrata.config import Experiment, dumps
+from fedstrata.config.tables import ALL_INDEPENDENT
+from fedstrata.core import Plan, State
+from fedstrata.play.begin import begin_run
+from fedstrata.play.client_descriptions import data_record
+from fedstrata.play.finish import finish_run, score_last_models
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.recorder import OnRound, Recorder
+from fedstrata.play.rounds import PlanReply, play_rounds
+from fedstrata.records import Folder, track
+from fedstrata.records.state_text import require_saveable
+from fedstrata.report.client_names import ClientNames
+from fedstrata.results.run import Run
+
+_logger = logging.getLogger(__name__)
+
+RunSteps = Generator[Plan, PlanReply, Run]
+"""A run in progress: it yields what it asks of the clients, is sent the reply, and returns when it is over."""
+
+
+def run_steps(
+    experiment: Experiment,
+    setup: RunSetup,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound = lambda record, state: None,
+    stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], object] = lambda line: None,
+    may_skip_checkpoints: bool = True,
+) -> RunSteps:
+    """A run as a generator, so that several can be advanced side by side.
+
+    Its records count as seconds the time that it was running itself, and the seconds that came along with each reply.
+
+    Args:
+        experiment: The experiment, checked and complete.
+        setup: What was built from it.
+        out: The run folder; it is made if need be. It may be a link; nothing inside it may be one.
+        resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
+        on_round: Is called with the record of each round once it is complete, and the state after the round.
+        stop: Is asked before every round whether there shall be no more for now.
+        tell: Is called with a line for the user when something is unusual about a run that goes on.
+        may_skip_checkpoints: Whether the run goes on where the disk refuses a checkpoint and an older one is there.
+            Resumed, it repeats the rounds since then. Real devices keep their own layers of two rounds, and cannot go
+            farther back.
+
+    Raises:
+        OSError: When the disk refuses a record, or the checkpoint of the first or the last round.
+        RecordError: When another process works in the folder, it holds a run that shall not be resumed, or one that
+            cannot be.
+        Stopped: When `stop` said so before the run was over; all its rounds are recorded then.
+    """
+    algorithm = with_place_of_errors(setup.server.algorithm)
+    fresh = algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
+    require_saveable(fresh)
+    root = root_folder(out)
+    # A data set's own unit is written down, and so is that all samples are independent.
+    independent = ALL_INDEPENDENT if experiment.data.unit == ALL_INDEPENDENT else None
+    units = experiment.data.model_copy(update={"unit": setup.client_data.unit or independent})
+    resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
+    with folder_lock(root):
+        folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
+        state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume)
+        folder.add_data(data_record(setup))
+        folder.add_metric(setup.server.objective.metric_info)
+        for warning in setup.warnings:
+            tell(f"WARNING: {warning}")
+        if setup.server.private is not None:
+            tell(setup.server.private.line)
+        with track(experiment.records.track, folder.path / "tracking", dumps(resolved), folder.rounds()) as log:
+
+            def recorded(done: Mapping[str, Any], state: State) -> None:
+                log(done)
+                on_round(done, state)
+
+            recorder = Recorder(resolved, setup, folder, record, recorded, tell, may_skip_checkpoints)
+            state = yield from play_rounds(
+                algorithm,
+                setup.server.problem,
+                state,
+                setup.server.participation.sample,
+                stop=lambda state: state.round >= experiment.rounds or stop(),
+                observe=recorder.write,
+                apply_events=setup.server.participation.apply_events,
+                evaluate=recorder.evaluations,
+                upload=setup.simulate_upload,
+                summed=setup.summed,
+            )
+            if recorder.unsaved:
+                recorder.save(state)
+            last = yield from score_last_models(setup, recorder, state)
+        if state.round < experiment.rounds:
+            raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
+        run = finish_run(resolved, setup, folder, out, state, last)
+        if run.summary["acc_client"] is None:
+            metric = setup.server.objective.metric_info.name
+            tell(f"WARNING: the {metric} of no client is a number after the last round; look at local.metric")
+        _logger.info("%s: the run is finished after round %d", folder.path, state.round)
+        return run

@@ -1,1 +1,0 @@
-"""Client-level differential privacy: how much noise, what it promises, and what it does not cover. Secure sums."""

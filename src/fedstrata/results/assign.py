@@ -1,0 +1,339 @@
+"""Place new clients by a finished run. Each is a newcomer that waits at the root of the cluster tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from math import inf, isfinite, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedstrata import data
+from fedstrata.base.errors import DataError
+from fedstrata.base.randomness import model_seed, seed_of
+from fedstrata.build.build import build_run
+from fedstrata.build.problem import objective_of, problem_of
+from fedstrata.build.samples import with_targets
+from fedstrata.build.server_setup import with_personal_stage
+from fedstrata.config import Experiment, load_experiment
+from fedstrata.config.folders import experiment_file_of
+from fedstrata.config.reading import completed_keys, plain_keys
+from fedstrata.config.tables import ALL_INDEPENDENT
+from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
+from fedstrata.core.state import StateT
+from fedstrata.data import Dataset, SampleFormat
+from fedstrata.data.dataset import channel_statistics, numbers_as_names
+from fedstrata.data.memory import Clients, keep
+from fedstrata.engine import ClientData, Loop
+from fedstrata.models import NetworkShape, make_network, side
+from fedstrata.partition import Partition, hold_out
+from fedstrata.play.rounds import one_thread
+from fedstrata.records import Folder
+from fedstrata.records.resume import last_state
+from fedstrata.results.run import Run, load
+from fedstrata.uploads.validation import validate
+
+_FEW_SAMPLES = 10
+"""A newcomer with fewer samples, those held out included, is placed by very little."""
+
+_FAR = 10.0
+"""The mean of a feature is far away from so many standard deviations on: its unit may be another one."""
+
+
+def assign(
+    folder: Path | str, newcomers: Sequence[Path | str], *, clients: Clients | None = None
+) -> list[dict[str, Any]]:
+    """Say where new clients belong, by a finished run.
+
+    Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. The same
+    share of its data is held out as of the other clients' data. The mean and spread of the run normalise the new data
+    too. The data set of a simulated run must still be found.
+
+    Args:
+        folder: The folder of a finished run.
+        newcomers: The data of each new client: a file or folder in one of the forms that runs read.
+        clients: The data of each client of the run, if it was given them as objects.
+
+    Returns:
+        A dict for each client. ``client`` is its name, that of its file, and ``path`` its data. ``cluster`` is the tree
+        node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it fits
+        no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
+        of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
+        that of the cluster's model on the held-out data, or None; with another metric, its name stands in place of
+        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``warnings`` says what makes
+        the answer doubtful, in a line each.
+
+    Raises:
+        InputError: When the folder is no finished run, or some data do not fit it.
+    """
+    folder = Path(folder)
+    paths = list(map(Path, newcomers))
+    if clients is not None:
+        keep(clients)
+    record = Folder(folder.resolve())
+    run = load(folder)
+    # A few newcomers need no other device than the processor.
+    sets = ("engine.name=loop", "engine.device=cpu")
+    experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
+    if experiment.engine.precision == "tf32":  # which a processor does not have
+        engine = experiment.engine.model_copy(update={"precision": "float32"})
+        experiment = experiment.model_copy(update={"engine": engine})
+    read = _read(experiment, run.sample_format, paths)
+    with one_thread():
+        problem, algorithm = _run_on_devices(experiment, run) if record.deployed else _simulated(experiment)
+        n = problem.clients
+        state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
+        problem, state = _admit(algorithm, problem, state)
+        placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in read]
+    names = dict(enumerate(run.names))
+    metric = objective_of(experiment).metric.rpartition(":")[2]
+    found = []
+    for path, new, each in zip(paths, read, placed, strict=True):
+        members = () if each["cluster"] is None else state.tree[each["cluster"]].members
+        others = [names[client] for client in members if client in names]
+        own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}
+        warnings = [*_warnings(new), *_doubts(experiment, new, each["evidence"]["losses"])]
+        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"], "warnings": warnings})
+    return found
+
+
+def _simulated(experiment: Experiment) -> tuple[Problem, Algorithm[Any]]:
+    """The problem and the algorithm of a simulated run."""
+    setup = build_run(experiment)
+    return setup.server.problem, setup.server.algorithm
+
+
+def _run_on_devices(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[Any]]:
+    """The same of a run on devices. Their data are not those that the experiment names, if it names any that are here.
+
+    Unlabelled samples of the server are the exception.
+    """
+    if experiment.data.public:
+        return _simulated(experiment)
+    form = run.sample_format
+    problem = problem_of(experiment, form.network_shape, form.output_shape)
+    # The true groups are not recorded. They say nothing of a newcomer.
+    problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+    return problem, with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
+
+
+def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: _Newcomer) -> dict[str, Any]:
+    """Say where a newcomer belongs, and why."""
+    k = len(state.models)
+    nodes = state.nodes.tolist()
+    id = client.id
+    plan = algorithm.plan(problem, state, torch.tensor([id]))
+    report = validate(problem.layout, plan, client.run(plan)).report
+    label = int(algorithm.assign(problem, state, report)[id])
+    _, diagnostics = algorithm.update(problem, state, report)
+    own_events = [event for event in diagnostics.events if event.get("client") == id]
+    evidence = {
+        key: value for event in own_events for key, value in event.items() if key not in ("kind", "client", "node")
+    }
+    cluster = None
+    value = None
+    if 0 <= label < k:
+        evaluations = algorithm.evaluations(problem, reassign(state, {id: label}), torch.tensor([id]))
+        cluster = nodes[label]
+        value = client.value(evaluations[CLIENT], state)
+    losses = _losses(plan, report, nodes)
+    return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "value": value}
+
+
+def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[Dataset]:
+    """Read the data of the new clients as those of the run, with the format of its samples."""
+    wanted = side(experiment.model.name)
+    # Features are found by their names, in whatever order the file of a client has them.
+    options = replace(experiment.reading, inputs=own.feature_names)
+    read = []
+    for path in paths:
+        if not path.exists():
+            raise DataError(
+                f"{str(path)!r}: expected a client's data, a .npz, .csv or .parquet file or a folder; found none"
+            )
+        # A resolved path is never taken for the name of a data set.
+        new = data.load_dataset(str(path.resolve()), options=options)
+        if experiment.data.tokens:
+            new = new.as_tokens()
+        if wanted is not None and new.inputs.dtype == torch.uint8:
+            new = new.resized(wanted)
+        found = str(new.inputs.dtype).removeprefix("torch.")
+        if (new.shape, found) != (own.network_shape, own.dtype):
+            raise DataError(
+                f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {own.network_shape}, "
+                f"found {new.inputs.dtype} of shape {new.shape}"
+            )
+        if len(new) < 2:
+            raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
+        column = str(experiment.partition.get("column", ""))
+        if (count := len(np.unique(new.columns.get(column, ())))) > 1:
+            raise DataError(
+                f"{path}: expected the data of one client, found {count} values of partition.column = {column!r}; give "
+                "each client a file of its own"
+            )
+        # Samples of one unit, such as a recording, must not be in both training and test.
+        unit = experiment.data.unit
+        if unit == ALL_INDEPENDENT:
+            unit = None
+        if unit is not None and unit not in new.columns:
+            raise DataError(
+                f"{path}: expected the column {unit!r} of data.unit, found {', '.join(new.columns) or 'none'}; add "
+                "it, as its equal values say which samples stay together"
+            )
+        new = replace(
+            new,
+            labels=_classes(path, new, own, experiment.data.name),
+            classes=own.classes,
+            class_names=own.class_names,
+            mean=own.mean,
+            std=own.std,
+            unit=unit,
+        )
+        read.append(with_targets(experiment, new))
+    return read
+
+
+def _warnings(new: Dataset) -> list[str]:
+    """What looks wrong with the data of a newcomer: features that are far from those of the run."""
+    if not new.inputs.is_floating_point():
+        return []
+    centers, _ = channel_statistics(new.inputs)
+    pairs = zip(centers, new.mean, new.std, strict=True)
+    distances = [abs(center - mean) / std for center, mean, std in pairs]
+    names = new.feature_names or [f"channel {number}" for number in range(len(distances))]
+    far = [name for name, distance in zip(names, distances, strict=True) if distance > _FAR]
+    if not far:
+        return []
+    return [
+        f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of the run's "
+        "samples; are the units the same?"
+    ]
+
+
+def _doubts(experiment: Experiment, new: Dataset, losses: Mapping[int, float]) -> list[str]:
+    """What makes the place of a newcomer doubtful: few samples, or a loss that guessing the classes would have."""
+    found = []
+    if len(new) < _FEW_SAMPLES:
+        found.append(f"it has {len(new)} samples, which tell little about where it belongs")
+    lowest = min(losses.values(), default=0.0)
+    guessing = log(new.classes) if new.classes > 1 else inf
+    if experiment.local.loss == "cross_entropy" and new.targets is None and lowest > guessing:
+        found.append(
+            f"no model fits it: the lowest loss on its training samples is {lowest:.2f}, and guessing would have "
+            f"{guessing:.2f}; it may belong to no cluster"
+        )
+    return found
+
+
+def _classes(path: Path, new: Dataset, own: SampleFormat, name: str) -> torch.Tensor:
+    """The classes of new samples, with the numbers that the run gives them to those of its data set."""
+    names = new.class_names
+    labels = new.labels
+    if not names and new.targets is None and _classes_are_texts(own, name):
+        # Texts that all look like numbers are read as numbers, and are no numbers of classes.
+        names, labels = numbers_as_names(labels)
+    strange = [each for each in names if each not in own.class_names]
+    if strange:
+        known = ", ".join(own.class_names) or f"0 to {own.classes - 1}"
+        raise DataError(f"{path}: expected classes of {name!r}, {known}; found {', '.join(strange)}")
+    order = torch.tensor([own.class_names.index(each) for each in names] or range(new.classes))
+    if len(order) > own.classes:
+        raise DataError(f"{path}: expected classes 0 to {own.classes - 1}, as in {name!r}, found {len(order) - 1}")
+    return order[labels]
+
+
+def _classes_are_texts(own: SampleFormat, name: str) -> bool:
+    """Whether the files of the run may hold the names of the classes and not their numbers.
+
+    Known data sets hold numbers. Texts are numbered in alphabetical order, so that names in another order, such as of a
+    data set of Hugging Face, stand for numbers.
+    """
+    return bool(own.class_names) and name not in data.DATASETS and list(own.class_names) == sorted(own.class_names)
+
+
+def _admit(algorithm: Algorithm[StateT], problem: Problem, state: StateT) -> tuple[Problem, StateT]:
+    """The problem and state with one more client, of which the algorithm knows nothing yet."""
+    truth = None if problem.truth is None else torch.cat([problem.truth, problem.truth[:1]])
+    larger = replace(problem, clients=problem.clients + 1, truth=truth)
+    grown = _grown(state, algorithm.init(problem), algorithm.init(larger))
+    return larger, make_pending(grown, [problem.clients], node=0)
+
+
+def _grown(value: Any, before: Any, after: Any) -> Any:
+    """A value of a state, extended on the axes where a fresh state for more clients is longer.
+
+    Args:
+        value: The value at the end of the run.
+        before: The same value in a fresh state of the run.
+        after: The same value in a fresh state for more clients.
+    """
+    if type(value) is not type(before):
+        return value  # What is not there at the start, such as evidence, names its clients itself.
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        grown = {name: _grown(getattr(value, name), getattr(before, name), getattr(after, name)) for name in names}
+        return replace(value, **grown)
+    if not isinstance(value, torch.Tensor):
+        return value
+    for axis, (less, more) in enumerate(zip(before.shape, after.shape, strict=True)):
+        if more > less:
+            fresh = after.narrow(axis, less, more - less)
+            shape = [*value.shape[:axis], more - less, *value.shape[axis + 1 :]]
+            # A tensor that has become wider since the start has no fresh rows of its width.
+            room = fresh if list(fresh.shape) == shape else value.new_zeros(shape)
+            value = torch.cat([value, room], dim=axis)
+    return value
+
+
+class _Newcomer:
+    """One new client. Its own id is 0; the federation gives it another one."""
+
+    def __init__(self, experiment: Experiment, problem: Problem, own: Dataset, id: int) -> None:
+        """Hold out a share of its data, with the same draw for every newcomer."""
+        self.id = id
+        rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
+        share = experiment.data.held_out_share
+        held = hold_out(own.labels.numpy(), share, rng, own.units, spread=True)
+        train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
+        upright = np.zeros(1, dtype=np.int64)
+        classes = np.arange(own.classes)[None]
+        partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
+        model = experiment.model
+        kind = NetworkShape(own.shape, own.outputs, own.holds_tokens)
+        module = make_network(model.name, kind, model_seed(experiment.seed), model.options)
+        data_of_client = ClientData(own, partition, experiment.seed)
+        self._loop = Loop(module, problem.layout, data_of_client, objective=objective_of(experiment))
+
+    def run(self, plan: Plan) -> Report:
+        """Do what a plan of the federation asks."""
+        report = self._loop.run(replace(plan, cohort=plan.cohort - self.id))
+        stats = {name: self._named(rows) for name, rows in report.client_stats.items()}
+        results = {
+            name: replace(result, updates=self._named(result.updates)) for name, result in report.results.items()
+        }
+        return replace(report, results=results, client_stats=stats)
+
+    def value(self, evaluation: Evaluation, state: State) -> float:
+        """The metric of the model that it would use on the held-out samples."""
+        evaluation = replace(evaluation, clients=evaluation.clients - self.id)
+        nobody = evaluation.clients[:0]
+        plan = Plan(state.round + 2, 0, nobody, state.models, evaluations={CLIENT: evaluation})
+        score = self._loop.run(plan).scores[CLIENT]
+        return float(score.correct) / int(score.samples)
+
+    def _named(self, rows: Rows) -> Rows:
+        """Rows with the id that the federation gives."""
+        return Rows(rows.clients + self.id, rows.values)
+
+
+def _losses(plan: Plan, report: Report, nodes: Sequence[int]) -> dict[int, float]:
+    """The training loss of each cluster's model that a single client was offered, by tree node."""
+    losses = dict[int, float]()
+    for name, result in report.results.items():
+        task = plan.tasks[name]
+        pairs = zip(task.candidates.flatten().tolist(), result.losses.flatten().tolist(), strict=False)
+        losses |= {nodes[model]: loss for model, loss in pairs if 0 <= model < len(nodes) and isfinite(loss)}
+    return losses

@@ -1,0 +1,239 @@
+"""Write the models of a finished run as files that are used without the run folder, and without this library."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors.torch import save
+
+from fedstrata.base.errors import ExperimentError, ModelError
+from fedstrata.base.files import replace_file
+from fedstrata.base.quoting import shown
+from fedstrata.config.folders import nearest_existing, require_new_folder
+from fedstrata.models.trained import TrainedModel
+from fedstrata.results.run import Run
+
+ModelFormat = Literal["safetensors", "torch", "onnx"]
+"""What a model is written as. "safetensors" is its tensors. "torch" is a program that `torch.export.load` reads, and
+"onnx" one for ONNX: both have the network and the normalisation inside, and take raw samples."""
+
+INDEX = "models.json"
+"""The file that says which model each client uses, and what every model needs."""
+
+_FILE_CHARACTERS = 80
+"""The characters of a client's name that the name of its file has at most."""
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """A model to be written.
+
+    Attributes:
+        stem: The name of its file, without the ending.
+        node: The tree node of its cluster.
+        clients: The names of the clients that use it.
+        personal: Its tensors that are a client's own.
+        model: The model.
+    """
+
+    stem: str
+    node: int
+    clients: tuple[str, ...]
+    personal: tuple[str, ...]
+    model: TrainedModel
+
+
+def export_models(
+    run: Run, target: Path | str, clients: Sequence[str] = (), format: ModelFormat = "safetensors"
+) -> list[Path]:
+    """Write models of a run into a new folder, with an index ``models.json``.
+
+    The files are moved there when all of them are written. An export that fails leaves nothing behind.
+
+    Args:
+        run: The finished run.
+        target: The folder; it must be new or empty.
+        clients: The names of the clients whose models are written. By default every model in use is: that of each
+            cluster, and that of each client that has layers of its own.
+        format: What a model is written as, beside its tensors.
+
+    Returns:
+        The files, the index first.
+
+    Raises:
+        InputError: When there is no such client or format, the folder holds something, or the network cannot be
+            written in this format.
+    """
+    format_of(format)
+    folder = Path(target)
+    remedy = "give another target"
+    require_new_folder(folder, "folder", f"remove it, or {remedy}", remedy)
+    # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
+    with TemporaryDirectory(prefix=".export-", dir=nearest_existing(folder)) as draft:
+        written = _write_models(run, Path(draft), clients, format)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / file.name for file in written]
+        for file, place in zip(written, files, strict=True):
+            file.replace(place)
+    return files
+
+
+def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelFormat) -> list[Path]:
+    """Write models into an empty folder, and return the files, the index first; otherwise as `export_models`."""
+    index = _index_of(run)
+    files = [folder / INDEX]
+    for each in _one_by_one(run, clients) if clients else _in_use(run):
+        entry: dict[str, Any] = {
+            "node": each.node,
+            "clients": list(each.clients),
+            "personal": list(each.personal),
+            "file": f"{each.stem}.safetensors",
+        }
+        # Layers may share a weight, and safetensors writes no tensors that share memory.
+        tensors = {name: values.contiguous().clone() for name, values in each.model.network.state_dict().items()}
+        metadata = {"fedstrata": json.dumps({**index, **entry})}
+        files.append(folder / f"{each.stem}.safetensors")
+        replace_file(files[-1], save(tensors, metadata))
+        if format != "safetensors":
+            ending, program = (".pt2", _torch_program) if format == "torch" else (".onnx", _onnx_program)
+            entry["program"] = f"{each.stem}{ending}"
+            files.append(folder / f"{each.stem}{ending}")
+            replace_file(files[-1], program(each.model))
+        index.setdefault("models", []).append(entry)
+    replace_file(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
+    return files
+
+
+def _index_of(run: Run) -> dict[str, Any]:
+    """What every model of a run needs."""
+    model = run.experiment.model
+    return {
+        "fedstrata": run.summary.get("versions", {}).get("fedstrata", ""),
+        "algorithm": run.experiment.algorithm.name,
+        "network": {"name": model.name, "options": model.options},
+        "samples": asdict(run.sample_format),
+        "normalisation": "value * scale + shift, for each channel",
+        "scale": run.sample_format.scale,
+        "shift": run.sample_format.shift,
+    }
+
+
+def _one_by_one(run: Run, clients: Sequence[str]) -> Iterator[_Exported]:
+    """The models of some clients."""
+    taken = set[str]()
+    for client in clients:
+        used = run.model_of(client)
+        model = run.model(client)
+        assert used.node is not None  # `Run.model` refuses such a client
+        yield _Exported(_file_name(client, used.client, taken), used.node, (str(client),), tuple(used.personal), model)
+
+
+def _in_use(run: Run) -> Iterator[_Exported]:
+    """Every model that some client uses, and that of each cluster that is the base of some."""
+    plain: dict[int, list[str]] = {node.id: [] for node in run.tree if node.split is None}
+    personal = list[str]()
+    for client in run.clients:
+        used = run.model_of(client)
+        if used.personal and not used.on_device:
+            personal.append(client)
+        elif used.node is not None:
+            plain[used.node].append(client)
+    for node, clients in plain.items():
+        yield _Exported(f"cluster-{node}", node, tuple(clients), (), run.cluster_model(node))
+    yield from _one_by_one(run, personal)
+
+
+def _file_name(client: str, id: int, taken: set[str]) -> str:
+    """A file name for a client. Names that differ only in what no file name may have get the client's id."""
+    plain = re.sub(r"[^\w.-]+", "_", str(client))[:_FILE_CHARACTERS]
+    name = f"client-{plain}"
+    while name.lower() in taken:
+        name = f"{name}-{id}"
+    taken.add(name.lower())
+    return name
+
+
+def format_of(name: str) -> ModelFormat:
+    """Return the format of a name.
+
+    Raises:
+        ExperimentError: When there is no such format, or its libraries are not installed.
+    """
+    for known in get_args(ModelFormat):
+        if name == known:
+            if name == "onnx" and find_spec("onnxscript") is None:
+                raise ExperimentError('--format = onnx: expected onnxscript, found none; pip install "fedstrata[onnx]"')
+            found: ModelFormat = known
+            return found
+    raise ExperimentError(f"--format = {shown(name)}: expected one of {', '.join(get_args(ModelFormat))}")
+
+
+def _example(model: TrainedModel) -> torch.Tensor:
+    """Two raw samples: with one, the exporter would take a batch of one for the only one that there is."""
+    form = model.sample_format
+    return torch.zeros(2, *form.shape, dtype=getattr(torch, form.dtype))
+
+
+def _torch_program(model: TrainedModel) -> bytes:
+    """The model as a program for `torch.export.load`, for batches of any size."""
+    content = io.BytesIO()
+    torch.export.save(_captured(model), content)
+    return content.getvalue()
+
+
+def _onnx_program(model: TrainedModel) -> bytes:
+    """The model as a program for ONNX, for batches of any size.
+
+    Raises:
+        ModelError: When ONNX lacks an operation of the network.
+    """
+    captured = _captured(model)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    try:
+        # The exporter prints its progress, warns of torch's own deprecations, and logs that torchvision is missing.
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            log.setLevel(logging.ERROR)
+            program = torch.onnx.export(
+                captured, input_names=["samples"], output_names=["outputs"], dynamo=True, verbose=False
+            )
+    except Exception as error:
+        raise _refused("torch.onnx", error) from error
+    finally:
+        log.setLevel(level)
+    assert program is not None  # with `dynamo` there always is one
+    return bytes(program.model_proto.SerializeToString())
+
+
+def _captured(model: TrainedModel) -> torch.export.ExportedProgram:
+    """The operations of a model, as torch records them.
+
+    Raises:
+        ModelError: When torch cannot record the network.
+    """
+    try:
+        batch = torch.export.Dim("batch", min=1)
+        return torch.export.export(model, (_example(model),), dynamic_shapes={"inputs": {0: batch}})
+    # torch raises errors of many types about networks whose Python it cannot follow.
+    except Exception as error:
+        raise _refused("torch.export", error) from error
+
+
+def _refused(exporter: str, error: Exception) -> ModelError:
+    first = " ".join(str(error).split())[:200]
+    return ModelError(
+        f"{exporter} cannot write this network: {type(error).__name__}: {first}; export it with --format safetensors"
+    )

@@ -1,0 +1,405 @@
+"""A finished run: its records, the model of every client, and what can be made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from inspect import signature
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedstrata.base.errors import InputError, RecordError
+from fedstrata.base.files import parse_json, read_file
+from fedstrata.base.quoting import shown
+from fedstrata.base.randomness import model_seed
+from fedstrata.base.registry import PortableObject
+from fedstrata.build.problem import problem_of
+from fedstrata.config import Experiment, load_experiment
+from fedstrata.config.folders import experiment_file_of
+from fedstrata.config.reading import completed_keys, plain_keys
+from fedstrata.core import Decision, Node, State, Tree
+from fedstrata.data import SampleFormat
+from fedstrata.models import NetworkShape, layout_of, make_network, portable
+from fedstrata.models.trained import TrainedModel, load_tensors
+from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.records import Folder, diverged
+from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
+from fedstrata.records.resume import last_state
+from fedstrata.records.schema import DataRecord, TreeNode, parse_record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from plotly.graph_objects import Figure
+
+    from fedstrata.comparison import Comparison
+    from fedstrata.report.drawing import Chart
+    from fedstrata.results.export import ModelFormat
+
+
+_SHOWN_NAMES = 8
+"""The number of clients that a message names."""
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: The folder of its records.
+        summary: The content of ``summary.json``.
+        rounds: The lines of ``rounds.jsonl``.
+        tree: Every cluster that ever was.
+        names: The name of each client, by its id, (n,).
+        warnings: What looks wrong with the data, in a line each.
+        network: The network, or what makes it; None where the experiment names it.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    tree: Tree
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    network: Callable[..., nn.Module] | nn.Module | None = None
+
+    def __repr__(self) -> str:
+        """What it was and what came out, in a line: its records have many pages."""
+        keys = ("algorithm", "rounds", "clusters", "acc_client")
+        found = ", ".join(f"{key}={self.summary.get(key)!r}" for key in keys)
+        return f"Run(folder={str(self.folder)!r}, {found})"
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training diverged in every round, so that the models are of no use."""
+        return diverged(self.summary)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment, every default written out."""
+        return load_experiment(experiment_file_of(self.folder), find_data=False)
+
+    @cached_property
+    def state(self) -> State:
+        """The last state of the algorithm, from the newest checkpoint.
+
+        Raises:
+            RecordError: When there is no sound checkpoint.
+        """
+        experiment = self.experiment
+        problem = problem_of(experiment, self.sample_format.network_shape, self.sample_format.output_shape)
+        # The type of the state is wanted, not the state: any true groups will do.
+        problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+        fresh: State = experiment.algorithm_of().init(problem)
+        return last_state(Folder(self.folder.resolve()), plain_keys(experiment), fresh, completed_keys)
+
+    @cached_property
+    def _models(self) -> ClientModels:
+        return ClientModels.read(self.folder)
+
+    @cached_property
+    def _used(self) -> dict[str, UsedModel]:
+        """The model of each client that took part at the end, by the client's name."""
+        return {self.names[used.client]: used for used in self._models.record.clients}
+
+    @cached_property
+    def sample_format(self) -> SampleFormat:
+        """What raw samples look like, and how the network reads them."""
+        found: SampleFormat = self._models.sample_format(SampleFormat)
+        return found
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients that took part at the end, in the order of their ids."""
+        return tuple(self._used)
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The tree node of each client, by the client's name. One that waits for a cluster has the node where it waits.
+
+        Clients that have left or never joined are not in it.
+        """
+        return labels_by_name(self.names, self.rounds[-1]["labels"] if self.rounds else [])
+
+    def model(self, client: str | int) -> TrainedModel:
+        """Return the model that a client uses, with its own layers and everything that raw samples need.
+
+        Args:
+            client: The name of the client, or its id. A whole number that is a client's name, as text, means that
+                name: where clients are called "1" and "2", 1 is client "1", whatever its id is.
+
+        Raises:
+            InputError: When there is no such client, its own layers are on its device, or the network cannot be made.
+        """
+        used = self.model_of(client)
+        if used.node is None:
+            raise RecordError(
+                f"client {client} waits for a cluster and did not answer which model fits it; "
+                "take the model of a cluster by cluster_model"
+            )
+        return self._assembled(used.node, used)
+
+    def cluster_model(self, node: int) -> TrainedModel:
+        """Return the model of a cluster, without any client's own layers.
+
+        Args:
+            node: The tree node of the cluster, as in `labels`.
+
+        Raises:
+            RecordError: When this cluster has no model, because it was split or never was.
+        """
+        leaves = [leaf.id for leaf in self.tree if leaf.split is None]
+        if node not in leaves:
+            known = ", ".join(map(str, leaves))
+            raise RecordError(f"cluster {node}: expected one of the clusters at the end, {known}")
+        return self._assembled(node, None)
+
+    def predict(self, client: str | int, samples: Any) -> NDArray[Any]:
+        """Predict the class of raw samples with the model that a client uses.
+
+        Args:
+            client: The name of the client, or its id, as in `model`.
+            samples: The samples, (samples, *shape), as arrays, tensors or a table: not normalised, as in the data.
+
+        Returns:
+            The class of each sample, (samples,): its name where the classes have names, else its number.
+
+        Raises:
+            InputError: When there is no such client, or the samples do not fit.
+        """
+        return self.model(client).predict(samples)
+
+    def predict_proba(self, client: str | int, samples: Any) -> NDArray[Any]:
+        """Return the probability of each class, (samples, classes); otherwise as `predict`."""
+        return self.model(client).predict_proba(samples)
+
+    @cached_property
+    def metric(self) -> MetricInfo:
+        """What the metric of the run is, whose values the keys ``acc_client``, ``acc_worst`` and so on hold."""
+        return Folder(self.folder.resolve()).metric()
+
+    def plot(self, chart: str | None = None) -> Figure:
+        """Draw one of the charts of the run's page.
+
+        Args:
+            chart: The name of the chart, one of `charts`; by default the first, that of the run's metric.
+
+        Returns:
+            A figure of Plotly. A notebook shows it when it is the last value of a cell.
+
+        Raises:
+            InputError: When the run has no such chart.
+        """
+        from plotly.graph_objects import Figure
+
+        found = self._charts
+        name = next(iter(found), "") if chart is None else chart
+        if name not in found:
+            raise InputError(f"plot({name!r}): expected one of {', '.join(found)}")
+        drawn = found[name].figure
+        figure = Figure(data=drawn["data"], layout=drawn["layout"], skip_invalid=True)
+        return figure.update_layout(title_text=found[name].title, margin_t=60)
+
+    @property
+    def charts(self) -> tuple[str, ...]:
+        """The names of the charts that `plot` draws, in the order of the page."""
+        return tuple(self._charts)
+
+    @cached_property
+    def _charts(self) -> dict[str, Chart]:
+        from fedstrata.report.charts import all_charts
+        from fedstrata.report.clusters import Clusters
+        from fedstrata.report.reader import read
+
+        sections = all_charts(Clusters(read(self.folder)))
+        return {chart.name: chart for charts in sections.values() for chart in charts}
+
+    def compare(self, *others: Run | Path | str, out: Path | str | None = None) -> Comparison:
+        """Put this run and others into one table.
+
+        Args:
+            others: Finished runs of the same experiment, or their folders. They may differ in algorithm and seed.
+            out: The folder of the comparison; by default a new one in ``runs``.
+
+        Raises:
+            RecordError: When they differ in more, or one of them is not finished.
+        """
+        from fedstrata.comparison import tabulate
+
+        folders = [self.folder, *(other.folder if isinstance(other, Run) else Path(other) for other in others)]
+        return tabulate(folders, None if out is None else Path(out))
+
+    def export(
+        self,
+        target: Path | str,
+        clients: str | int | Sequence[str | int] = (),
+        format: ModelFormat = "safetensors",
+    ) -> list[Path]:
+        """Write models as files that are used without the run folder, as `fedstrata export` does.
+
+        Args:
+            target: A new or empty folder. An export that fails leaves nothing in it.
+            clients: The names or ids, as in `model`, of the clients whose models are written, or that of one client.
+                By default every model in use is written.
+            format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
+
+        Returns:
+            The files, the index first.
+
+        Raises:
+            InputError: When there is no such client or format, or the network cannot be written in it.
+        """
+        from fedstrata.results.export import export_models
+
+        several = [clients] if isinstance(clients, str | int | np.integer) else clients
+        names = [self.names[self.model_of(client).client] for client in several]
+        return export_models(self, target, names, format)
+
+    def _repr_html_(self) -> str:
+        """The summary as a table, for notebooks."""
+        from html import escape
+
+        from fedstrata.report.client_names import ClientNames
+        from fedstrata.report.summary import summary_rows
+
+        rows = "".join(
+            f"<tr><th>{escape(key)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"
+            for key, value, meaning in summary_rows(self.summary, self.metric, ClientNames(self.names))
+        )
+        return f"<table>{rows}</table>"
+
+    def model_of(self, client: str | int) -> UsedModel:
+        """Return which cluster's model a client uses, and which of its tensors are the client's own.
+
+        Args:
+            client: The name of the client, or its id, as in `model`.
+
+        Raises:
+            InputError: When no client of this name took part at the end.
+        """
+        used = self._used.get(self._name_of(client))
+        if used is None:
+            names = list(self._used)
+            more = "" if len(names) <= _SHOWN_NAMES else f" and {len(names) - _SHOWN_NAMES} more"
+            raise InputError(
+                f"client {shown(client)}: expected a client that took part at the end, "
+                f"{', '.join(names[:_SHOWN_NAMES])}{more}"
+            )
+        return used
+
+    def _name_of(self, client: str | int) -> str:
+        """The name that a user means. A number is an id only where no client has it as its name."""
+        name = str(client)
+        is_number = isinstance(client, int | np.integer)
+        if is_number and name not in self.names and 0 <= int(client) < len(self.names):
+            return self.names[int(client)]
+        return name
+
+    def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
+        """The network with the tensors of a cluster and those of a client."""
+        network = self._made()
+        shapes = {spec.name: spec.shape for spec in layout_of(network).tensors}
+        tensors = self._models.cluster_tensors(node)
+        if used is not None:
+            tensors |= self._models.personal_tensors(used, self.names[used.client])
+        check_tensors(self.folder, shapes, tensors)
+        load_tensors(network, tensors)
+        return TrainedModel(network, self.sample_format)
+
+    def _made(self) -> nn.Module:
+        """The network with any values."""
+        return network_factory(self.experiment, self.sample_format, self.network)()
+
+
+def network_factory(
+    experiment: Experiment, form: SampleFormat, given: Callable[..., nn.Module] | nn.Module | None = None
+) -> Callable[[], nn.Module]:
+    """The function that makes the network of a run, with its fixed tensors and any values of the others.
+
+    Args:
+        experiment: The experiment.
+        form: What raw samples look like.
+        given: The network, or what makes it, where it is not the one that the experiment names.
+    """
+    kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
+    name = experiment.model.name
+    options = experiment.model.options
+    if given is None:
+        return partial(make_network, portable(name), kind, model_seed(experiment.seed), options)
+    maker = PortableObject(given, getattr(given, "__qualname__", type(given).__name__))
+    return partial(make_network, maker, kind, model_seed(experiment.seed), _accepted(given, options))
+
+
+def _accepted(maker: Callable[..., nn.Module] | nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options of a run's network that another one takes."""
+    if isinstance(maker, nn.Module):
+        return {}
+    parameters = signature(maker).parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in options.items() if anything or name in parameters}
+
+
+def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]:
+    """The tree node of each client that takes part, by its name.
+
+    Args:
+        names: The name of each client, by its id, (n,).
+        nodes: The tree node of each client, (n,), as in a record of a round; -1 for one that takes no part.
+    """
+    return {names[client]: node for client, node in enumerate(nodes) if node >= 0}
+
+
+def load(folder: Path | str, network: Callable[..., nn.Module] | nn.Module | None = None) -> Run:
+    """Return a finished run from its folder.
+
+    Args:
+        folder: The run folder.
+        network: A function or class that makes the network from (shape, classes) or from nothing, or a network, as
+            `fedstrata.run` takes it. None is the network that the experiment names.
+
+    Raises:
+        RecordError: When it is no folder of a finished run.
+    """
+    if not isinstance(folder, str | PathLike):
+        raise RecordError(f"folder = {shown(folder)}: expected the path of a run folder, such as 'runs/a'")
+    path = Path(folder)
+    records = Folder(path.resolve())
+    summary = records.summary()
+    rounds = records.rounds()
+    names, warnings = _data_record(path, len(rounds[-1]["labels"]) if rounds else 0)
+    return Run(path, summary, rounds, _tree(path), names, warnings, network)
+
+
+def _data_record(folder: Path, clients: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the clients, and what looks wrong with their data; ids are the names where none are recorded."""
+    file = folder / "data.json"
+    try:
+        record = parse_record(parse_json(read_file(file)), DataRecord)
+    except FileNotFoundError:
+        return tuple(map(str, range(clients))), ()
+    except ValueError as error:
+        raise RecordError(f"{file}: {error}; restore it, or run again") from None
+    if len(record.names) != clients:
+        raise RecordError(f"{file}: expected the names of {clients} clients, found {len(record.names)}; restore it")
+    return tuple(record.names), tuple(record.warnings)
+
+
+def _tree(folder: Path) -> Tree:
+    """The cluster tree that a run has written."""
+    file = folder / "tree.json"
+    try:
+        nodes = [parse_record(node, TreeNode) for node in parse_json(read_file(file))]
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        raise RecordError(f"{file}: expected the cluster tree of a run, found: {error}; resume the run") from None
+    return tuple(map(_node, nodes))
+
+
+def _node(record: TreeNode) -> Node:
+    values = {name: float("nan") if value is None else value for name, value in record.criteria.items()}
+    decision = Decision(record.why, record.layer, values) if record.why else None
+    return Node(record.id, record.parent, tuple(record.members), record.born, record.split, decision)

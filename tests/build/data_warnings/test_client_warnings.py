@@ -1,0 +1,67 @@
+"""Who the clients of a user's own data are, and how they are called."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_table import table, warnings_of
+
+from fedstrata.base.errors import DataError, PartitionError
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from own_data import arrays, built, keys, save
+
+
+def test_natural_has_a_client_for_each_value_unless_told_otherwise(tmp_path: Path) -> None:
+    many = tuple(f"person {number:02d}" for number in range(30))
+    setup = built(tmp_path, arrays(sites=many), unit="trial")
+    assert (setup.server.problem.clients, setup.names, setup.warnings) == (30, many, ())
+
+
+def test_clients_that_are_left_out_are_named(tmp_path: Path) -> None:
+    setup = built(tmp_path, arrays(), clients=2, unit="trial")
+    assert setup.names == ("Bern", "Ghent")
+    (warning,) = setup.warnings
+    assert "4 values" in warning and "Lyon, Oslo" in warning
+
+
+def test_samples_of_no_client_are_refused(tmp_path: Path) -> None:
+    columns = arrays()
+    columns["site"][5:8] = ""
+    with pytest.raises(PartitionError, match="3 samples have no value"):
+        built(tmp_path, columns)
+    numbered = columns | {"site": np.where(columns["site"] == "", np.nan, 1.0)}
+    with pytest.raises(PartitionError, match="3 samples have no value"):
+        built(tmp_path, numbered, clients=1)
+
+
+def test_a_column_of_clients_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    save(file, arrays())
+    experiment = keys(file) | {"partition": {"scheme": "natural", "column": "hospital"}}
+    with pytest.raises(DataError, match=r"partition.column = 'hospital': .* has site, trial"):
+        build_run(load_experiment(experiment))
+
+
+def test_one_name_written_in_two_ways_is_noticed(tmp_path: Path) -> None:
+    columns = arrays(sites=("Lyon", "lyon ", "Oslo", "Bern"))
+    (warning,) = built(tmp_path, columns, unit="trial").warnings
+    assert "'Lyon', 'lyon '" in warning
+
+
+def test_a_column_of_clients_that_the_partition_does_not_read_is_named(tmp_path: Path) -> None:
+    (warning,) = warnings_of(tmp_path, table(), data={"clients": 4}, partition={"scheme": "iid"})
+    assert "partition.column = 'site' to have a client for each of its 4 values" in warning
+    columns = table(client=table()["site"])
+    del columns["site"]
+    (warning,) = warnings_of(tmp_path, columns, data={"clients": 4}, partition={"scheme": "iid"})
+    assert "the column 'client' looks like that of the clients" in warning
+
+
+def test_classes_and_clients_that_are_called_as_missing_values_are_named(tmp_path: Path) -> None:
+    """R writes NA; in a column of texts it is a text."""
+    columns = table()
+    outcome = [("NA" if row % 5 == 0 else name) for row, name in enumerate(columns["outcome"])]
+    site = ["?" if name == "Lyon" else name for name in columns["site"]]
+    found = warnings_of(tmp_path, {**columns, "outcome": outcome, "site": site})
+    assert {warning.partition(",")[0] for warning in found} == {"a class is called 'NA'", "a client is called '?'"}

@@ -1,0 +1,50 @@
+"""Classes and numbers that networks learn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_table import ROWS, table, warnings_of
+
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from own_data import arrays, built, keys, save
+
+
+def test_one_class_written_in_two_ways_is_noticed_but_letters_may_differ_in_case(tmp_path: Path) -> None:
+    columns = arrays()
+    columns["y"] = np.array(["yes", "yes ", "no"])[np.arange(len(columns["y"])) % 3]
+    (warning,) = built(tmp_path, columns, unit="trial").warnings
+    assert "classes 'yes', 'yes '" in warning
+    columns["y"] = np.array(["a", "A", "b"])[np.arange(len(columns["y"])) % 3]
+    assert built(tmp_path, columns, unit="trial").warnings == ()
+
+
+def test_one_class_and_numbers_that_leave_classes_out_are_noticed(tmp_path: Path) -> None:
+    (warning,) = warnings_of(tmp_path, table(outcome=["ill"] * ROWS))
+    assert "all samples are of one class, 'ill'" in warning
+    (warning,) = warnings_of(tmp_path, table(outcome=np.arange(ROWS) % 2 + 1))
+    assert "1 of the 3 classes have no sample, such as 0" in warning
+
+
+def test_targets_in_a_unit_that_makes_them_large_are_noticed(tmp_path: Path) -> None:
+    made = arrays()
+    file = tmp_path / "costs.npz"
+    for scale, count in ((12_000.0, 1), (1.0, 0)):
+        save(file, made | {"y": scale * made["x"][:, 0]})
+        experiment = {**keys(file, unit="trial"), "local": {"loss": "mse"}}
+        found = build_run(load_experiment(experiment)).warnings
+        assert len(found) == count and all("Unlike inputs they are not normalised" in warning for warning in found)
+
+
+def test_numbers_to_learn_have_a_metric_of_numbers_whatever_the_loss(tmp_path: Path) -> None:
+    """Accuracy would count how near numbers are, in a way that nobody can read."""
+    made = arrays()
+    file = save(tmp_path / "costs.npz", made | {"y": 50 * made["x"][:, 0]})
+    loss = {"loss": "torch.nn.functional:l1_loss"}
+    with pytest.raises(ExperimentError, match=r"local.metric = 'accuracy': expected a metric of numbers"):
+        build_run(load_experiment({**keys(file, unit="trial"), "local": loss}))
+    experiment = {**keys(file, unit="trial"), "local": {**loss, "metric": "mae"}}
+    (warning,) = build_run(load_experiment(experiment)).warnings
+    assert "Unlike inputs they are not normalised" in warning

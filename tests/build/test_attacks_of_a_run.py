@@ -1,0 +1,235 @@
+"""The table ``[attack]`` of an experiment."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.base.errors import ExperimentError, UserCodeError
+from fedstrata.build.attacks import with_trigger
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from fedstrata.data import load_dataset
+from fedstrata.play.backdoor import backdoor_summary
+from fedstrata.play.used_models import ModelInUse
+from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
+
+TABLES: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 10, "samples": 60, "test": 0.25},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.3, "batch": 20},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+
+
+def run(out: Path, **attack: Any) -> fs.Run:
+    return fs.run({**TABLES, "attack": attack} if attack else TABLES, out, quiet=True)
+
+
+@pytest.mark.parametrize("kind", named_attacks())
+def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, tmp_path: Path) -> None:
+    found = run(tmp_path / "run", kind=kind, share=0.2)
+    told = found.summary["attack"]
+    assert len(told["clients"]) == 2 and told["acc_honest_worst"] <= told["acc_honest"] <= 1
+    assert told["ari_honest"] == 0.0  # FedAvg has one cluster
+    honest = run(tmp_path / "honest")
+    assert "attack" not in honest.summary
+    assert not torch.equal(found.state.models, honest.state.models)
+
+
+def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(tmp_path: Path) -> None:
+    late = run(tmp_path / "late", kind="sign_flip", share=0.3, from_round=3)
+    honest = run(tmp_path / "honest")
+    assert [record["acc_client"] for record in late.rounds[:2]] == [
+        record["acc_client"] for record in honest.rounds[:2]
+    ]
+    assert late.rounds[-1]["acc_client"] != honest.rounds[-1]["acc_client"]
+
+
+def test_a_resumed_run_is_attacked_in_the_same_way(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", kind="noise", share=0.2)
+    half = {**TABLES, "attack": {"kind": "noise", "share": 0.2}}
+    fs.run({**half, "rounds": 2}, tmp_path / "half", quiet=True)
+    resumed = fs.run(half, tmp_path / "half", resume=True, quiet=True)
+    assert torch.equal(resumed.state.models, whole.state.models)
+
+
+def test_byzantine_clients_flip_their_labels() -> None:
+    setup = build_run(load_experiment({**TABLES, "attack": {"kind": "label_flip", "share": 0.2}}))
+    plain = build_run(load_experiment(TABLES))
+    assert setup.byzantine is not None
+    for client in range(10):
+        index = plain.client_data.train(client)
+        (_, labels), (_, before) = (next(iter(each.client_data.batches(index, 1000))) for each in (setup, plain))
+        assert torch.equal(labels, 9 - before if client in setup.byzantine.ids else before)
+
+
+def test_an_attack_of_ones_own_is_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_attack.py").write_text("def still(own, honest, strength, generator):\n    return own * strength\n")
+    monkeypatch.chdir(tmp_path)
+    own = run(tmp_path / "own", kind="own_attack:still", share=0.2, strength=0.0)
+    zero = run(tmp_path / "zero", kind="zero", share=0.2)
+    assert torch.equal(own.state.models, zero.state.models)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [("return own[:1, :1]", "expected a tensor"), ("1 / 0", "division by zero")]
+)
+def test_an_attack_of_ones_own_that_fails_is_told_in_one_line(
+    body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"broken_{len(body)}"
+    (tmp_path / f"{module}.py").write_text(f"def attack(own, honest, strength, generator):\n    {body}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserCodeError) as failed:
+        run(tmp_path / "run", kind=f"{module}:attack", share=0.2)
+    assert message in failed.value.reason and failed.value.reason.startswith(f"attack.kind = '{module}:attack'")
+
+
+def test_all_byzantine_clients_are_in_the_largest_group(tmp_path: Path) -> None:
+    tables = {**TABLES, "partition": {"scheme": "rotation", "sizes": [3, 7]}}
+    found = fs.run(
+        {**tables, "attack": {"kind": "zero", "share": 0.4, "where": "one_cluster"}}, tmp_path / "a", quiet=True
+    )
+    told = found.summary["attack"]["clients"]
+    assert len(told) == 3 and min(told) >= 3
+
+
+def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
+    tables = {**TABLES, "algorithm": {"name": "oracle"}, "report": {"baseline": True}}
+    attack = {"kind": "sign_flip", "share": 0.3}
+    fs.run({**tables, "attack": attack}, tmp_path / "run", quiet=True)
+    alone = run(tmp_path / "alone", **attack)
+    assert torch.equal(fs.load(tmp_path / "run" / "baseline").state.models, alone.state.models)
+
+
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [
+        ({"kind": "math:pi"}, "attack.kind = 'math:pi': expected a function, found float"),
+        ({"kind": "zero", "strength": 2.0}, "no strength with kind = 'zero', which does not use it"),
+        ({"kind": "noise", "from_round": 5}, "attack.from_round = 5: expected a round of the run, which has 4"),
+        ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, sign_flip, scaling"),
+        ({"kind": "zero", "share": 1.0}, "attack.share = 1.0: expected a number"),
+        ({"share": 0.3}, "no share with kind = 'none', which does not use it"),
+        ({"kind": "label_flip", "strength": 2.0}, "no strength with kind = 'label_flip', which does not use it"),
+        ({"kind": "missing_module:attack"}, "attack.kind = 'missing_module:attack': cannot be imported"),
+        ({"losses": "for_splits"}, "no losses with kind = 'none', which does not use it"),
+        ({"kind": "split", "losses": "for_split"}, "attack.losses = 'for_split': expected 'honest', 'for_splits' or"),
+        ({"kind": "split", "target": 3}, "no target with kind = 'split', which does not use it"),
+        ({"kind": "zero", "poisoned": 0.1}, "no poisoned with kind = 'zero', which does not use it"),
+        ({"kind": "backdoor", "from_round": 2}, "no from_round with kind = 'backdoor', which does not use it"),
+        ({"kind": "backdoor", "poisoned": 0.0}, "attack.poisoned = 0.0: expected a number"),
+        ({"kind": "backdoor", "target": 10}, "attack.target = 10: expected a class of the data, from 0 to 9"),
+        ({"kind": "zero", "share": 0.95}, "attack.share = 0.95: expected a share that leaves honest clients"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        build_run(load_experiment({**TABLES, "attack": attack}))
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "warned"), [("oracle", True), ("strata", False), ("own_algorithm:Undeclared", False)]
+)
+@pytest.mark.parametrize("method", ["none", "best"])
+def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, method: str) -> None:
+    attack = {"kind": "zero", "losses": "for_splits"}
+    keys = {**TABLES, "algorithm": {"name": algorithm}, "personal": {"method": method}, "attack": attack}
+    warnings = build_run(load_experiment(keys)).warnings
+    assert any("attack.losses" in line for line in warnings) is warned
+
+
+def test_one_cluster_needs_true_groups() -> None:
+    attack = {"kind": "zero", "where": "one_cluster"}
+    with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):
+        build_run(load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": attack}))
+
+
+@pytest.mark.parametrize("kind", NEED_GROUPS)
+def test_attackers_of_other_groups_need_true_groups(kind: str) -> None:
+    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': needs a partition with true groups"):
+        build_run(
+            load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": {"kind": kind}})
+        )
+
+
+def test_clients_that_never_take_part_do_not_attack() -> None:
+    """Client 1 gives its data away, and all others but client 0 have no weight."""
+    weights = [1.0, 1.0, *[0.0] * (TABLES["data"]["clients"] - 2)]
+    keys = {
+        **TABLES,
+        "cohort": {"fraction": 0.5, "weights": weights},
+        "events": {"change": [{"round": 2, "client": 2, "takes_data_of": 1}]},
+        "attack": {"kind": "sign_flip", "share": 0.1},
+    }
+    with pytest.raises(ExperimentError, match=r"^attack\.share = 0\.1: expected a share that leaves honest clients"):
+        build_run(load_experiment(keys))
+
+
+@pytest.mark.parametrize("kind", DATA_ATTACKS)
+def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(kind: str) -> None:
+    change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}
+    with pytest.raises(ExperimentError, match=rf"^events\.change: expected none with attack\.kind = '{kind}'"):
+        build_run(load_experiment({**TABLES, "events": change, "attack": {"kind": kind}}))
+
+
+@pytest.mark.parametrize("kind", DATA_ATTACKS)
+def test_attacks_on_classes_need_a_loss_of_classes(kind: str) -> None:
+    local = {**TABLES["local"], "loss": "mse"}
+    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': expected a loss of classes"):
+        build_run(load_experiment({**TABLES, "local": local, "attack": {"kind": kind}}))
+
+
+def test_a_backdoor_needs_samples_of_numbers() -> None:
+    dataset = load_dataset("digits")
+    experiment = load_experiment({**TABLES, "attack": {"kind": "backdoor"}})
+    byzantine = build_run(experiment).byzantine
+    tokens = replace(dataset, inputs=dataset.inputs.flatten(1).long(), mean=(), std=())
+    with pytest.raises(ExperimentError, match=r"expected samples of numbers in memory, found tokens"):
+        with_trigger(experiment, tokens, None, byzantine)  # type: ignore[arg-type]  # refused before it is looked at
+
+
+def test_a_backdoor_is_learnt_and_told_of_honest_clients(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", kind="backdoor", share=0.4, poisoned=1.0, target=3)
+    told = found.summary["attack"]
+    # FedAvg has one cluster, and Byzantine clients are in it.
+    assert told["backdoor_success"] == told["backdoor_success_attacked"] > 0.5
+    assert told["backdoor_success_elsewhere"] is None and told["clusters_honest"] == 1
+
+
+def test_the_success_rate_of_a_backdoor_counts_triggered_samples_of_other_classes() -> None:
+    attack = {"kind": "backdoor", "share": 0.2, "target": 3}
+    setup = build_run(load_experiment({**TABLES, "algorithm": {"name": "oracle"}, "attack": attack}))
+    assert setup.byzantine is not None
+    # Model 0 calls everything class 3, as all but this bias is zero, and model 1 calls everything class 4.
+    models = torch.zeros(2, setup.server.problem.layout.p)
+    bias = setup.server.problem.layout.spans[-1]
+    models[0, bias][3] = models[1, bias][4] = 1.0
+    state = replace(setup.server.algorithm.init(setup.server.problem), models=models)
+    cluster = {client: int(client not in (*setup.byzantine.ids, 0, 9)) for client in range(10)}
+    used = [ModelInUse(client, model, {}) for client, model in cluster.items()]
+    told = backdoor_summary(setup, state, used, cluster)
+    honest = [client for client in cluster if client not in setup.byzantine.ids]
+    fooled = [client for client in honest if cluster[client] == 0]
+    assert told == {
+        "backdoor_success": pytest.approx(len(fooled) / len(honest)),
+        "backdoor_success_attacked": 1.0,
+        "backdoor_success_elsewhere": 0.0,
+    }
+
+
+@pytest.mark.parametrize("attack", [{"kind": "backdoor", "strength": 2.0}, {"kind": "split", "losses": "for_splits"}])
+def test_an_attacked_run_has_the_same_bits_in_processes(attack: dict[str, Any], tmp_path: Path) -> None:
+    tables = {**TABLES, "algorithm": {"name": "strata"}, "attack": {**attack, "share": 0.2}}
+    loop = fs.run(tables, tmp_path / "loop", quiet=True)
+    processes = fs.run({**tables, "engine": {"name": "processes", "workers": 2}}, tmp_path / "processes", quiet=True)
+    assert torch.equal(loop.state.models, processes.state.models)
+    assert loop.summary["attack"] == processes.summary["attack"]

@@ -1,0 +1,208 @@
+"""Clients that a program gives as objects go through the whole library."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import csv, table
+
+import fedstrata
+from fedstrata.base.errors import DataError, ExperimentError, InputError
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from fedstrata.data.memory import keep
+from fedstrata.results.assign import assign
+from own_data import SITES, arrays
+
+KEYS: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"unit": "trial"},
+    "model": {"name": "mlp"},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+
+
+def clients(seed: int = 0) -> dict[str, Any]:
+    """The four sites, each with its arrays."""
+    whole = arrays(seed)
+    return {
+        site: {name: values[whole["site"] == site] for name, values in whole.items() if name != "site"}
+        for site in SITES
+    }
+
+
+def test_a_mapping_of_clients_is_run_with_one_client_for_each_name(tmp_path: Path) -> None:
+    run = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
+    assert run.names == ("Bern", "Ghent", "Lyon", "Oslo") and run.warnings == ()
+    assert run.summary["dataset"].startswith("memory:") and run.summary["partition"] == "natural"
+
+
+def test_all_other_keys_have_defaults(tmp_path: Path) -> None:
+    """The experiment that the library carries is about digits, and none of its keys matters here."""
+    sets = ["rounds=1", "model.name=mlp", "data.unit=trial", "engine.name=loop"]
+    run = fedstrata.run(None, tmp_path / "run", clients=clients(), sets=sets, quiet=True)
+    assert run.summary["algorithm"] == "strata" and len(run.names) == 4
+
+
+def test_clients_network_algorithm_and_rounds_are_enough(tmp_path: Path) -> None:
+    sites = {name: (site["x"], site["y"]) for name, site in clients().items()}
+    run = fedstrata.run(None, tmp_path / "run", clients=sites, model="mlp", algorithm="fedavg", rounds=2, quiet=True)
+    assert (run.summary["algorithm"], run.summary["rounds"], len(run.names)) == ("fedavg", 2, 4)
+
+
+def test_a_run_is_resumed_with_the_same_data_alone(tmp_path: Path) -> None:
+    once = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
+    again = fedstrata.run(None, tmp_path / "run", clients=clients(), resume=True, quiet=True)
+    assert again.summary["acc_client"] == once.summary["acc_client"]
+    with pytest.raises(ExperimentError, match=r"data.name = 'memory:"):
+        fedstrata.run(None, tmp_path / "run", clients=clients(seed=1), resume=True, quiet=True)
+
+
+def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
+    monkeypatch.setattr("fedstrata.data.memory._KEPT", {})
+    with pytest.raises(DataError, match="clients="):
+        fedstrata.run(None, tmp_path / "run", resume=True, quiet=True)
+
+
+def test_algorithms_are_compared_on_clients_of_a_program(tmp_path: Path) -> None:
+    found = fedstrata.compare(KEYS, ["fedavg", "local"], out=tmp_path / "both", clients=clients(), quiet=True)
+    assert [run.error for run in found.runs] == ["", ""] and found.names == ("Bern", "Ghent", "Lyon", "Oslo")
+
+
+def test_another_partition_deals_the_samples_of_all_clients_anew(tmp_path: Path) -> None:
+    keys = KEYS | {"partition": {"scheme": "iid"}, "data": {"clients": 3, "unit": "none"}}
+    run = fedstrata.run(keys, tmp_path / "run", clients=clients(), quiet=True)
+    assert run.names == ("0", "1", "2")
+
+
+def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
+    """Its classes and features are those of the run, and the column that the networks do not read is not read."""
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for name in (*SITES, "Rome"):
+        x = arrays(seed=len(name))["x"][:40]
+        rows = {"a": x[:, 0], "b": x[:, 1], "visit_id": list(range(40)), "label": ["ill", "well"] * 20}
+        csv.write_csv(table(rows), folder / f"{name}.csv")
+    (folder / "Rome.csv").rename(tmp_path / "Rome.csv")
+    keys = {key: value for key, value in KEYS.items() if key != "data"} | {"data": {"name": str(folder)}}
+    run = fedstrata.run(keys, tmp_path / "run", quiet=True)
+    assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; no inputs: visit_id"
+    (placed,) = assign(run.folder, [tmp_path / "Rome.csv"])
+    turned = csv.read_csv(tmp_path / "Rome.csv").select(["label", "b", "visit_id", "a"])
+    csv.write_csv(turned, tmp_path / "turned.csv")
+    assert assign(run.folder, [tmp_path / "turned.csv"])[0]["evidence"] == placed["evidence"]
+    assert (placed["client"], placed["members"]) == ("Rome", ["Bern", "Ghent", "Lyon", "Oslo"])
+
+
+# What networks learn beside classes
+
+
+def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and a number that is a sum of two of them."""
+    x = np.random.default_rng(seed).normal(size=(count, 4))
+    return x, x[:, 0] + 2 * x[:, 1]
+
+
+LEARN_NUMBERS = {"model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}}
+
+
+def test_numbers_are_learnt_from_arrays_with_test_samples_of_their_own(tmp_path: Path) -> None:
+    sites = {name: (pairs(60, seed), pairs(20, seed + 9)) for seed, name in enumerate(SITES)}
+    keys = LEARN_NUMBERS | {"local": {"loss": "mse", "lr": 0.05}}
+    run = fedstrata.run(keys, tmp_path / "run", clients=sites, rounds=3, quiet=True)
+    assert run.summary["acc_client"] > 0.5  # R2
+
+
+def regression_files(folder: Path) -> Path:
+    """A file for each site, with a column of numbers to learn."""
+    folder.mkdir()
+    for seed, name in enumerate(SITES):
+        x, y = pairs(60, seed)
+        csv.write_csv(table({"a": x[:, 0], "b": x[:, 1], "target": y}), folder / f"{name}.csv")
+    return folder
+
+
+def test_numbers_are_learnt_from_files(tmp_path: Path) -> None:
+    data = {"data": {"name": str(regression_files(tmp_path / "sites"))}}
+    keys = LEARN_NUMBERS | data | {"local": {"loss": "mse", "lr": 0.05}}
+    run = fedstrata.run(keys, tmp_path / "run", rounds=3, quiet=True)
+    assert run.summary["acc_client"] > 0.5 and len(run.names) == 4
+
+
+def test_numbers_are_refused_as_classes(tmp_path: Path) -> None:
+    data = {"data": {"name": str(regression_files(tmp_path / "sites"))}}
+    with pytest.raises(InputError, match="loss"):
+        fedstrata.run(LEARN_NUMBERS | data, tmp_path / "run", rounds=1, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_whole_numbers_that_are_floats_are_told_from_numbers_to_learn() -> None:
+    """pandas makes 1.0 of 1 beside a missing value; the advice was to learn them as numbers."""
+    rng = np.random.default_rng(0)
+    name = keep([(rng.normal(size=(40, 2)), rng.integers(0, 2, 40).astype(float)) for _ in range(2)])
+    keys = {"data": {"name": name}, "model": {"name": "mlp"}, "rounds": 1}
+    with pytest.raises(InputError, match="whole numbers that are stored as floats"):
+        build_run(load_experiment(keys))
+
+
+@pytest.mark.parametrize("normalise", ["auto", "none"])
+def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
+    tokens = np.random.default_rng(0).integers(0, 20, (40, 6))
+    name = keep({"a": (tokens, tokens[:, 0] % 2), "b": (tokens[::-1], tokens[::-1, 0] % 2)})
+    data = {"name": name, "tokens": True, "normalise": normalise}
+    model = {"model": {"name": "own_network:token_network"}}
+    held = build_run(load_experiment(LEARN_NUMBERS | model | {"data": data})).client_data
+    inputs, _ = held.samples(held.train(0))
+    assert str(inputs.dtype) == "torch.int64" and set(map(tuple, inputs.tolist())) <= set(map(tuple, tokens.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"data": {"clients": 1798}}, "data.clients = 1798: expected at most 1797, as digits has so many samples"),
+        ({"model": {"name": "mlp", "classes": 3}}, "model.classes: unknown key; a network gets its classes from"),
+        ({"data": {"public": 10}, "local": {"loss": "mse"}}, "data.public = 10: expected 0 with local.loss = 'mse'"),
+        ({"data": {"public": 1798}}, "data.public = 1798: expected at most the .* samples that no client holds"),
+        ({"partition": {"scheme": "concept", "groups": 2}, "local": {"loss": "mse"}}, "'concept': expected a loss of"),
+    ],
+)
+def test_what_does_not_fit_the_data_or_the_loss_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_run(load_experiment(keys, ["engine.name=loop"]))
+
+
+def test_a_run_goes_on_when_its_data_have_moved_and_with_another_engine_of_the_same_bits(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    columns = {"a": np.arange(40.0) % 7, "b": np.arange(40.0) % 5, "label": np.arange(40) % 2}
+    csv.write_csv(table(columns), old / "mine.csv")
+    keys = {
+        **KEYS,
+        "data": {"name": "mine.csv", "root": str(old), "clients": 4, "samples": 0},
+        "partition": {"scheme": "iid"},
+    }
+    begun = fedstrata.run(keys, tmp_path / "run", sets=["rounds=1", "engine.name=processes"], quiet=True)
+    old.rename(new)
+    sets = ["rounds=2", f"data.root={new}", "engine.name=loop"]
+    found = fedstrata.run(None, tmp_path / "run", sets=sets, resume=True, quiet=True)
+    assert (begun.summary["rounds"], found.summary["rounds"]) == (1, 2)
+    whole = fedstrata.run(keys, tmp_path / "whole", sets=[f"data.root={new}"], quiet=True)
+    assert found.summary["acc_client"] == whole.summary["acc_client"]
+
+
+def test_texts_among_numbers_to_learn_are_refused(tmp_path: Path) -> None:
+    values = ["0.0", "1.5", "<5", "3.0"] * 10
+    csv.write_csv(table({"a": np.arange(40.0), "target": values}), tmp_path / "x.csv")
+    keys = {
+        **KEYS,
+        "data": {"name": str(tmp_path / "x.csv"), "clients": 2, "samples": 0},
+        "partition": {"scheme": "iid"},
+    }
+    with pytest.raises(
+        ExperimentError, match=r"local\.loss = 'mse': expected numbers to learn, found the texts '0.0', '1"
+    ):
+        build_run(load_experiment({**keys, "local": {"loss": "mse"}}))

@@ -1,0 +1,342 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedstrata as fs
+from fedstrata import core
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.build.participation import Participation, participation_of, sample_cohort
+from fedstrata.config import load_experiment
+from fedstrata.core import initial_state
+from fedstrata.testing import toy_problem
+
+
+def of(**events: Any) -> Participation:
+    return participation_of(load_experiment({"data": {"clients": 6}, "events": events}))
+
+
+def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave() -> None:
+    participation = of(join=[{"round": 3, "clients": [4, 5]}], leave=[{"round": 4, "clients": [0, 4]}])
+    assert [participation.active(round).tolist() for round in (1, 2, 3, 4)] == [
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3, 4, 5],
+        [1, 2, 3, 5],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cohort", "expected"),
+    [
+        ({}, [6.0, 5.0]),
+        ({"fraction": 0.1}, [1.0, 1.0]),  # 0.6 clients are rounded to one
+        ({"fraction": 0.5, "dropout": 0.3}, [2.0, 2.0]),  # 3 without 0.9, rounded; 2.5 rounded up without 0.9
+        ({"fraction": 0.1, "sampling": "poisson"}, [0.6, 0.5]),
+        ({"fraction": 0.5, "dropout": 0.3, "sampling": "poisson"}, [2.1, 1.75]),
+    ],
+)
+def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], expected: list[float]) -> None:
+    events = {"leave": [{"round": 2, "clients": [0]}]}
+    participation = participation_of(load_experiment({"data": {"clients": 6}, "cohort": cohort, "events": events}))
+    assert [participation.expected_answers(round) for round in (1, 2)] == pytest.approx(expected)
+    if not participation.poisson:
+        cohort_of_2, dropped = participation.sample(2)
+        assert len(cohort_of_2) - len(dropped) == expected[1]
+
+
+def test_a_drop_out_of_everybody_is_refused() -> None:
+    """One client of ten is selected, and half of one is rounded up."""
+    keys = {"data": {"clients": 10}, "cohort": {"fraction": 0.1, "dropout": 0.5}}
+    with pytest.raises(ExperimentError, match=r"^cohort\.dropout = 0\.5: expected less, as all of the 1 clients of r"):
+        participation_of(load_experiment(keys))
+
+
+def test_a_drop_out_of_everybody_who_stays_is_refused() -> None:
+    """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort never answers."""
+    keys: dict[str, Any] = {"rounds": 5, "data": {"clients": 6}, "cohort": {"fraction": 0.5, "dropout": 0.5}}
+    participation_of(load_experiment(keys))
+    with pytest.raises(ExperimentError, match="as all of the 1 clients of round 5 would drop out"):
+        participation_of(load_experiment({**keys, "events": {"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]}}))
+
+
+def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
+    participation = of(join=[{"round": 3, "clients": [5]}], leave=[{"round": 2, "clients": [0]}])
+    state, events = participation.apply_events(initial_state(toy_problem(6)), 1)
+    assert state.labels.tolist() == [0, 0, 0, 0, 0, -1] and events == []
+    assert state.tree[0].members == (0, 1, 2, 3, 4)
+    state, events = participation.apply_events(state, 2)
+    assert state.labels.tolist() == [-1, 0, 0, 0, 0, -1] and events == [{"kind": "leave", "clients": [0]}]
+
+
+def test_a_client_whose_data_changed_is_placed_like_a_newcomer() -> None:
+    participation = of(change=[{"round": 2, "client": 1, "takes_data_of": 5}])
+    assert participation.active(1).tolist() == [0, 1, 2, 3, 4]
+    state, _ = participation.apply_events(initial_state(toy_problem(6)), 1)
+    state, events = participation.apply_events(state, 2)
+    assert state.labels.tolist() == [0, -1, 0, 0, 0, -1] and state.waiting[1] == 0
+    assert events == [{"kind": "change", "clients": [1]}]
+
+
+def test_misplaced_clients_are_put_into_another_cluster() -> None:
+    participation, state = of(misplace=[{"round": 2, "share": 0.5}]), initial_state(toy_problem(6))
+    untouched, events = participation.apply_events(state, 2)
+    assert torch.equal(untouched.labels, state.labels)
+    assert [(event["kind"], event["clients"]) for event in events] == [("misplace", [])]  # there is only one cluster
+    two = core.State(
+        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
+    )
+    moved, events = participation.apply_events(two, 2)
+    assert int((moved.labels != two.labels).sum()) == 3 and events[0]["kind"] == "misplace"
+    assert moved.tree[1].members == tuple((moved.labels == 0).nonzero().flatten().tolist())
+
+
+def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_clusters() -> None:
+    """Round 1 has one cluster, which is split in round 1: those of round 1 are misplaced before round 2, once."""
+    participation, state = of(misplace=[{"round": 1, "share": 0.5}]), initial_state(toy_problem(6))
+    assert participation.apply_events(state, 1)[1][0]["clients"] == []
+    two = core.State(
+        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
+    )
+    moved, events = participation.apply_events(two, 2)
+    assert [event["kind"] for event in events] == ["misplace"] and int((moved.labels != two.labels).sum()) == 3
+    assert participation.apply_events(two, 3)[1] == []
+
+
+def test_an_event_says_why_nobody_is_misplaced() -> None:
+    """IFCA has two models before any client has chosen one; a twentieth of six clients is less than half a client."""
+    two = core.State(
+        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), torch.full((6,), -1), 0, tree()
+    )
+    nobody = core.make_pending(two, range(6), node=0)
+    (event,) = of(misplace=[{"round": 1, "share": 0.5}]).apply_events(nobody, 1)[1]
+    assert event["clients"] == [] and "nobody is in a cluster" in event["why"]
+    (event,) = of(misplace=[{"round": 1, "share": 0.05}]).apply_events(two, 1)[1]
+    assert event["clients"] == [] and "half a client" in event["why"]
+
+
+def tree() -> tuple[core.Node, ...]:
+    node = core.Node
+    return (node(0, None, (0, 1, 2, 3, 4, 5), 0, 1), node(1, 0, (0, 1, 2), 1), node(2, 0, (3, 4, 5), 1))
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ({"join": [{"round": 2, "clients": [6]}]}, "client 6 does not exist; data.clients = 6"),
+        ({"join": [{"round": 2, "clients": [0, 1, 2, 3, 4, 5]}]}, "at least one client in round 1"),
+        (
+            {"leave": [{"round": 2, "clients": [0, 1, 2]}, {"round": 4, "clients": [3, 4, 5]}]},
+            r"^events.leave: expected at least one client in round 4, found none; let fewer leave$",
+        ),
+        (
+            {
+                "leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}],
+                "change": [{"round": 1, "client": 0, "takes_data_of": 5}],
+            },
+            "events.leave: expected at least one client in round 3",
+        ),
+        (
+            {"change": [{"round": 2, "client": 3, "takes_data_of": 3}]},
+            "events.change: expected client 3 to take the data of another client",
+        ),
+        ({"join": [{"round": 51, "clients": [1]}]}, "events.join: expected a round of at most rounds = 50, found 51"),
+        ({"leave": [{"round": 51, "clients": [1]}]}, "events.leave: expected a round of at most rounds = 50"),
+        (
+            {"change": [{"round": 51, "client": 1, "takes_data_of": 2}]},
+            "events.change: expected a round of at most rounds = 50",
+        ),
+        ({"misplace": [{"round": 51, "share": 0.5}]}, "events.misplace: expected a round of at most rounds = 50"),
+        (
+            {"misplace": [{"round": 2, "share": 0.5}, {"round": 2, "share": 0.1}]},
+            "events.misplace: expected one entry for each round, found two for round 2",
+        ),
+        (
+            {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]},
+            "events.join: expected each client in one entry, found client 2 in two",
+        ),
+        (
+            {"leave": [{"round": 2, "clients": [1]}, {"round": 2, "clients": [1]}]},
+            "events.leave: expected each client in one entry, found client 1 in two",
+        ),
+        (
+            {
+                "change": [
+                    {"round": 2, "client": 1, "takes_data_of": 2},
+                    {"round": 3, "client": 1, "takes_data_of": 3},
+                ]
+            },
+            "events.change: expected each client in one entry, found client 1 in two",
+        ),
+        (
+            {
+                "change": [
+                    {"round": 2, "client": 0, "takes_data_of": 1},
+                    {"round": 3, "client": 1, "takes_data_of": 0},
+                ]
+            },
+            "events.change: expected client 1, whose data client 0 takes, to take no part itself",
+        ),
+        (
+            {"change": [{"round": 2, "client": 0, "takes_data_of": 1}], "join": [{"round": 3, "clients": [1]}]},
+            "to take no part itself, found it in events.join too",
+        ),
+        (
+            {"change": [{"round": 3, "client": 0, "takes_data_of": 1}], "leave": [{"round": 3, "clients": [0]}]},
+            "events.change: expected client 0 to change before round 3, in which it leaves, found round 3",
+        ),
+        (
+            {"change": [{"round": 5, "client": 0, "takes_data_of": 1}], "join": [{"round": 5, "clients": [0]}]},
+            "events.change: expected client 0 to change after round 5, in which it joins, found round 5",
+        ),
+        (
+            {"join": [{"round": 5, "clients": [1]}], "leave": [{"round": 5, "clients": [1]}]},
+            "events.leave: expected client 1 to leave after round 5, in which it joins, found round 5",
+        ),
+    ],
+)
+def test_events_that_cannot_happen_are_one_clear_error(events: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        of(**events)
+
+
+def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path) -> None:
+    run = fs.run(
+        {
+            "rounds": 4,
+            "data": {"clients": 9, "samples": 40},
+            "partition": {"scheme": "rotation", "groups": 2},
+            "algorithm": {"name": "fedavg"},
+            "events": {
+                "join": [{"round": 3, "clients": [7]}],
+                "leave": [{"round": 3, "clients": [0]}],
+                "change": [{"round": 2, "client": 1, "takes_data_of": 8}],
+            },
+        },
+        tmp_path / "run",
+        quiet=True,
+    )
+    assert [record["cohort"] for record in run.rounds] == [
+        [0, 1, 2, 3, 4, 5, 6],
+        [0, 1, 2, 3, 4, 5, 6],
+        [1, 2, 3, 4, 5, 6, 7],
+        [1, 2, 3, 4, 5, 6, 7],
+    ]
+    assert run.rounds[1]["labels"] == [0, 0, 0, 0, 0, 0, 0, -1, -1]
+    assert run.rounds[3]["labels"] == [-1, 0, 0, 0, 0, 0, 0, 0, -1] and run.rounds[3]["pending"] == []
+    kinds = [[event["kind"] for event in record["events"]] for record in run.rounds]
+    assert kinds == [[], ["change"], ["join", "leave"], []]
+
+
+def test_events_in_the_last_round_are_accepted() -> None:
+    participation = of(
+        join=[{"round": 49, "clients": [4]}],
+        leave=[{"round": 50, "clients": [0, 1, 2, 4]}],
+        change=[{"round": 50, "client": 3, "takes_data_of": 5}],
+    )
+    assert [participation.active(round).tolist() for round in (48, 49, 50)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [3]]
+
+
+@given(st.integers(0, 99), st.integers(1, 50), st.integers(1, 40), st.floats(0.01, 1.0), st.floats(0.0, 0.99))
+def test_a_cohort_is_ascending_and_its_absent_clients_are_part_of_it(
+    seed: int, round: int, n: int, fraction: float, dropout: float
+) -> None:
+    cohort, absent = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
+    assert cohort.tolist() == sorted(set(cohort.tolist())) and set(cohort.tolist()) <= set(range(n))
+    assert set(absent.tolist()) <= set(cohort.tolist())
+    assert len(cohort) == max(1, int(fraction * n + 0.5)) and len(absent) == int(dropout * len(cohort) + 0.5)
+    again = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
+    assert torch.equal(cohort, again[0]) and torch.equal(absent, again[1])
+
+
+def test_everyone_takes_part_in_every_round_unless_told_otherwise() -> None:
+    for round in (1, 2, 3):
+        cohort, absent = sample_cohort(0, round, torch.arange(5), 1.0, 0.0)
+        assert cohort.tolist() == [0, 1, 2, 3, 4] and absent.tolist() == []
+
+
+def test_other_rounds_draw_other_cohorts() -> None:
+    drawn = {tuple(sample_cohort(0, round, torch.arange(20), 0.25, 0.2)[0].tolist()) for round in range(1, 9)}
+    assert len(drawn) == 8
+
+
+def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_weight_never() -> None:
+    weights = torch.tensor([0.0, 1.0, 1.0, 8.0])
+    drawn = torch.zeros(4)
+    for round in range(1, 401):
+        cohort, _ = sample_cohort(0, round, torch.arange(4), 0.25, 0.0, weights)
+        drawn[cohort] += 1
+    assert drawn[0] == 0 and drawn.sum() == 400
+    assert 0.74 < float(drawn[3] / 400) < 0.86  # 0.8, and four standard deviations are 0.08
+    again, _ = sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights)
+    assert torch.equal(again, sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights).cohort)
+
+
+def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None:
+    """Of two clients, or of three, one or two would always answer. Each by itself, all numbers of answers occur."""
+    keys = {"cohort": {"dropout": 0.5}, "privacy": {"kind": "central", "epsilon": 8.0, "clip_norm": 1.0}}
+    for clients in (2, 3):
+        participation = participation_of(load_experiment({**keys, "data": {"clients": clients}}))
+        assert participation.independent_dropout
+        answers = [clients - len(participation.sample(round).dropped) for round in range(1, 401)]
+        assert set(answers) == set(range(clients + 1))
+        deviation = (clients / 4 / 400) ** 0.5
+        assert abs(sum(answers) / 400 - participation.expected_answers(1)) < 4 * deviation
+
+
+@pytest.mark.parametrize("poisson", [True, False])
+def test_of_a_secret_seed_all_bits_count(poisson: bool) -> None:
+    """torch takes the low 32 bits of a seed, which can be tried out."""
+    draws = [
+        sample_cohort(seed, 1, torch.arange(64), 0.5, 0.0, poisson=poisson, secret=True)[0].tolist()
+        for seed in (5, 5 + 2**40, 5)
+    ]
+    assert draws[0] == draws[2] != draws[1]
+
+
+def test_no_more_clients_are_sampled_than_have_a_weight() -> None:
+    cohort, _ = sample_cohort(0, 1, torch.tensor([3, 5, 8]), 1.0, 0.0, torch.tensor([0.0, 2.0, 1.0]))
+    assert cohort.tolist() == [5, 8]
+
+
+def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
+    keys = {
+        "data": {"name": "digits", "clients": 4, "samples": 60},
+        "partition": {"scheme": "quantity", "alpha": 1.0},
+        "cohort": {"fraction": 0.5, "sampling": "size"},
+        "events": {"change": [{"round": 2, "client": 0, "takes_data_of": 3}]},
+    }
+    setup = build_run(load_experiment(keys))
+    assert setup.server.participation.weights is not None
+    sizes = [len(setup.client_data.train(client)) for client in range(4)]
+    assert setup.server.participation.weights(1).tolist() == sizes and len(set(sizes)) > 1
+    assert setup.server.participation.weights(2).tolist() == [sizes[3], *sizes[1:]]
+    assert build_run(load_experiment({"data": {"clients": 4}})).server.participation.weights is None
+
+
+@pytest.mark.parametrize(
+    ("cohort", "message"),
+    [
+        ({"weights": [1.0, 2.0], "fraction": 0.5}, "expected a weight for each of the 3 clients, found 2"),
+        ({"weights": [0.0, 0.0, 0.0]}, "expected a weight above 0 of a client in round 1"),
+        ({"weights": [1.0, 2.0, 3.0]}, "expected cohort.fraction below 1"),
+        ({"weights": [1.0, 2.0, 3.0], "sampling": "size", "fraction": 0.5}, "expected none beside cohort.sampling"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
+        participation_of(load_experiment({"data": {"clients": 3}, "cohort": cohort}))
+
+
+def test_weights_of_clients_that_have_all_left_are_refused() -> None:
+    keys = {
+        "data": {"clients": 4},
+        "cohort": {"fraction": 0.5, "weights": [1.0, 1.0, 0.0, 0.0]},
+        "events": {"leave": [{"round": 2, "clients": [0]}, {"round": 4, "clients": [1]}]},
+    }
+    with pytest.raises(ExperimentError, match="expected a weight above 0 of a client in round 4, found none"):
+        participation_of(load_experiment(keys))

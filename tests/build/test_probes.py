@@ -1,0 +1,214 @@
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.algorithms.cfl import CFL
+from fedstrata.algorithms.hicfl import HiCFL
+from fedstrata.algorithms.layercfl import LayerCFL
+from fedstrata.base.errors import InputError
+from fedstrata.build.probes import bipartition_metrics, unstable_weights
+from fedstrata.core import Algorithm, Layout, Problem, Report, TensorSpec
+from fedstrata.testing import Scripted, play, toy_problem
+
+SMALL: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 6, "samples": 30},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [4]},
+    "local": {"lr": 0.2, "batch": 10},
+    "algorithm": {"name": "hicfl"},
+    "engine": {"name": "loop"},
+}
+PROBES = {
+    "matrices": ["dcos", "l2"],
+    "layers": ["linear1", "linear"],
+    "rounds": [1, 3],
+    "bipartition": True,
+    "unstable_weights": True,
+    "target": 0.12,
+}
+
+LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (40,)),))
+"""A layer of 40 weights, of which two are a twentieth."""
+
+PAIRS = torch.tensor([[1.0, 0.1], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.1]])
+"""Two pairs of clients that pull in opposite directions."""
+
+
+def run(out: Path, **changes: Any) -> fs.Run:
+    return fs.run({**SMALL, **changes}, out, quiet=True)
+
+
+def digest(folder: Path, *kinds: str) -> dict[str, str]:
+    files = [path for kind in kinds for path in sorted((folder / kind).iterdir())]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> fs.Run:
+    return run(tmp_path_factory.mktemp("probed") / "run", probe=PROBES)
+
+
+def test_probes_record_what_was_asked_for(probed: fs.Run) -> None:
+    folder = probed.folder
+    assert [path.name for path in sorted((folder / "matrices").iterdir())] == ["00001.npz", "00003.npz"]
+    with np.load(folder / "matrices" / "00003.npz") as arrays:
+        names = [f"-1|{measure}|{layer}" for measure in ("dcos", "l2") for layer in ("linear1", "linear")]
+        assert [name for name in arrays.files if not name.endswith("|clients")] == names
+        assert arrays["-1|dcos|linear"].shape == (6, 6)
+        assert arrays["-1|l2|linear1|clients"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert [path.name for path in sorted((folder / "weights").iterdir())] == ["00002.npz", "00003.npz", "00004.npz"]
+    with np.load(folder / "weights" / "00002.npz") as arrays:
+        assert arrays["linear1"].shape == (6, 13)  # 5 % of 64 * 4 + 4 weights
+        assert arrays["linear2"].shape == (6, 3)  # 2.5 of 4 * 10 + 10, rounded up
+        assert arrays["linear1|clients"].tolist() == [0, 1, 2, 3, 4, 5]
+        assert bool((np.diff(arrays["linear1"], axis=1) > 0).all()) and int(arrays["linear1"].max()) < 260
+    accuracies = [record["acc_client"] for record in probed.rounds]
+    assert probed.summary["acc_best"] == max(accuracies)
+    assert probed.summary["acc_best_round"] == 1 + accuracies.index(max(accuracies))
+    assert probed.summary["rounds_to_target"] == next(n for n, value in enumerate(accuracies, 1) if value >= 0.12)
+    # A window of three uploads is full in round 3.
+    assert [record["round"] for record in probed.rounds for m in record["metrics"] if m["name"] == "smaller_side"]
+    assert not any(m["name"] == "bipartition_accuracy" for record in probed.rounds[:2] for m in record["metrics"])
+    assert all(any(m["name"] == "bipartition_accuracy" for m in record["metrics"]) for record in probed.rounds[2:])
+
+
+def test_probes_do_not_touch_training_and_the_page_shows_them(probed: fs.Run, tmp_path: Path) -> None:
+    plain = run(tmp_path / "run")
+    assert digest(plain.folder, "models", "clients") == digest(probed.folder, "models", "clients")
+    assert not (plain.folder / "weights").exists() and "rounds_to_target" not in plain.summary
+    assert "linear1, dcos, all clients" in (probed.folder / "report.html").read_text()
+    alone = run(tmp_path / "fedavg", algorithm={"name": "fedavg"}, probe={"matrices": ["dcos"], "rounds": [2]})
+    assert "linear1, dcos, all clients" in (alone.folder / "report.html").read_text()
+
+
+def test_files_that_are_newer_than_the_checkpoint_are_made_again(probed: fs.Run, tmp_path: Path) -> None:
+    stopped = tmp_path / "run"
+    run(stopped, probe=PROBES)
+    (stopped / "summary.json").unlink()
+    # The last checkpoint is gone; the files of its round stay, as after a crash between the two.
+    for path in sorted((stopped / "checkpoint").iterdir())[-1:]:
+        path.unlink()
+    (stopped / "weights" / "00009.npz").write_bytes(b"of another run")
+    fs.run(None, stopped, resume=True, quiet=True)
+    assert digest(stopped, "weights", "matrices", "models") == digest(probed.folder, "weights", "matrices", "models")
+
+
+def last_round(algorithm: Algorithm[Any], problem: Problem, updates: list[torch.Tensor]) -> tuple[Any, Report]:
+    """The state before the last round, and the report of that round."""
+    state: Any = algorithm.init(problem)
+    if len(updates) > 1:
+        state, _ = play(algorithm, problem, updates[:-1])
+    plan = algorithm.plan(problem, state, torch.arange(problem.clients))
+    return state, Scripted(updates).run(plan)
+
+
+def pair_problem() -> Problem:
+    return toy_problem(4, Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),)), truth=[0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        HiCFL(epsilon=0.0),
+        HiCFL(variant="robust", epsilon=0.0),
+        CFL(eps1=0.0),
+        CFL(trigger="stability", epsilon=0.0),
+        LayerCFL(layers="conv", eps1=0.0),
+        LayerCFL(layers="conv", eps1=0.0, delta="accumulated", gamma="halves"),
+    ],
+)
+def test_a_bipartition_is_proposed_where_none_is_due(algorithm: Any) -> None:
+    """No threshold is ever met, so nothing is split; the two pairs are apart in every round."""
+    problem = pair_problem()
+    state, report = last_round(algorithm, problem, [PAIRS, PAIRS, PAIRS])
+    (split,) = algorithm.proposed_split(problem, state, report)
+    assert split.node == 0
+    assert {tuple(split.first.tolist()), tuple(split.second.tolist())} == {(0, 1), (2, 3)}
+    metrics = bipartition_metrics(algorithm, problem, state, report, torch.tensor([0, 0, 1, 1]))
+    assert [(each.name, each.value, each.node) for each in metrics] == [
+        ("smaller_side", 2.0, 0),
+        ("bipartition_accuracy", 1.0, 0),
+    ]
+    wrong = bipartition_metrics(algorithm, problem, state, report, torch.tensor([0, 1, 1, 1]))
+    assert wrong[1].value == 0.75  # client 1 is on the side of client 0
+    alike = bipartition_metrics(algorithm, problem, state, report, torch.tensor([3, 3, 3, 3]))
+    assert [each.name for each in alike] == ["smaller_side"]
+    assert algorithm.update(problem, state, report)[0].tree[0].split is None
+
+
+def test_clients_that_point_one_way_are_all_on_one_side() -> None:
+    algorithm, problem = HiCFL(), pair_problem()
+    state, report = last_round(algorithm, problem, [PAIRS.abs() + 1] * 3)
+    metrics = bipartition_metrics(algorithm, problem, state, report, torch.tensor([0, 0, 0, 1]))
+    assert [(each.name, each.value) for each in metrics] == [("smaller_side", 0.0), ("bipartition_accuracy", 0.75)]
+
+
+def test_nothing_is_proposed_before_the_window_is_full() -> None:
+    problem = pair_problem()
+    state, report = last_round(HiCFL(), problem, [PAIRS, PAIRS])
+    assert HiCFL().proposed_split(problem, state, report) == ()
+
+
+def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
+    """Client 0 moves weights 7 and 30 most, by 3 and -5; client 1 all weights alike, so its first two count."""
+    before = torch.zeros(2, 40)
+    after = torch.full((2, 40), 1.0)
+    after[0, 7] = 3.0
+    after[0, 30] = -5.0
+    problem = toy_problem(2, LINE)
+    state, report = last_round(HiCFL(), problem, [before, after])
+    clients, places = unstable_weights(LINE, state, report)["fc"]
+    assert (clients.tolist(), places.tolist()) == ([0, 1], [[7, 30], [0, 1]])
+    first, report = last_round(HiCFL(), problem, [before])
+    assert unstable_weights(LINE, first, report) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"probe": {"matrices": ["cos"], "layers": ["conv9"]}},
+            r"^probe\.layers = 'conv9' matches no layer; this model has linear1",
+        ),
+        (
+            {"probe": {"matrices": ["cos"], "rounds": [1, 5]}},
+            r"^probe\.rounds = \[1, 5\]: expected rounds from 1 to rounds = 4$",
+        ),
+        (
+            {"algorithm": {"name": "fedavg"}, "probe": {"bipartition": True}},
+            r"^probe\.bipartition = true: needs an algorithm that splits clusters in two .*name = 'fedavg'",
+        ),
+        (
+            {"algorithm": {"name": "cfl"}, "probe": {"unstable_weights": True}},
+            r"^probe\.unstable_weights = true: needs an algorithm that keeps the last uploads .* 'cfl' does not",
+        ),
+        (
+            {"partition": {"scheme": "dirichlet", "alpha": 1.0}, "probe": {"bipartition": True}},
+            r"^probe\.bipartition = true: needs a partition with true groups, but partition\.scheme = 'dirichlet'",
+        ),
+    ],
+)
+def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        run(tmp_path / "run", **changes)
+    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
+def test_every_run_of_a_comparison_must_fit_its_probes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"fedavg: probe\.bipartition = true: needs"):
+        fs.compare({**SMALL, "probe": {"bipartition": True}}, ["hicfl", "fedavg"], [0], tmp_path / "c", quiet=True)
+
+
+def test_a_comparison_shows_the_rounds_to_a_target(tmp_path: Path) -> None:
+    found = fs.compare({**SMALL, "rounds": 2, "probe": {"target": 0.01}}, ["fedavg"], [0], tmp_path / "c", quiet=True)
+    table = json.loads((found.folder / "comparison.json").read_text())["table"]
+    assert table[0]["figures"]["rounds_to_target"]["mean"] == 1
+    assert "rounds to target" in (found.folder / "comparison.md").read_text()
+    assert "rounds to target" in (found.folder / "comparison.html").read_text()

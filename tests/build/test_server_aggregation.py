@@ -1,0 +1,141 @@
+"""A rule of aggregation of one's own is a function and an entry, and every algorithm uses it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.config import load_experiment
+from fedstrata.core import AGGREGATIONS, Rows, aggregation
+from fedstrata.core.aggregation_rules import MEANS
+from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from test_every_algorithm import EAGER
+from turns import first_plan_of
+
+
+def standstill(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+    """A rule after which no model moves, unless an algorithm averages in another way."""
+    return torch.zeros(k, updates.values.shape[1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rules() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(AGGREGATIONS, "standstill", standstill)
+        yield
+
+
+def built(rule: str, algorithm: dict[str, Any], **options: float) -> RunSetup:
+    tables = {
+        "data": {"name": "digits", "clients": 6, "samples": 48, "public": 32},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "model": {"name": "mlp", "hidden": [8]},
+        "local": {"lr": 0.5, "batch": 16},
+        "server": {"aggregation": rule, **options},
+        "engine": {"name": "loop"},
+    }
+    return build_run(load_experiment({**tables, "algorithm": algorithm}))
+
+
+def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
+    steps = play_rounds(
+        setup.server.algorithm,
+        setup.server.problem,
+        setup.server.algorithm.init(setup.server.problem),
+        setup.server.participation.sample,
+        stop=lambda state: state.round >= rounds,
+        observe=lambda done: None,
+    )
+    models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
+    return models
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_algorithm_averages_by_the_rule_of_the_experiment(name: str) -> None:
+    setup = built("standstill", {"name": name, **EAGER.get(name, {})})
+    starts = torch.stack([setup.server.problem.fresh(number) for number in range(64)])
+    for model in last_models(setup, 4):
+        assert bool((starts == model).all(dim=1).any()), "a model has moved"
+
+
+@pytest.mark.parametrize("average", ["model", "gradient"])
+def test_both_averages_of_ifca_use_it(average: str) -> None:
+    setup = built("standstill", {"name": "ifca", "k": 2, "average": average})
+    assert torch.equal(
+        last_models(setup, 2), torch.stack([setup.server.problem.fresh(0), setup.server.problem.fresh(1)])
+    )
+
+
+def first_updates(setup: RunSetup) -> Rows:
+    plan = first_plan_of(setup)
+    return setup.clients.run(plan).results["train"].updates
+
+
+def test_fedavg_moves_by_the_median_of_the_updates() -> None:
+    setup = built("median", {"name": "fedavg"})
+    middle = first_updates(setup).values.sort(dim=0).values[2:4].double().mean(dim=0)  # of six clients
+    torch.testing.assert_close(last_models(setup, 1)[0], setup.server.problem.fresh(0) + middle.float())
+
+
+def test_the_keys_of_a_rule_reach_it() -> None:
+    setup = built("trimmed_mean", {"name": "fedavg"}, byzantine_share=0.4)
+    middle = first_updates(setup).values.sort(dim=0).values[2:4].double().mean(dim=0)  # two at each end
+    torch.testing.assert_close(last_models(setup, 1)[0], setup.server.problem.fresh(0) + middle.float())
+
+
+def test_buckets_are_averaged_before_the_rule() -> None:
+    setup = built("median", {"name": "fedavg"}, bucket_size=2)
+    mean = last_models(built("mean", {"name": "fedavg"}), 1)
+    assert not torch.equal(last_models(setup, 1), mean)
+    # Where all six clients are in one bucket, the median of one row is this row.
+    problem = replace(setup.server.problem, bucket_size=6)
+    assert torch.equal(last_models(replace(setup, server=replace(setup.server, problem=problem)), 1), mean)
+    with pytest.raises(ExperimentError, match="bucket_size = 6: expected fewer than the 6 clients of a round"):
+        built("median", {"name": "fedavg"}, bucket_size=6)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in AGGREGATIONS if rule not in MEANS])
+def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
+    """One of six clients sends its update times -20, which is too little for the check of norms to be sure."""
+    setup = built(rule, {"name": "fedavg"})
+    updates = first_updates(setup)
+    honest = updates.values[1:].mean(dim=0)
+    attacked = updates.values.clone()
+    attacked[0] *= -20
+    moved = setup.server.problem.aggregation(
+        Rows(updates.clients, attacked), torch.ones(6), torch.zeros(6, dtype=torch.int64), 1
+    )[0]
+    assert torch.nn.functional.cosine_similarity(moved, honest, dim=0) > 0.3
+    assert torch.nn.functional.cosine_similarity(attacked.mean(dim=0), honest, dim=0) < 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"byzantine_share": 0.5}, "server.byzantine_share = 0.5: expected a number"),
+        ({"aggregation": "median", "byzantine_share": 0.1}, "no byzantine_share with aggregation = 'median'"),
+        ({"clip_norm": 2.0}, "no clip_norm with aggregation = 'mean'"),
+        ({"aggregation": "norm_clip", "clip_norm": 2.0, "clip_quantile": 0.9}, "no clip_quantile with clip_norm = 2.0"),
+        ({"aggregation": "plain_mean", "bucket_size": 2}, "no bucket_size with aggregation = 'plain_mean'"),
+    ],
+)
+def test_keys_that_a_rule_does_not_use_are_refused_in_one_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as refused:
+        load_experiment({"server": keys})
+    assert message in str(refused.value) and str(refused.value).startswith("server") and "\n" not in str(refused.value)
+
+
+def test_the_mean_is_the_default_and_an_unknown_rule_is_refused_in_one_line() -> None:
+    assert built("mean", {"name": "fedavg"}).server.problem.aggregation is aggregation.weighted_mean
+    assert load_experiment({}).server.aggregation == "mean"
+    with pytest.raises(ExperimentError, match=r"^server\.aggregation = 'mode': expected one of mean, plain_mean, med"):
+        load_experiment({"server": {"aggregation": "mode"}})
+    with pytest.raises(ExperimentError, match=r"^server\.aggregaton: unknown key; did you mean aggregation\?"):
+        load_experiment({"server": {"aggregaton": "mean"}})

@@ -1,0 +1,102 @@
+"""The server's optimiser inside every cluster, of every algorithm, and over a stop."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedstrata.algorithms import ALGORITHMS
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.config import Experiment, load_experiment
+from fedstrata.core import State
+from fedstrata.play import recorder
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.run import run_experiment
+from fedstrata.play.steps import run_steps
+from fedstrata.records import checkpoint, state_text
+from test_every_algorithm import EAGER
+from turns import same
+
+
+def experiment(name: str, server: dict[str, Any], **algorithm: Any) -> Experiment:
+    return load_experiment(
+        {
+            "rounds": 3,
+            "data": {"name": "digits", "clients": 6, "samples": 48, "public": 32},
+            "partition": {"scheme": "rotation", "groups": 2},
+            "model": {"name": "mlp", "hidden": [8]},
+            "local": {"lr": 0.5, "batch": 16},
+            "server": server,
+            "engine": {"name": "loop"},
+            "algorithm": {"name": name, **algorithm},
+        }
+    )
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_algorithm_moves_its_clusters_by_it_and_goes_on_after_a_stop(name: str, tmp_path: Path) -> None:
+    wanted = experiment(name, {"optimizer": "adam", "lr": 0.02}, **EAGER.get(name, {}))
+    unbroken = run_experiment(wanted, tmp_path / "unbroken", quiet=True)
+    moments = unbroken.state.server
+    assert moments is not None and bool(torch.isin(unbroken.state.nodes, moments.nodes).all())
+    assert name == "local" or bool(moments.first.any())
+    rounds = count()
+    setup = build_run(wanted)
+    steps = run_steps(wanted, setup, tmp_path / "broken", stop=lambda: next(rounds) > 1)
+    with pytest.raises(Stopped), one_thread():
+        answer_plans(steps, lambda plan: timed_reply(setup.clients, plan))
+    assert same(run_experiment(wanted, tmp_path / "broken", resume=True, quiet=True).state, unbroken.state)
+
+
+def test_each_true_group_has_moments_of_its_own() -> None:
+    setup = build_run(experiment("oracle", {"optimizer": "momentum"}))
+    state: State = setup.server.algorithm.init(setup.server.problem)
+    for _ in range(2):
+        plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
+        report = setup.clients.run(plan)
+        state, _ = setup.server.algorithm.update(setup.server.problem, state, report)
+    assert state.server is not None
+    assert state.server.nodes.tolist() == state.nodes.tolist() and len(state.nodes) == 2
+    assert not torch.equal(state.server.first[0], state.server.first[1])
+
+
+def test_a_body_that_all_clusters_share_has_no_optimiser() -> None:
+    with pytest.raises(ExperimentError, match=r"algorithm.share_body = true: expected false with server.optimizer"):
+        build_run(experiment("ifca", {"optimizer": "adam"}, k=2, share_body=True))
+
+
+def test_the_rate_of_the_server_is_written_out_and_options_without_effect_are_refused() -> None:
+    assert load_experiment({}).server.lr == 1.0
+    assert load_experiment({"server": {"optimizer": "yogi"}}).server.lr == 0.01
+    for keys, key in (({"momentum": 0.5}, "momentum"), ({"optimizer": "momentum", "tau": 0.1}, "tau")):
+        with pytest.raises(ExperimentError, match=rf"^server\.{key} = .* which does not use it"):
+            load_experiment({"server": keys})
+
+
+def test_a_run_that_a_version_without_it_began_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = experiment("fedavg", {})
+    unbroken = run_experiment(wanted, tmp_path / "unbroken", quiet=True)
+    rounds = count()
+    setup = build_run(wanted)
+    steps = run_steps(wanted, setup, tmp_path / "broken", stop=lambda: next(rounds) > 1)
+    with monkeypatch.context() as before:
+        encode = state_text.encode
+
+        def without_moments(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+            plain = encode(value, name, tensors)
+            return {key: item for key, item in plain.items() if key != "server"} if name == "state" else plain
+
+        def old_keys(experiment: Experiment) -> dict[str, Any]:
+            keys = experiment.model_dump(mode="json", exclude_none=True)
+            local = {key: keys["local"][key] for key in ("epochs", "batch", "optimizer", "lr", "momentum", "lr_decay")}
+            return {**keys, "local": local, "server": {"aggregation": "mean"}}
+
+        before.setattr(checkpoint, "encode", without_moments)
+        before.setattr(recorder, "plain_keys", old_keys)
+        with pytest.raises(Stopped), one_thread():
+            answer_plans(steps, lambda plan: timed_reply(setup.clients, plan))
+    assert same(run_experiment(wanted, tmp_path / "broken", resume=True, quiet=True).state, unbroken.state)

@@ -1,0 +1,89 @@
+"""Samples for validation: nothing is trained on them, they are no test samples, and every engine scores them alike."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata.base.errors import PartitionError
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from fedstrata.core import VALIDATION, Evaluation, Plan
+from fedstrata.engine import Parallel
+from fedstrata.partition import Partition, with_validation
+from turns import same
+
+KEYS: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 4, "samples": 50, "validation": 0.2},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.3, "batch": 10},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+
+
+def partition_of(train: list[int], test: list[int]) -> Partition:
+    arrays = [(np.array(each, dtype=np.int64),) for each in (train, test)]
+    turns = np.zeros(1, dtype=np.int64)
+    return Partition(arrays[0], arrays[1], None, turns, np.array([[0, 1]]))
+
+
+def test_a_share_of_each_class_is_taken_out_of_the_training_samples() -> None:
+    labels = np.array([0, 1] * 10)
+    found = with_validation(partition_of(list(range(16)), [16, 17]), labels, 0.25, seed=0)
+    assert labels[found.validation[0]].tolist().count(0) == labels[found.validation[0]].tolist().count(1) == 2
+    assert sorted([*found.train[0], *found.validation[0]]) == list(range(16))
+    assert found.test[0].tolist() == [16, 17]
+
+
+def test_no_unit_is_divided_between_training_and_validation() -> None:
+    units = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3])
+    found = with_validation(partition_of(list(range(9)), [9, 10, 11]), np.zeros(12, dtype=np.int64), 0.3, 0, units)
+    assert not set(units[found.train[0]]) & set(units[found.validation[0]])
+
+
+def test_a_client_with_too_few_samples_is_named() -> None:
+    with pytest.raises(PartitionError, match=r"^data.validation = 0.5: client 0 cannot be split: it has 1 samples"):
+        with_validation(partition_of([0], [1]), np.array([0, 0]), 0.5, seed=0)
+
+
+def test_the_test_samples_are_those_of_a_run_without_validation() -> None:
+    with_some, without = (
+        build_run(load_experiment({**KEYS, "data": {**KEYS["data"], "validation": share}})).client_data
+        for share in (0.2, 0.0)
+    )
+    for client in range(4):
+        assert torch.equal(with_some.test(client), without.test(client))
+        taken = with_some.held_out(client, "validation")
+        both = torch.cat([with_some.train(client), taken]).sort().values
+        assert torch.equal(both, without.train(client)) and len(taken) == 10
+    assert with_some.validates and not without.validates
+
+
+def test_every_engine_scores_the_same_samples() -> None:
+    setups = [build_run(load_experiment({**KEYS, "engine": {"name": name}})) for name in ("loop", "batched")]
+    spread = build_run(load_experiment({**KEYS, "engine": {"name": "processes", "workers": 2}}))
+    everyone = torch.arange(4)
+    evaluation = Evaluation(everyone, torch.zeros(4, 1, dtype=torch.int64), (False,) * 4, split="validation")
+    models = setups[0].server.problem.fresh(0)[None]
+    plan = Plan(2, 0, everyone[:0], models, evaluations={VALIDATION: evaluation})
+    scores = [setup.clients.run(plan).scores[VALIDATION] for setup in (*setups, spread)]
+    assert scores[0].samples.tolist() == [10] * 4
+    assert torch.equal(scores[0].correct, scores[1].correct) and same(scores[0], scores[2])
+    assert isinstance(spread.clients, Parallel)
+    spread.clients.close()
+
+
+def test_the_summary_has_the_round_that_validation_selects(tmp_path: Path) -> None:
+    run = fs.run(KEYS, tmp_path / "run", quiet=True)
+    accuracies = [record["acc_validation"] for record in run.rounds]
+    selected = accuracies.index(max(accuracies))
+    assert run.summary["selected_round"] == selected + 1
+    assert run.summary["acc_selected"] == run.rounds[selected]["acc_client"]
+    plain = fs.run({**KEYS, "data": {**KEYS["data"], "validation": 0.0}}, tmp_path / "plain", quiet=True)
+    assert "acc_selected" not in plain.summary and "acc_validation" not in plain.rounds[0]

@@ -1,0 +1,159 @@
+"""A finished run, extended: it ends as if it had had as many rounds from the beginning."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedstrata
+import own_data
+from fedstrata.base.errors import InputError, RecordError
+from fedstrata.cli import main
+from fedstrata.config import load_experiment
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.run import run_experiment
+from run_folder import left
+
+
+def keys(rounds: int, algorithm: str = "ditto") -> dict[str, Any]:
+    return {
+        "rounds": rounds,
+        "data": {"name": "digits", "clients": 6, "samples": 30},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "model": {"name": "mlp", "hidden": [8]},
+        "local": {"lr": 0.2, "batch": 8},
+        "cohort": {"fraction": 0.8},
+        "engine": {"name": "loop"},
+        "algorithm": {"name": algorithm},
+    }
+
+
+def test_a_finished_run_whose_end_is_made_again_and_lost_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fedstrata.run(keys(2), tmp_path / "run", quiet=True).folder
+    before = left(folder)
+
+    def lost(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedstrata.play.finish.write_used_models", lost)
+        with pytest.raises(KeyboardInterrupt):
+            fedstrata.run(None, folder, resume=True, quiet=True)
+    assert not (folder / "summary.json").exists()
+    fedstrata.run(None, folder, resume=True, quiet=True)
+    assert left(folder) == before
+
+
+@pytest.mark.parametrize("algorithm", ["ditto", "strata"])
+def test_an_extended_run_is_the_longer_run(algorithm: str, tmp_path: Path) -> None:
+    fedstrata.run(keys(2, algorithm), tmp_path / "extended", quiet=True)
+    extended = fedstrata.run(None, tmp_path / "extended", sets=["rounds=5"], resume=True, quiet=True)
+    fedstrata.run(keys(5, algorithm), tmp_path / "longer", quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+    assert extended.summary["rounds"] == 5 and len(extended.rounds) == 5
+    again = fedstrata.run(keys(5, algorithm), tmp_path / "extended", resume=True, quiet=True)
+    assert again.rounds == extended.rounds
+
+
+def test_a_run_that_is_being_extended_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    fedstrata.run(keys(2), folder, quiet=True)
+
+    class Impatient:
+        asked = True
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> "Impatient":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedstrata.play.run.Interrupt", Impatient)
+        with pytest.raises(Stopped):
+            fedstrata.run(None, folder, sets=["rounds=4"], resume=True, quiet=True)
+    assert not (folder / "summary.json").exists()
+    assert fedstrata.run(None, folder, resume=True, quiet=True).summary["rounds"] == 4
+
+
+def test_a_run_is_not_shortened_or_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    fedstrata.run(keys(3), folder, quiet=True)
+    before = left(folder)
+    with pytest.raises(InputError, match=r"rounds = 2: expected at least 3, .*; a run can be extended, not shortened"):
+        fedstrata.run(None, folder, sets=["rounds=2"], resume=True)
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--resume", "--out", str(folder), "--set", "rounds=4", "--set", "local.lr=0.3"])
+    assert caught.value.code == 2 and "local.lr = 0.3: expected 0.2" in capsys.readouterr().err
+    assert left(folder) == before
+
+
+def test_a_comparison_is_extended(tmp_path: Path) -> None:
+    fedstrata.compare(keys(2), ["fedavg", "ditto"], out=tmp_path / "compared", quiet=True)
+    done = fedstrata.compare(keys(3), ["fedavg", "ditto"], out=tmp_path / "compared", resume=True, quiet=True)
+    assert [run.summary and run.summary["rounds"] for run in done.runs] == [3, 3]
+    run_experiment(load_experiment(keys(3)), tmp_path / "alone", quiet=True)
+    assert left(tmp_path / "compared" / "ditto-0") == left(tmp_path / "alone")
+    table = json.loads((tmp_path / "compared" / "comparison.json").read_text())["experiment"]
+    assert table["rounds"] == 3
+
+
+def swapped(columns: own_data.Arrays) -> own_data.Arrays:
+    """The classes of one site are swapped."""
+    return columns | {"y": np.where(columns["site"] == "Bern", 1 - columns["y"], columns["y"])}
+
+
+def shorter(columns: own_data.Arrays) -> own_data.Arrays:
+    """Some rows of one site are deleted."""
+    rows = (columns["site"] != "Bern") | (columns["trial"] % own_data.TRIALS != 0)
+    return {name: values[rows] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("change", [swapped, shorter])
+def test_a_run_does_not_go_on_with_other_data(
+    change: Callable[[own_data.Arrays], own_data.Arrays], tmp_path: Path
+) -> None:
+    """The second half of a run was trained on other samples than the first, without a word."""
+    file = own_data.save(tmp_path / "mine.npz", own_data.arrays())
+    folder = tmp_path / "run"
+    fedstrata.run(own_data.keys(file), folder, quiet=True)
+    own_data.save(file, change(own_data.arrays()))
+    before = left(folder)
+    for sets in ([], ["rounds=2"]):
+        with pytest.raises(RecordError, match="expected the data that the run began with, found others of client Bern"):
+            fedstrata.run(None, folder, sets=sets, resume=True, quiet=True)
+    assert left(folder) == before and (folder / "summary.json").exists()
+    own_data.save(file, own_data.arrays())
+    assert fedstrata.run(None, folder, sets=["rounds=2"], resume=True, quiet=True).summary["rounds"] == 2
+
+
+def test_a_run_goes_on_where_clients_join_and_get_other_data(tmp_path: Path) -> None:
+    source = own_data.keys(own_data.save(tmp_path / "mine.npz", own_data.arrays()))
+    events = {
+        "join": [{"round": 2, "clients": [2]}],
+        "change": [{"round": 3, "client": 1, "takes_data_of": 0}],
+    }
+    source |= {"events": events}
+    for rounds in (3, 4, 5):
+        sets = [f"rounds={rounds}"]
+        fedstrata.run(source, tmp_path / "extended", sets=sets, resume=rounds > 3, quiet=True)
+    fedstrata.run(source, tmp_path / "longer", sets=["rounds=5"], quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+
+
+@pytest.mark.parametrize("content", [None, b"damaged"])
+def test_a_run_without_a_readable_description_of_its_data_goes_on(content: bytes | None, tmp_path: Path) -> None:
+    """Older runs have none of their samples."""
+    source = own_data.keys(own_data.save(tmp_path / "mine.npz", own_data.arrays()))
+    fedstrata.run(source, tmp_path / "run", quiet=True)
+    file = tmp_path / "run" / "client_data.npz"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    assert fedstrata.run(None, tmp_path / "run", sets=["rounds=2"], resume=True, quiet=True).summary["rounds"] == 2

@@ -1,0 +1,310 @@
+import hashlib
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from itertools import count as count_from
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedstrata as fs
+from fedstrata import data
+from fedstrata.base.errors import InputError
+from fedstrata.base.files import replace_file
+from fedstrata.play.interrupt import Stopped
+from fedstrata.play.progress import Progress
+from fedstrata.records import save
+from fedstrata.records.folder import Folder
+from forked import run as run_forked
+
+SMALL = {
+    "rounds": 5,
+    "data": {"name": "digits", "clients": 8, "samples": 40, "test": 0.2},
+    "partition": {"scheme": "rotation", "groups": 2},
+    "local": {"lr": 0.1, "batch": 10},
+    "algorithm": {"name": "layercfl", "eps1": 0.3, "eps2": 0.2},
+    "cohort": {"fraction": 0.75, "dropout": 0.2},
+    "probe": {"gap": ["dcos"]},
+}
+
+
+def run(out: Path, **changes: Any) -> fs.Run:
+    return fs.run({**SMALL, **changes}, out, quiet=True)
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((folder / "models").iterdir())}
+
+
+def without_clock(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in lines]
+
+
+def test_a_run_leaves_every_record_of_the_contract(tmp_path: Path) -> None:
+    finished = run(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {
+        "experiment.toml",
+        "rounds.jsonl",
+        "clients",
+        "gaps",
+        "tree.json",
+        "models",
+        "checkpoint",
+        "matrices",
+    }
+    assert names >= {"summary.json", "report.html"}
+    assert [record["round"] for record in finished.rounds] == [1, 2, 3, 4, 5]
+    contract = (
+        "round seconds clusters labels acc_client acc_weighted acc_cluster acc_worst loss ari bytes_down bytes_up "
+        "cohort absent rejected events"
+    )
+    assert finished.rounds[0].keys() >= set(contract.split())
+    summary = (
+        "algorithm dataset partition model seed rounds clusters ari purity acc_client acc_weighted acc_cluster "
+        "acc_worst rounds_to_partition bytes_down bytes_up seconds seconds_training seconds_server versions"
+    )
+    assert finished.summary.keys() >= set(summary.split())
+    assert len(finished.rounds[0]["cohort"]) == 6 and len(finished.rounds[0]["absent"]) == 1
+    assert finished.tree == finished.state.tree
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(tmp_path / name, seed=seed)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    assert without_clock(tmp_path / "a") == without_clock(tmp_path / "b")
+    assert digest(tmp_path / "a") != digest(tmp_path / "c")
+
+
+def test_the_resolved_experiment_makes_the_same_run_again(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    fs.run(tmp_path / "a" / "experiment.toml", tmp_path / "b", quiet=True)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+
+
+def test_probes_do_not_touch_training(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    run(tmp_path / "b", probe={"gap": []})
+    assert digest(tmp_path / "a") == digest(tmp_path / "b") and not (tmp_path / "b" / "gaps").exists()
+
+
+def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    run(tmp_path / "run", rounds=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 2
+
+
+def run_and_die(place: str, count: int) -> None:
+    """Run an experiment in a process that is killed the given time that it comes to a place."""
+    calls = count_from(1)
+
+    def dying(function: Callable[..., object], after: bool) -> Callable[..., None]:
+        def wrapped(*given: object, **named: object) -> None:
+            now = next(calls) == count
+            if not now or after:
+                function(*given, **named)
+            if now:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return wrapped
+
+    places: dict[str, tuple[str, Callable[..., object], bool]] = {
+        "before checkpoint": ("fedstrata.play.recorder.save", save, False),
+        "after checkpoint": ("fedstrata.play.recorder.save", save, True),
+        "inside checkpoint": ("fedstrata.records.checkpoint.replace_file", replace_file, True),
+        "after records": ("fedstrata.records.folder.Folder.add", Folder.add, True),
+    }
+    name, function, after = places[place]
+    pytest.MonkeyPatch().setattr(name, dying(function, after))
+    fs.run("experiment.toml", "broken", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole run."""
+    return run(tmp_path_factory.mktemp("uninterrupted") / "run", engine={"name": "loop"}).folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [
+        ("before checkpoint", 1),
+        ("before checkpoint", 3),
+        ("after checkpoint", 2),
+        ("after checkpoint", 5),
+        ("inside checkpoint", 3),
+        ("inside checkpoint", 6),
+        ("after records", 1),
+        ("after records", 4),
+    ],
+)
+def test_a_run_that_was_killed_ends_with_the_same_models(
+    place: str, count: int, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiment.toml").write_text((uninterrupted / "experiment.toml").read_text())
+    killed = run_forked(run_and_die, place, count)
+    assert killed.status == -9, killed.err
+    fs.run("experiment.toml", "broken", resume=True, quiet=True)
+    assert digest(tmp_path / "broken") == digest(uninterrupted)
+    assert without_clock(tmp_path / "broken") == without_clock(uninterrupted)
+
+
+def interrupt_after(round: int, patch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C when a round is told: its models are scored then, and the next round is under way."""
+    show = Progress.show
+
+    def interrupted(progress: Progress, record: dict[str, Any]) -> None:
+        show(progress, record)
+        if record["round"] == round:
+            signal.raise_signal(signal.SIGINT)
+
+    patch.setattr(Progress, "show", interrupted)
+
+
+@pytest.mark.parametrize("told", [1, 2])
+def test_ctrl_c_ends_a_run_after_its_round_and_resumed_it_is_as_never_stopped(told: int, tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(told, patch)
+        with pytest.raises(Stopped, match=f"^stopped after round {told + 1} of 5; ") as stop:
+            run(tmp_path / "broken")
+    assert stop.value.folder == tmp_path / "broken"
+    assert without_clock(tmp_path / "broken") == without_clock(whole.folder)[: told + 1]
+    fs.run(None, tmp_path / "broken", resume=True, quiet=True)
+    assert digest(tmp_path / "broken") == digest(whole.folder)
+    assert without_clock(tmp_path / "broken") == without_clock(whole.folder)
+
+
+def test_ctrl_c_in_the_last_round_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(4, monkeypatch)
+    assert run(tmp_path / "run").summary["rounds"] == 5
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
+    whole = run(tmp_path / "run")
+    before = digest(whole.folder), without_clock(whole.folder)
+    fs.run(None, whole.folder, resume=True, quiet=True)
+    assert (digest(whole.folder), without_clock(whole.folder)) == before
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ({"name": "layercfl", "layers": "convv"}, "algorithm.layers"),
+        ({"name": "layercfl", "layers": ["conv"]}, "algorithm.layers"),  # the mlp has none
+    ],
+)
+def test_a_layer_pattern_that_matches_nothing_is_found_before_data_is_read(
+    algorithm: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "load_dataset", None)
+    with pytest.raises(InputError, match=message):
+        run(tmp_path / "run", algorithm=algorithm)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "fedper"}, {"name": "fedrep"}, {"name": "ditto"}, {"name": "local"}])
+def test_a_client_whose_own_tensors_are_not_finite_starts_again_from_the_received_ones(
+    algorithm: dict[str, Any], tmp_path: Path
+) -> None:
+    """Steps of 1e30 in round 1, of 0.1 in round 2. FedRep's heads are finite after the first, but useless."""
+    local = {"lr": 1e30, "lr_decay": 1e-31, "batch": 10}
+    partition, cohort = {"scheme": "iid"}, {"fraction": 1.0}
+    changes = {"algorithm": algorithm, "local": local, "partition": partition, "cohort": cohort, "probe": {"gap": []}}
+    finished = run(tmp_path / "run", rounds=2, **changes)
+    first, second = finished.rounds
+    reset = {"kind": "reset", "clients": list(range(8))}
+    assert reset in first["events"] and second["events"] == []
+    assert second["rejected"] == [] and math.isfinite(second["loss"]) and math.isfinite(first["loss"])
+    # Who has lost its own layers is sent them anew.
+    assert second["bytes_down"] == first["bytes_down"]
+
+
+def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
+    finished = run(tmp_path / "run", rounds=1, cohort={"fraction": 0.5, "dropout": 0.5})
+    decision = finished.tree[0].decision
+    assert decision and decision.kind == "too_few_members"
+    assert (decision.values["answered"], decision.values["asked"], decision.values["min_split"]) == (2, 4, 3)
+
+
+def test_a_probe_refuses_a_partition_without_truth(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"probe\.gap = .* needs a partition with true groups"):
+        run(tmp_path / "run", partition={"scheme": "dirichlet", "alpha": 1.0})
+
+
+def test_samples_that_are_not_there_name_their_key(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.samples = 100000: "):
+        run(tmp_path / "run", data={**SMALL["data"], "samples": 100_000})  # type: ignore[dict-item]  # it is a dict
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_checkpoints_are_never_silently_started_over(tmp_path: Path) -> None:
+    whole = run(tmp_path / "run")
+    for path in (whole.folder / "checkpoint").glob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(InputError, match="expected a sound checkpoint"):
+        fs.run(None, whole.folder, resume=True, quiet=True)
+    assert len((whole.folder / "rounds.jsonl").read_text().splitlines()) == 5
+
+
+def test_the_oracle_refuses_a_partition_without_truth(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs a partition with true groups"):
+        run(
+            tmp_path / "run",
+            algorithm={"name": "oracle"},
+            partition={"scheme": "dirichlet", "alpha": 1.0},
+            probe={"gap": []},
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
+    model = {"name": "vgg11", "width": 0.0625}
+    finished = run(tmp_path / "run", rounds=1, model=model, algorithm={"name": "fedavg"})
+    assert finished.summary["model"] == "vgg11"
+
+
+def test_a_column_can_be_named_as_the_independent_unit(tmp_path: Path) -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    path = tmp_path / "set.npz"
+    np.savez(path, x=rng.normal(size=(120, 6, 48)).astype("float32"), y=np.arange(120) % 3, trial=np.arange(120) // 4)
+    finished = fs.run(
+        {
+            "rounds": 1,
+            "data": {"name": str(path), "clients": 3, "samples": 0, "test": 0.25, "unit": "trial"},
+            "model": {"name": "har_cnn"},
+            "algorithm": {"name": "fedavg"},
+        },
+        tmp_path / "run",
+        quiet=True,
+    )
+    assert finished.summary["clusters"] == 1
+
+
+@pytest.mark.parametrize(("lr", "clients"), [(1e6, 0), (1e30, 8)])
+def test_training_that_diverges_in_every_round_is_an_event_of_each_and_in_the_summary(
+    lr: float, clients: int, tmp_path: Path
+) -> None:
+    finished = run(tmp_path / "run", local={"lr": lr, "batch": 10}, cohort={"fraction": 1.0}, rounds=3)
+    for record in finished.rounds:
+        assert any(event["kind"] == "diverged" for event in record["events"])
+    assert finished.summary["diverged"] == {"rounds": [1, 2, 3], "clients": clients} and finished.diverged
+    assert "training diverged in 3 of 3 rounds" in (finished.folder / "report.html").read_text().lower()
+    assert bool(finished.state.models.isfinite().all())
+
+
+def test_training_that_converges_diverges_in_no_round(tmp_path: Path) -> None:
+    finished = run(tmp_path / "run")
+    assert finished.summary["diverged"] == {"rounds": [], "clients": 0} and not finished.diverged

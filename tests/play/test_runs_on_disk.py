@@ -1,0 +1,169 @@
+"""A run whose samples are on the disk equals the run in memory, and takes no memory for them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+import fedstrata as fs
+from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from fedstrata.engine.parallel.messages import pack, unpack
+from own_data import arrays, as_test, keys, save
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "cache"))
+
+
+def left(folder: Path) -> object:
+    """All that a run leaves but for times."""
+    files = [*folder.glob("models/*"), folder / "tree.json", *folder.glob("clients/*")]
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    timeless = [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in lines]
+    return [path.read_bytes() for path in sorted(files)], timeless
+
+
+def sites(folder: Path, ending: str) -> dict[str, Any]:
+    """A file per site, with a test split and units, and an experiment on them."""
+    whole = arrays()
+    for name in np.unique(whole["site"]):
+        own = whole["site"] == name
+        columns = {f"f{place}": whole["x"][own, place] for place in range(3)} | {"label": whole["y"][own]}
+        table = pa.table(columns | {"trial": whole["trial"][own]})
+        for split, rows in (("train", table), ("test", table.slice(0, 8))):
+            file = folder / split / f"{name}.{ending}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            csv.write_csv(rows, file) if ending == "csv" else pq.write_table(rows, file)
+    data = {"name": str(folder), "unit": "trial"}
+    return {"rounds": 2, "data": data, "model": {"name": "mlp"}, "algorithm": {"name": "strata"}}
+
+
+@pytest.mark.parametrize("engine", ["loop", "processes", pytest.param("ray", marks=pytest.mark.deploy)])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")  # Ray's own
+def test_a_run_from_the_disk_is_the_run_in_memory_in_every_bit(engine: str, tmp_path: Path) -> None:
+    source = sites(tmp_path / "sites", "csv") | {"engine": {"name": engine, "workers": 2}}
+    for memory in ("ram", "disk"):
+        fs.run(source, tmp_path / memory, sets=[f"data.memory={memory}"], quiet=True)
+    assert left(tmp_path / "ram") == left(tmp_path / "disk")
+    run = fs.load(tmp_path / "disk")
+    inputs = arrays()["x"][:4]
+    assert np.array_equal(run.predict("Oslo", inputs), fs.load(tmp_path / "ram").predict("Oslo", inputs))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_from_the_disk_are_turned_and_trained_on_as_in_memory(channels: int, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (160, channels, 16, 16), dtype=np.uint8)
+    save(tmp_path / "images.npz", {"x": pixels, "y": np.arange(160) % 2})
+    source = {
+        "rounds": 2,
+        "data": {"name": str(tmp_path / "images.npz"), "clients": 4, "samples": 20, "validation": 0.2},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "model": {"name": "mnist_cnn"},
+        "local": {"transform": "flip", "batch": 8},
+        "algorithm": {"name": "ifca", "k": 2},
+        "engine": {"name": "loop"},
+    }
+    for memory in ("ram", "disk"):
+        fs.run(source, tmp_path / memory, sets=[f"data.memory={memory}"], quiet=True)
+    assert left(tmp_path / "ram") == left(tmp_path / "disk")
+
+
+def test_a_run_goes_on_with_its_samples_elsewhere(tmp_path: Path) -> None:
+    source = sites(tmp_path / "sites", "parquet") | {"engine": {"name": "loop"}}
+    whole = fs.run(source, tmp_path / "whole", sets=["rounds=3"], quiet=True)
+    fs.run(source, tmp_path / "run", sets=["data.memory=ram"], quiet=True)
+    fs.run(source, tmp_path / "run", sets=["data.memory=disk", "rounds=3"], resume=True, quiet=True)
+    assert left(tmp_path / "run") == left(whole.folder)
+
+
+def test_no_sample_on_the_disk_is_sent_to_workers(tmp_path: Path) -> None:
+    source = keys(save(tmp_path / "all.npz", arrays() | as_test(arrays(1))), memory="disk")
+    setup = build_run(load_experiment(source))
+    frame, tensors = pack(setup.client_data.dataset)
+    samples = arrays()["x"].nbytes
+    # What is sent are numbers of classes and positions.
+    assert not any(tensor.is_floating_point() for tensor in tensors) and samples > 0
+    received = unpack(frame, tensors)
+    index = setup.client_data.train(1)
+    assert received.prepare(index).equal(setup.client_data.dataset.prepare(index))
+
+
+def test_the_vectorized_engine_says_that_it_needs_samples_in_memory(tmp_path: Path) -> None:
+    source = keys(save(tmp_path / "all.npz", arrays()), memory="disk")
+    with pytest.raises(ExperimentError, match=r"engine.name = 'batched': expected samples in memory \(data.memory"):
+        build_run(load_experiment(source, ["engine.name=batched"]))
+    assert build_run(load_experiment(source, ["engine.name=auto"])).engine.name != "batched"
+
+
+TRAINING = """
+import sys
+from fedstrata.data import mapped, parquet_columns
+from fedstrata.data.mapped import InputWriter
+from fedstrata.engine import ClientData, client_data
+
+# The memory that is used is that of a few blocks. Small ones need no large file to show it.
+mapped._BLOCK_NUMBERS = 2**18
+parquet_columns._ROWS_BYTES = 2**20
+client_data._NUMBERS_AT_ONCE = 2**18
+
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+
+peak = 0
+def measured(function):
+    def measure(*given):
+        global peak
+        found = function(*given)
+        peak = max(peak, anonymous())
+        return found
+    return measure
+
+InputWriter.add = measured(InputWriter.add)
+ClientData.raw_samples = measured(ClientData.raw_samples)
+
+import fedstrata as fs
+from fedstrata.config import load_experiment
+from fedstrata.build.build import build_run
+
+keys = {
+    "rounds": 1,
+    "data": {"clients": 4, "samples": 0, "memory": sys.argv[2]},
+    "model": {"name": "mlp", "hidden": [2]},
+    "engine": {"name": "loop"},
+    "algorithm": {"name": "fedavg"},
+}
+build_run(load_experiment(keys | {"data": {"name": "digits", "clients": 2}}))  # all modules are imported now
+before = anonymous()
+fs.run(keys, "run-" + sys.argv[2], sets=["data.name=" + sys.argv[1]], quiet=True)
+print(peak - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is told by Linux")
+def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(tmp_path: Path) -> None:
+    """A Parquet file of one row group: what holds its pages in memory would hold all of them."""
+    rows, width = 72000, 1000  # a batch of 1,024 of them has 4 MB
+    values = np.random.default_rng(0).random(rows * width, dtype=np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
+    table = pa.table({"x": lists.cast(pa.list_(pa.float32())), "label": np.arange(rows) % 2})
+    (tmp_path / "set").mkdir()
+    pq.write_table(table, tmp_path / "set" / "train.parquet")
+    taken = {}
+    for memory in ("disk", "ram"):
+        command = [sys.executable, "-c", TRAINING, str(tmp_path / "set"), memory]
+        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+        taken[memory] = int(done.stdout)
+    assert taken["disk"] < values.nbytes / 3 and values.nbytes < taken["ram"]
+    assert left(tmp_path / "run-disk") == left(tmp_path / "run-ram")

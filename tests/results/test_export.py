@@ -1,0 +1,208 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+import fedstrata
+from fedstrata.base.errors import InputError, ModelError
+from fedstrata.cli import main
+from fedstrata.data import SampleFormat, load_dataset
+from fedstrata.models.trained import TrainedModel
+from fedstrata.results.export import INDEX, _torch_program
+from fedstrata.results.run import Run
+
+DIGITS = load_dataset("digits")
+
+ONLY_TORCH = """
+import sys
+for name in ("fedstrata", "safetensors", "pydantic", "sklearn"):
+    sys.modules[name] = None  # an import of it fails
+import torch
+model = torch.export.load(sys.argv[1]).module()
+samples = torch.load(sys.argv[2])
+print(model(samples).argmax(1).tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run in which all clients keep their own models, and share one."""
+    keys: dict[str, Any] = {
+        "rounds": 2,
+        "data": {"name": "digits", "clients": 4, "samples": 40},
+        "model": {"name": "mlp", "hidden": [8]},
+        "local": {"lr": 0.2, "batch": 8},
+        "engine": {"name": "loop"},
+        "algorithm": {"name": "ditto"},
+    }
+    return fedstrata.run(keys, tmp_path_factory.mktemp("export") / "ditto", quiet=True)
+
+
+def test_every_model_in_use_is_written_with_what_it_needs(finished: Run, tmp_path: Path) -> None:
+    files = finished.export(tmp_path / "models")
+    names = [path.name for path in files]
+    clients = [f"client-{client}.safetensors" for client in range(4)]
+    assert names == [INDEX, "cluster-0.safetensors", *clients]
+    index = json.loads((tmp_path / "models" / INDEX).read_text())
+    assert index["samples"]["shape"] == [1, 8, 8] and index["samples"]["class_names"] == list(DIGITS.class_names)
+    assert index["scale"] == finished.sample_format.scale and index["shift"] == finished.sample_format.shift
+    cluster, *own = index["models"]
+    # All clients have models of their own, so nobody uses the one of the cluster.
+    assert cluster["clients"] == [] and [each["clients"] for each in own] == [["0"], ["1"], ["2"], ["3"]]
+    assert own[0]["personal"] == ["linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias"]
+    tensors = load_file(files[2])
+    model = finished.model(0).network.state_dict()
+    assert tensors.keys() == model.keys() and all(torch.equal(tensors[name], model[name]) for name in model)
+
+
+def test_a_file_alone_says_what_its_model_needs(finished: Run, tmp_path: Path) -> None:
+    files = finished.export(tmp_path / "models", [2])
+    with safe_open(files[1], framework="pt") as file:
+        metadata = json.loads(file.metadata()["fedstrata"])
+    assert metadata["clients"] == ["2"] and metadata["samples"]["classes"] == 10
+    assert metadata["network"] == {"name": "mlp", "options": {"hidden": [8]}}
+
+
+def test_a_program_predicts_raw_samples_where_only_torch_is(finished: Run, tmp_path: Path) -> None:
+    files = finished.export(tmp_path / "models", [1], format="torch")
+    assert [path.name for path in files] == [INDEX, "client-1.safetensors", "client-1.pt2"]
+    torch.save(DIGITS.inputs[:50], tmp_path / "samples.pt")
+    arguments = [str(files[2]), str(tmp_path / "samples.pt")]
+    done = subprocess.run([sys.executable, "-c", ONLY_TORCH, *arguments], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == finished.predict(1, DIGITS.inputs[:50]).tolist()
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None or find_spec("onnxscript") is None, reason="needs the extra onnx")
+def test_a_program_of_onnx_has_the_same_outputs(finished: Run, tmp_path: Path) -> None:
+    import onnxruntime
+
+    *_, path = finished.export(tmp_path / "models", [1], format="onnx")
+    session = onnxruntime.InferenceSession(str(path))
+    for count in (1, 7):
+        samples = DIGITS.inputs[:count].numpy()
+        (outputs,) = session.run(None, {"samples": samples})
+        assert np.allclose(outputs, finished.model(1).outputs(samples), atol=1e-5)
+
+
+def test_onnx_without_its_library_is_refused_before_anything_is_made(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstrata.results.export.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"expected onnxscript, found none; pip install"):
+        finished.export(tmp_path / "models", format="onnx")
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_network_that_torch_cannot_record_is_refused_in_one_line() -> None:
+    class Moody(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs if float(inputs.sum()) > 0 else -inputs
+
+    form = SampleFormat((2,), "float32", (0.0, 0.0), (1.0, 1.0), 2)
+    with pytest.raises(ModelError, match=r"torch.export cannot write this network: .*--format safetensors") as caught:
+        _torch_program(TrainedModel(Moody(), form))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def unrecordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network can be written as a program."""
+
+    def refuse(model: TrainedModel) -> bytes:
+        raise ModelError("torch.export cannot write this network")
+
+    monkeypatch.setattr("fedstrata.results.export._torch_program", refuse)
+
+
+@pytest.mark.usefixtures("unrecordable")
+def test_an_export_that_fails_leaves_nothing_behind(finished: Run, tmp_path: Path) -> None:
+    """The advice of the error is to export again with --format safetensors: the same target must be free."""
+    target = tmp_path / "deep" / "models"
+    with pytest.raises(ModelError):
+        finished.export(target, format="torch")
+    assert list(tmp_path.iterdir()) == []
+    assert finished.export(target)[0].is_file()
+    assert [path.name for path in target.parent.iterdir()] == ["models"]
+
+
+@pytest.mark.usefixtures("unrecordable")
+def test_an_empty_folder_stays_empty_when_an_export_fails(finished: Run, tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        finished.export(tmp_path, format="torch")
+    assert list(tmp_path.iterdir()) == []
+    files = finished.export(tmp_path, [0])
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+
+
+def test_a_target_that_holds_something_is_refused_with_what_to_do(finished: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"expected a new or empty folder, found something .*give another target"):
+        finished.export(tmp_path)
+    with pytest.raises(InputError, match=r"expected a folder that can be made: .*give another target"):
+        finished.export(tmp_path / "mine.txt" / "models")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("client", ["12", 12, np.int64(12)])
+def test_a_name_or_a_number_alone_is_one_client(finished: Run, tmp_path: Path, client: Any) -> None:
+    run = replace(finished, names=("1", "2", "12", "3"))
+    files = run.export(tmp_path / "models", client)
+    assert [path.name for path in files] == [INDEX, "client-12.safetensors"]
+
+
+class Tied(nn.Sequential):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10))
+        self[2].weight = self[1].weight
+
+
+def test_a_network_whose_layers_share_a_weight_is_written_under_both_names(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "rounds": 1,
+        "data": {"name": "digits", "clients": 2, "samples": 40},
+        "engine": {"name": "loop"},
+        "algorithm": {"name": "fedavg"},
+    }
+    run = fedstrata.run(keys, tmp_path / "run", model=Tied, quiet=True)
+    tensors = load_file(run.export(tmp_path / "models")[1])
+    assert torch.equal(tensors["1.weight"], tensors["2.weight"])
+    assert tensors.keys() == run.model(0).network.state_dict().keys()
+
+
+def test_names_of_clients_become_names_of_files(finished: Run) -> None:
+    from fedstrata.results.export import _file_name
+
+    taken = set[str]()
+    names = [_file_name(name, place, taken) for place, name in enumerate(("Sint-Jan / 2", "Sint-Jan ? 2", "../x"))]
+    assert names == ["client-Sint-Jan_2", "client-Sint-Jan_2-1", "client-.._x"]
+
+
+def test_the_command_prints_the_files(finished: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "models"
+    with pytest.raises(SystemExit) as caught:
+        main(["export", str(finished.folder), str(target), "--client", "0", "--client", "3"])
+    assert not caught.value.code
+    printed = capsys.readouterr().out.split()
+    assert printed == [str(target / name) for name in (INDEX, "client-0.safetensors", "client-3.safetensors")]
+    for options, message in (
+        (["--format", "pickle"], "--format = 'pickle': expected one of safetensors, torch, onnx"),
+        (["--client", "9"], "client '9': expected a client that took part at the end"),
+        ([], "expected a new or empty folder"),
+    ):
+        place = target if not options else tmp_path / "other"
+        with pytest.raises(SystemExit) as caught:
+            main(["export", str(finished.folder), str(place), *options])
+        assert caught.value.code == 2 and message in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

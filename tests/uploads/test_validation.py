@@ -1,0 +1,412 @@
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.core import (
+    Diagnostics,
+    Layout,
+    LocalTask,
+    LocalTraining,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    State,
+    TensorSpec,
+    extend_state,
+)
+from fedstrata.testing import toy_layout, toy_problem
+from fedstrata.uploads.validation import (
+    LARGEST_NORM,
+    Norms,
+    decide,
+    divergence_of_answers,
+    divergence_of_loss,
+    measure_norms,
+    validate,
+)
+
+LAYOUT = Layout(
+    (
+        TensorSpec("conv.weight", "conv", "conv", (2,)),
+        TensorSpec("bn.weight", "bn", "norm", (1,)),
+        TensorSpec("bn.running_mean", "bn", "buffer", (1,)),
+        TensorSpec("fc.weight", "fc", "linear", (2,)),
+    )
+)
+
+
+def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, **changes: Any) -> Plan:
+    """A plan of some tasks that upload everything, with a model of zeros for each that is given."""
+    models = torch.tensor(given or [0] * len(clients))
+    fit = LocalTask(
+        candidates=models[:, None],
+        training=LocalTraining(),
+        trainable=LAYOUT.everything,
+        upload=LAYOUT.everything,
+        load_local=LAYOUT.nothing,
+        save_local=LAYOUT.nothing,
+    )
+    work = {("train", "second")[task]: replace(fit, **changes) for task in range(tasks)}
+    return Plan(1, 0, torch.tensor(clients), torch.zeros(int(models.max()) + 1, LAYOUT.p), work)
+
+
+def result_of(plan: Plan, values: Tensor, sizes: list[int] | None = None) -> Result:
+    m = len(plan.cohort)
+    samples = torch.tensor(sizes or [1] * m)
+    given = plan.tasks["train"].candidates[:, 0]
+    return Result(Rows(plan.cohort, values), given, samples, torch.full((m, 1), torch.nan))
+
+
+def constants(levels: list[float]) -> Tensor:
+    """A row for each level, all of whose columns are that level."""
+    return torch.tensor(levels)[:, None] * torch.ones(1, LAYOUT.p)
+
+
+def rejected(levels: list[float], sizes: list[int] | None = None, given: list[int] | None = None) -> list[int]:
+    """The positions of the rows that are rejected; the clients have other ids."""
+    clients = [10 * place for place in range(len(levels))]
+    plan = plan_of(clients, given)
+    found = validate(LAYOUT, plan, Report({"train": result_of(plan, constants(levels), sizes)})).rejected
+    return [client // 10 for client in found]
+
+
+def test_a_client_that_sent_something_not_finite_is_taken_out_of_every_result() -> None:
+    plan = plan_of([0, 10, 20, 30], tasks=2)
+    good = result_of(plan, torch.zeros(4, LAYOUT.p))
+    bad = result_of(plan, constants([1.0, torch.nan, 2.0, torch.inf]))
+    checked = validate(LAYOUT, plan, Report({"train": bad, "second": good}))
+    assert checked.rejected == (10, 30)
+    assert [result.updates.clients.tolist() for result in checked.report.results.values()] == [[0, 20], [0, 20]]
+    assert checked.events == [{"kind": "rejected", "reason": "not finite", "clients": [10, 30]}]
+
+
+def test_a_client_without_samples_is_taken_out() -> None:
+    assert rejected([1.0, 1.0], sizes=[5, -3]) == [1]
+
+
+def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
+    plan = plan_of([3, 4])
+    facts = {"entropy": Rows(torch.tensor([3, 4]), torch.tensor([[torch.nan], [1.0]]))}
+    checked = validate(LAYOUT, plan, Report({"train": result_of(plan, constants([1.0, 1.0]))}, client_stats=facts))
+    assert checked.rejected == (3,)
+    assert checked.report.client_stats["entropy"].clients.tolist() == [4]
+
+
+@given(st.lists(st.floats(0.5, 5.0, width=32), min_size=1, max_size=6))
+def test_a_sound_report_is_left_as_it_is(levels: list[float]) -> None:
+    plan = plan_of(list(range(len(levels))))
+    report = Report({"train": result_of(plan, constants(levels))})
+    checked = validate(LAYOUT, plan, report)
+    assert checked.report is report and checked.rejected == () and checked.events == []
+
+
+@pytest.mark.parametrize(("factor", "found"), [(9.9, []), (10.1, [5])])
+def test_ten_times_the_median_is_accepted_and_no_more(factor: float, found: list[int]) -> None:
+    assert rejected([1.0, 1.0, 1.0, 1.0, 1.0, factor]) == found
+
+
+def test_who_has_more_samples_may_move_farther_but_never_a_hundred_times_as_far() -> None:
+    levels = [1.0, 1.0, 1.0, 1.0, 1.0, 25.0]
+    assert rejected(levels) == [5]
+    assert rejected(levels, sizes=[10, 10, 10, 10, 10, 30]) == []
+    levels[-1] = 101.0
+    assert rejected(levels, sizes=[10, 10, 10, 10, 10, 10**6]) == [5]
+
+
+def test_norms_that_are_widely_spread_excuse_a_large_one() -> None:
+    """Median absolute deviation of the logs of 1, 2, 4, 8, 16: log 2; so exp(3.5 * 1.4826 * log 2) = 36.5 times 4."""
+    assert rejected([1.0, 2.0, 4.0, 8.0, 16.0]) == []
+    assert rejected([1.0, 2.0, 4.0, 8.0, 4.0 * 36.0]) == []
+    assert rejected([1.0, 2.0, 4.0, 8.0, 4.0 * 37.0]) == [4]
+
+
+def test_clients_are_compared_with_those_that_start_from_the_same_model() -> None:
+    levels, given = [1.0] * 4 + [50.0] * 4 + [50.0], [0] * 4 + [1] * 4 + [0]
+    assert rejected(levels, given=given) == [8]
+    # Alone with its model, a client is compared with everyone.
+    assert rejected([1.0] * 5 + [50.0], given=[0] * 5 + [1]) == [5]
+
+
+def test_zeros_are_no_outliers_and_do_not_count_in_the_median() -> None:
+    assert rejected([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]) == []
+    assert rejected([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 11.0]) == [6]
+
+
+def test_two_clients_cannot_be_compared() -> None:
+    assert rejected([1.0, 1e6]) == []
+
+
+def test_a_norm_whose_square_is_no_float32_number_is_rejected_without_comparison() -> None:
+    assert rejected([1e20]) == [0] and rejected([3.4e38, 3.4e38]) == [0, 1]
+    plan = plan_of([7])
+    (event,) = validate(LAYOUT, plan, Report({"train": result_of(plan, constants([1e20]))})).events
+    assert event["median"] is None and event["limit"] == pytest.approx(LARGEST_NORM, rel=1e-3)
+
+
+def test_where_norms_are_not_compared_one_with_which_nothing_can_be_computed_is_rejected_all_the_same() -> None:
+    """With central noise: clipping such an update would make numbers that are none."""
+    plan = plan_of([3, 5, 7, 9])
+    report = Report({"train": result_of(plan, constants([1.0, 1.0, 1e6, 1e30]))})
+    assert validate(LAYOUT, plan, report, compared=False).rejected == (9,)
+
+
+def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
+    """The norm of the whole row hardly changes: sqrt(4 * 100**2 + 1) beside sqrt(4 * 100**2 + 40**2)."""
+    values = torch.tensor([[100.0, 100.0, 1.0, 1.0, 100.0, 100.0]] * 6)
+    for column, part in ((2, "normalisation layers"), (3, "buffers")):
+        poisoned = values.clone()
+        poisoned[2, column] = 40.0
+        plan = plan_of(list(range(6)))
+        (event,) = validate(LAYOUT, plan, Report({"train": result_of(plan, poisoned)})).events
+        assert event == {
+            "kind": "rejected",
+            "reason": "norm",
+            "clients": [2],
+            "task": "train",
+            "part": part,
+            "norm": 40.0,
+            "median": 1.0,
+            "limit": 10.0,
+        }
+
+
+def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
+    """Weights of 30 beside updates of 1 are no outliers; weights of 400 are."""
+    values = torch.tensor([[1.0, 1.0, 1.0, 1.0, 30.0, 30.0]] * 6)
+    plan = plan_of(list(range(6)), upload_values=LAYOUT.select("fc"))
+    parts = {norms.part for norms in measure_norms(LAYOUT, plan, Report({"train": result_of(plan, values)}))}
+    assert parts == {"weights", "normalisation layers", "buffers", "values of weights"}
+    assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == ()
+    values[4, 4:] = 400.0
+    assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == (4,)
+
+
+def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squares_are_no_float32_numbers() -> None:
+    """Two blocks of columns and a rest; the last rows would overflow, and vanish, in float32."""
+    layout = Layout((TensorSpec("fc.weight", "fc", "linear", (70_000,)),))
+    values = torch.randn(4, layout.p, generator=torch.Generator().manual_seed(0))
+    values *= torch.tensor([1.0, 0.0, 1e30, 1e-30])[:, None]
+    plan = Plan(
+        1,
+        0,
+        torch.arange(4),
+        torch.zeros(1, layout.p),
+        {"train": replace(plan_of([0, 1, 2, 3]).tasks["train"], upload=(True,), trainable=(True,))},
+    )
+    (norms,) = measure_norms(layout, plan, Report({"train": result_of(plan, values)}))
+    assert norms.values.tolist() == pytest.approx(values.double().norm(dim=1).tolist(), rel=1e-6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 1.2, 8.0, 9.9, 15.0, math.nan]), st.integers(0, 2), st.integers(0, 3)),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_no_norm_is_above_its_limit_where_all_are_alike(clients: list[tuple[float, int, int]], compared: bool) -> None:
+    m = len(clients)
+    values = np.array([norm for norm, _, _ in clients])
+    starts = torch.tensor([start for _, start, _ in clients], dtype=torch.int64)
+    sizes = torch.tensor([size for _, _, size in clients])
+    result = Result(Rows(torch.arange(m), torch.zeros(m, 1)), starts, sizes, torch.zeros(m, 1))
+    norms = Norms("train", "weights", (), result, values, compared)
+    _, limits = norms.medians_and_limits
+    assert (values <= limits * (1 + 1e-9)).all() or not norms.alike
+
+
+@pytest.mark.parametrize(
+    ("values", "alike"),
+    [
+        ([1.0, 9.9], True),
+        ([1.0, 10.1], False),
+        ([0.0, 1.0, 9.9], True),
+        ([0.0, 0.0], True),
+        ([1.0, math.nan], False),
+        ([1.0, math.inf], False),
+        ([2e19, 2e19], False),
+        ([], True),
+    ],
+)
+def test_norms_are_alike_within_a_factor_of_ten(values: list[float], alike: bool) -> None:
+    m = len(values)
+    result = Result(Rows(torch.arange(m), torch.zeros(m, 1)), torch.zeros(m).long(), torch.ones(m), torch.zeros(m, 1))
+    assert Norms("train", "weights", (), result, np.array(values), True).alike == alike
+
+
+def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:
+    plan = plan_of(list(range(6)))
+    plan = replace(plan, models=torch.full_like(plan.models, 10.0))
+    for level, found in ((9.9, ()), (10.1, (5,))):
+        report = Report({"train": result_of(plan, constants([0.01] * 5 + [level]))})
+        assert validate(LAYOUT, plan, report).rejected == found
+
+
+def test_of_several_norms_of_a_client_the_worst_is_told() -> None:
+    plan = plan_of(list(range(5)), tasks=2)
+    results = {
+        name: result_of(plan, constants([1.0] * 4 + [worst])) for name, worst in (("train", 20.0), ("second", 40.0))
+    }
+    (event,) = validate(LAYOUT, plan, Report(results)).events
+    assert event["norm"] == pytest.approx(40.0 * math.sqrt(4), rel=1e-3) and event["task"] == "second"
+
+
+NORMALISED = Layout((TensorSpec("fc.weight", "fc", "linear", (2,)), TensorSpec("bn.running_var", "bn", "buffer", (9,))))
+"""Two weights, and nine running variances."""
+
+
+def variance_plan(**changes: Any) -> Plan:
+    """A plan for ten clients with a model whose weights are 0 and whose running variances are 1."""
+    task = LocalTask(
+        candidates=torch.zeros(10, 1, dtype=torch.int64),
+        training=LocalTraining(),
+        trainable=NORMALISED.everything,
+        upload=NORMALISED.everything,
+        load_local=NORMALISED.nothing,
+        save_local=NORMALISED.nothing,
+    )
+    model = torch.tensor([0.0] * 2 + [1.0] * 9)
+    return Plan(1, 0, torch.arange(10), model[None], {"before": task, "train": replace(task, **changes)})
+
+
+def variance_report(plan: Plan, worst: float) -> Report:
+    """Ten updates whose first running variance moves by -0.1, and that of the last client by another number."""
+    values = torch.zeros(10, NORMALISED.p)
+    values[:, 2] = -0.1
+    values[9, 2] = worst
+    return Report({"train": result_of(plan, values)})
+
+
+def test_one_client_cannot_make_a_running_variance_negative_within_the_norm_of_the_buffers() -> None:
+    """Nine variances of 1 have a norm of 3, up to which every update is accepted; and 1 - 2.9 < 0."""
+    plan = variance_plan()
+    checked = validate(NORMALISED, plan, variance_report(plan, -2.9))
+    assert checked.rejected == (9,)
+    assert checked.events == [{"kind": "rejected", "reason": "negative variance", "clients": [9]}]
+    assert validate(NORMALISED, plan, variance_report(plan, -2.9), compared=False).rejected == (9,)
+    assert validate(NORMALISED, plan, variance_report(plan, -1.0)).rejected == ()
+
+
+def test_a_client_that_is_rejected_for_its_norm_is_told_so_and_not_of_its_variance() -> None:
+    plan = variance_plan()
+    (event,) = validate(NORMALISED, plan, variance_report(plan, -3.1)).events
+    assert event["reason"] == "norm"
+
+
+def test_running_variances_are_judged_as_what_the_client_ended_with() -> None:
+    plan = variance_plan(upload_values=NORMALISED.buffers)
+    assert len(validate(NORMALISED, plan, variance_report(plan, 0.1)).rejected) == 9
+    # Such a client started from other variances, so that its update says nothing about where it ended.
+    for changes in ({"load_local": NORMALISED.buffers}, {"continues": "before"}, {"upload": (True, False)}):
+        plan = variance_plan(**changes)
+        assert validate(NORMALISED, plan, variance_report(plan, -2.9)).rejected == ()
+
+
+@pytest.mark.parametrize(("rounding", "kept"), [(1e-7, True), (1e-4, False)])
+def test_a_decision_that_leaves_a_negative_variance_is_taken_back_but_not_for_rounding(
+    rounding: float, kept: bool
+) -> None:
+    fresh = variance_plan().models[0]
+    problem = Problem(NORMALISED, lambda seed: fresh, clients=10)
+    algorithm = FedAvg()
+    state = algorithm.init(problem)
+    plan = algorithm.plan(problem, state, torch.arange(10))
+    values = torch.zeros(10, NORMALISED.p)
+    values[:, 2] = -1.0 - rounding
+    after, _, events = decide(algorithm, problem, state, Report({"train": result_of(plan, values)}))
+    assert bool((after.models[0, 2] < 0.5).all()) == kept
+    assert [event["reason"] for event in events] == ([] if kept else ["models"])
+
+
+def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -> None:
+    layout = toy_layout()
+    problem = toy_problem(2, layout)
+    algorithm = FedAvg()
+    state = algorithm.init(problem)
+    plan = algorithm.plan(problem, state, torch.tensor([0, 1]))
+    for level in (math.inf, 3e19):
+        values = torch.full((2, layout.p), level)
+        losses = torch.full((2, 1), torch.nan)
+        result = Result(Rows(plan.cohort, values), torch.zeros(2).long(), torch.ones(2).long(), losses)
+        report = Report({"train": result})
+        after, _, events = decide(algorithm, problem, state, report)
+        assert torch.equal(after.models, state.models) and after.round == 1
+        assert events == [{"kind": "diverged", "reason": "models", "nodes": [0]}]
+
+
+def test_a_round_diverges_when_most_answers_are_not_finite() -> None:
+    for bad, told in ((2, False), (3, True)):
+        plan = plan_of(list(range(4)))
+        report = Report({"train": result_of(plan, constants([torch.nan] * bad + [1.0] * (4 - bad)))})
+        events = divergence_of_answers(report, validate(LAYOUT, plan, report).events)
+        expected = [{"kind": "diverged", "reason": "answers", "clients": list(range(bad)), "answered": 4}]
+        assert events == (expected if told else [])
+
+
+def test_no_round_diverges_in_which_nobody_trained() -> None:
+    plan = plan_of([0])
+    report = Report({}, client_stats={"counts": Rows(torch.tensor([0]), torch.tensor([[torch.nan]]))})
+    checked = validate(LAYOUT, plan, report)
+    assert checked.rejected == (0,) and divergence_of_answers(report, checked.events) == []
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an algorithm of a user's own may keep."""
+
+    momentum: Tensor
+
+
+@dataclass(frozen=True)
+class RememberingState(State):
+    """A state with models inside other values."""
+
+    memory: Mapping[str, tuple[Memory, ...]]
+
+
+@pytest.mark.parametrize(("level", "kept"), [(1.0, True), (math.nan, False), (3e19, False)])
+def test_models_inside_other_values_of_a_state_have_to_be_usable_too(level: float, kept: bool) -> None:
+    layout = toy_layout()
+    problem = toy_problem(2, layout)
+    state = FedAvg().init(problem)
+
+    def update(problem: Problem, state: State, report: Report) -> tuple[RememberingState, Diagnostics]:
+        answered = len(report.results["train"].updates.clients)
+        momentum = torch.full((1, layout.p), level if answered else 0.0)
+        return extend_state(state, RememberingState, memory={"own": (Memory(momentum),)}), Diagnostics()
+
+    result = Result(
+        Rows(torch.arange(2), torch.zeros(2, layout.p)), torch.zeros(2).long(), torch.ones(2), torch.ones(2, 1)
+    )
+    after, _, events = decide(cast(Any, SimpleNamespace(update=update)), problem, state, Report({"train": result}))
+    assert bool((after.memory["own"][0].momentum == (level if kept else 0.0)).all())
+    assert [event["reason"] for event in events] == ([] if kept else ["models"])
+
+
+def test_a_round_diverges_when_the_loss_of_the_median_client_is_far_above_that_of_guessing() -> None:
+    """Two classes: guessing has ln 2 = 0.693, and the bound is twice that."""
+    assert divergence_of_loss(LAYOUT, torch.tensor([1.3, 1.3, torch.inf])) == []
+    (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.3, 1.5, 1.5]))
+    assert event["reason"] == "loss" and event["guessing"] == pytest.approx(math.log(2))
+    for most in (torch.nan, torch.inf):
+        (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.0, most, most]))
+        assert event["loss"] == math.inf
+
+
+def test_of_a_loss_whose_guessing_is_not_known_a_round_diverges_when_the_median_is_not_finite() -> None:
+    assert divergence_of_loss(LAYOUT, torch.tensor([1e9, 1e9, torch.inf]), classifies=False) == []
+    for most in (torch.nan, torch.inf):
+        (event,) = divergence_of_loss(LAYOUT, torch.tensor([1.0, most, most]), classifies=False)
+        assert event["loss"] == math.inf and event["guessing"] is None
