@@ -14,7 +14,7 @@ from null_federations import FOLLOWED, PAPERS
 from outcomes import MISSING, Result, counted, difference, lower_than, results, spread, table
 from scipy.stats import binomtest
 
-from fedstrata.algorithms.shared.split_half import is_split_half_round
+from fedstrata.algorithms.evidence.split_half import is_split_half_round
 from fedstrata.config.hyperparameters import algorithm_from
 
 DATA = (
