@@ -16,7 +16,6 @@ from fedstrata.core import (
     CLIENT,
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     LocalTask,
     Plan,
@@ -73,10 +72,6 @@ class Ditto:
         """Everyone uses its personal model; the global one is recorded beside it."""
         shared = cluster_evaluation(problem, state, clients)[CLIENT]
         return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Personal models stay on the clients."""
-        return Disclosure(server_needs="sums")
 
 
 def ditto_task(problem: Problem, round: int, candidates: torch.Tensor, lam: float, epochs: int | Auto) -> LocalTask:
