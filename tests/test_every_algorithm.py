@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS
+from fedstrata.algorithms.registry import CLASSES
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows
 from fedstrata.play.traffic import traffic
 from fedstrata.records import find_checkpoint, save
@@ -119,6 +121,11 @@ DRAWN = {
     "random_groups": "the groups are drawn by client id",
 }
 """Cases whose result hangs on which id a client has, and why: permuting clients cannot permute their labels."""
+
+
+def test_the_class_of_every_algorithm_is_imported_by_its_own_name() -> None:
+    exported = set(algorithms.__all__) - {"ALGORITHMS"}
+    assert {getattr(algorithms, name) for name in exported} == {ALGORITHMS[name] for name in CLASSES}
 
 
 def test_the_lists_of_cases_name_cases() -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import (
     STRICT,
     Auto,
@@ -27,27 +28,6 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import entropy_groups, euclidean
 from fedstrata.clustering.hierarchy import CLEAR_STEP, Linkage
-from fedstrata.core import (
-    TRAIN,
-    Decision,
-    Diagnostics,
-    Evaluation,
-    Mask,
-    Matrix,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    Result,
-    Rows,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    extend_state,
-    fedavg_plan,
-    initial_state,
-)
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
 
@@ -79,7 +59,7 @@ class Snapshot:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaCFLState(State):
+class AdaCFLState(core.State):
     """Adds what clients sent about their data, and what newcomers are compared with.
 
     Attributes:
@@ -92,7 +72,7 @@ class AdaCFLState(State):
 
 
 @dataclass(frozen=True, config=STRICT)
-class AdaCFL:
+class AdaCFL(core.Algorithm[AdaCFLState]):
     """AdaCFL: one agglomerative clustering by the weights of some layers, among clients of similar label entropy.
 
     Attributes:
@@ -131,15 +111,15 @@ class AdaCFL:
     compare: Literal["snapshot", "current"] = "snapshot"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> AdaCFLState:
+    def init(self, problem: core.Problem) -> AdaCFLState:
         """Everyone in one cluster, nobody registered."""
         self._columns(problem)  # a selector that matches no layer is an error before the first round
         client_stats = torch.full((problem.clients, len(_REGISTRATION_STATS)), -1.0)
-        return extend_state(initial_state(problem), AdaCFLState, client_stats=client_stats, snapshot=None)
+        return core.extend_state(core.initial_state(problem), AdaCFLState, client_stats=client_stats, snapshot=None)
 
-    def plan(self, problem: Problem, state: AdaCFLState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: AdaCFLState, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the model of its cluster. New clients register; later they train the reference."""
-        plan = fedavg_plan(problem, state, cohort)
+        plan = core.fedavg_plan(problem, state, cohort)
         if state.snapshot is not None:
             return plan_newcomers(problem, state, state.snapshot, plan, self._mask(problem))
         if not self.precluster:
@@ -148,14 +128,16 @@ class AdaCFL:
         unknown = (state.labels[cohort] < 0) | (state.client_stats[cohort] < 0).any(dim=1)
         return replace(plan, client_stats=dict.fromkeys(_REGISTRATION_STATS, unknown))
 
-    def update(self, problem: Problem, state: AdaCFLState, report: Report) -> tuple[AdaCFLState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: AdaCFLState, report: core.Report
+    ) -> tuple[AdaCFLState, core.Diagnostics]:
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
         if state.snapshot is not None:
             columns, centroids, epsilon = self._comparison(problem, state, state.snapshot)
             return incorporate(problem, state, state.snapshot, report, columns, centroids, epsilon)
         state = replace(state, client_stats=with_registrations(state.client_stats, report))
-        labels = assign_pending(state, report)
-        result = report.results[TRAIN]
+        labels = core.assign_pending(state, report)
+        result = report.results[core.TRAIN]
         result = result.only(result.updates.clients.argsort())
         if self.precluster:
             registered = (state.client_stats >= 0).all(dim=1)
@@ -163,7 +145,7 @@ class AdaCFL:
         present = len(result.chosen)
         postponed = too_few_answers(state, report, labels, present, self.quorum, first_round=self.round)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed})
         columns = self._columns(problem)
         weights = state.models[0, columns] + result.updates.values[:, columns]
         groups = self.cluster(result.updates.clients, weights, state.client_stats)
@@ -171,17 +153,13 @@ class AdaCFL:
         snapshot = self._snapshot(problem, state, moved, weights, result)
         return replace(moved, snapshot=snapshot), diagnostics
 
-    def assign(self, problem: Problem, state: AdaCFLState, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: AdaCFLState, report: core.Report) -> torch.Tensor:
         """A pending client belongs to the nearest cluster within epsilon, before the clustering to the only one."""
         if state.snapshot is None:
-            return assign_pending(state, report)
+            return core.assign_pending(state, report)
         columns, centroids, epsilon = self._comparison(problem, state, state.snapshot)
         labels, _founded, _distances = nearest_clusters(state, state.snapshot, report, columns, centroids, epsilon)
         return labels.clamp(max=len(state.models))
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster, a pending client the one of lowest loss on its training data."""
-        return cluster_evaluation(problem, state, clients)
 
     def cluster(self, clients: torch.Tensor, weights: torch.Tensor, client_stats: torch.Tensor) -> Groups:
         """Algorithm 1, lines 6 to 8: pre-clusters, and in each of them agglomerative clustering.
@@ -194,23 +172,23 @@ class AdaCFL:
         preclusters = self._preclusters(client_stats[clients])  # line 6
         groups = torch.empty_like(clients)
         layer = ", ".join(selector_tuple(self.layers))
-        cuts = list[Metric]()
-        matrices = list[Matrix]()
+        cuts = list[core.Metric]()
+        matrices = list[core.Matrix]()
         for precluster in preclusters.unique().tolist():
             rows = preclusters == precluster
             distances = euclidean(weights[rows])  # line 7, Eq. 3
             merged, cut = cut_dendrogram(distances, self.cut, self.linkage)  # line 8
             groups[rows] = precluster * len(clients) + merged
             part = f"{layer} of pre-cluster {precluster}"
-            matrices.append(Matrix(0, part, "l2", clients[rows], distances))
+            matrices.append(core.Matrix(0, part, "l2", clients[rows], distances))
             if cut < torch.inf:
-                cuts.append(Metric("cut", cut, layer=part))
+                cuts.append(core.Metric("cut", cut, layer=part))
         values = {
             "clients": float(len(clients)),
             "preclusters": float(len(matrices)),
             "groups": float(len(groups.unique())),
         }
-        decision = Decision(kind="clustering_in_preclusters", layer=layer, values=values)
+        decision = core.Decision(kind="clustering_in_preclusters", layer=layer, values=values)
         return Groups(clients, groups, decision, tuple(matrices), tuple(cuts))
 
     def _preclusters(self, client_stats: torch.Tensor) -> torch.Tensor:
@@ -220,26 +198,26 @@ class AdaCFL:
         classes, entropies = client_stats.T
         return entropy_groups(classes, entropies, chained=self.chained, tolerance=self.tolerance)
 
-    def _mask(self, problem: Problem) -> Mask:
+    def _mask(self, problem: core.Problem) -> core.Mask:
         """The tensors that are compared, (l,) (Section 5.2)."""
         return problem.layout.select(*selector_tuple(self.layers))
 
-    def _columns(self, problem: Problem) -> torch.Tensor:
+    def _columns(self, problem: core.Problem) -> torch.Tensor:
         """The columns that are compared, (q,)."""
         return problem.layout.columns(self._mask(problem))
 
     def _snapshot(
         self,
-        problem: Problem,
-        before: State,
-        after: State,
+        problem: core.Problem,
+        before: core.State,
+        after: core.State,
         weights: torch.Tensor,
-        result: Result,
+        result: core.Result,
     ) -> Snapshot:
         """What newcomers are compared with, from the models of the clients that were clustered, (m, q)."""
         clients = result.updates.clients
         # Of the members, and not of what the server makes of them: its optimiser may move a model otherwise.
-        centroids = weighted_mean(Rows(clients, weights), result.sizes, after.labels[clients], len(after.models))
+        centroids = weighted_mean(core.Rows(clients, weights), result.sizes, after.labels[clients], len(after.models))
         spread = farthest_member(centroids, after.labels[clients], weights, result.sizes)
         reference = problem.fresh(0)
         rounds_trained = after.round
@@ -260,7 +238,7 @@ class AdaCFL:
         return spread if isinstance(self.cut, str) else self.cut
 
     def _comparison(
-        self, problem: Problem, state: State, snapshot: Snapshot
+        self, problem: core.Problem, state: core.State, snapshot: Snapshot
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
         """What newcomers are compared by, columns (q,), and with, centroids (k, q); and epsilon."""
         columns = self._columns(problem)
@@ -271,7 +249,7 @@ class AdaCFL:
         return columns, centroids, snapshot.epsilon
 
 
-def with_registrations(client_stats: torch.Tensor, report: Report) -> torch.Tensor:
+def with_registrations(client_stats: torch.Tensor, report: core.Report) -> torch.Tensor:
     """What clients sent about their data (n, 2), with what came in a round (Algorithm 1, lines 1 to 5)."""
     client_stats = client_stats.clone()
     for column, name in enumerate(_REGISTRATION_STATS):
@@ -304,7 +282,9 @@ def largest_distance(centroids: torch.Tensor) -> float:
     return float(euclidean(centroids).max())
 
 
-def plan_newcomers(problem: Problem, state: State, snapshot: Snapshot, plan: Plan, upload: Mask) -> Plan:
+def plan_newcomers(
+    problem: core.Problem, state: core.State, snapshot: Snapshot, plan: core.Plan, upload: core.Mask
+) -> core.Plan:
     """Let the pending clients of a plan train the reference and send what is compared (Algorithm 2, lines 1 and 2).
 
     Args:
@@ -320,20 +300,20 @@ def plan_newcomers(problem: Problem, state: State, snapshot: Snapshot, plan: Pla
     reference = len(plan.models)
     training = problem.training_of(snapshot.round)
     joining = replace(
-        plan.tasks[TRAIN],
+        plan.tasks[core.TRAIN],
         candidates=torch.where(labels < 0, reference, -1)[:, None],
         training=training.times(snapshot.rounds_trained),
         upload=upload,
     )
-    staying = replace(plan.tasks[TRAIN], candidates=labels[:, None])
+    staying = replace(plan.tasks[core.TRAIN], candidates=labels[:, None])
     models = torch.cat([plan.models, snapshot.reference[None]])
-    return replace(plan, models=models, tasks={TRAIN: staying, _REFERENCE_TASK: joining})
+    return replace(plan, models=models, tasks={core.TRAIN: staying, _REFERENCE_TASK: joining})
 
 
 def nearest_clusters(
-    state: State,
+    state: core.State,
     snapshot: Snapshot,
-    report: Report,
+    report: core.Report,
     columns: torch.Tensor,
     centroids: torch.Tensor,
     epsilon: float,
@@ -372,14 +352,14 @@ def nearest_clusters(
 
 
 def incorporate(
-    problem: Problem,
+    problem: core.Problem,
     state: AdaCFLState,
     snapshot: Snapshot,
-    report: Report,
+    report: core.Report,
     columns: torch.Tensor,
     centroids: torch.Tensor,
     epsilon: float,
-) -> tuple[AdaCFLState, Diagnostics]:
+) -> tuple[AdaCFLState, core.Diagnostics]:
     """Average inside the clusters, assign the newcomers, and let those beyond epsilon found clusters.
 
     A newcomer's update was not trained from its cluster's model, so it does not move it. The newcomer receives that
@@ -396,7 +376,7 @@ def incorporate(
     decisions = founding_decisions(labels, distances, epsilon)
     # The only cluster that there was is below the first node from now on, beside the first that is founded.
     split = {0: decisions[k]} if k == 1 and decisions else {}
-    moved, diagnostics = aggregate(problem, state, report, labels, parents, split, models)
+    moved, diagnostics = core.aggregate(problem, state, report, labels, parents, split, models)
     of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
     events = [
         {"kind": "place", "client": client, "node": int(moved.nodes[labels[client]]), "distance": distance}
@@ -410,7 +390,9 @@ def incorporate(
     return moved, replace(diagnostics, events=(*diagnostics.events, *events))
 
 
-def founding_decisions(labels: torch.Tensor, distances: Mapping[int, float], epsilon: float) -> dict[int, Decision]:
+def founding_decisions(
+    labels: torch.Tensor, distances: Mapping[int, float], epsilon: float
+) -> dict[int, core.Decision]:
     """What the tree says about each founded cluster, by its label.
 
     Args:
@@ -418,9 +400,9 @@ def founding_decisions(labels: torch.Tensor, distances: Mapping[int, float], eps
         distances: The distance of each newcomer to the nearest centroid, by client.
         epsilon: The distance beyond which a newcomer founded a cluster.
     """
-    decisions = dict[int, Decision]()
+    decisions = dict[int, core.Decision]()
     for client, distance in distances.items():
         if distance > epsilon:
             values = {"client": float(client), "distance": distance, "epsilon": epsilon}
-            decisions[int(labels[client])] = Decision(kind="newcomer_beyond_epsilon", values=values)
+            decisions[int(labels[client])] = core.Decision(kind="newcomer_beyond_epsilon", values=values)
     return decisions

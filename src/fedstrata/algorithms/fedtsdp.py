@@ -17,35 +17,13 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import dbscan, euclidean, hopkins, jensen_shannon
 from fedstrata.clustering.arrays import renumbered
-from fedstrata.core import (
-    CLIENT,
-    TRAIN,
-    Decision,
-    Diagnostics,
-    Evaluation,
-    Layout,
-    Mask,
-    Matrix,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    Result,
-    Rows,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    extend_state,
-    fedavg_plan,
-    initial_state,
-)
 
 _MIN_HOPKINS_CLIENTS = 3
 """Of fewer clients the tendency to cluster is not measured."""
@@ -61,7 +39,7 @@ Gain = Literal["inverse", "literal", "unnormalised"]
 
 
 @dataclasses.dataclass(frozen=True)
-class FedTSDPState(State):
+class FedTSDPState(core.State):
     """Adds what the server carries from round to round. Personal tensors are on the clients' devices, not here.
 
     Attributes:
@@ -88,13 +66,13 @@ class Decoupling:
     """
 
     groups: torch.Tensor
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[core.Matrix, ...]
     radii: Mapping[str, float]
     metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, config=STRICT)
-class FedTSDP:
+class FedTSDP(core.Algorithm[FedTSDPState]):
     """FedTSDP: two clusterings when the Hopkins statistic asks for them, and personal layers that grow in number.
 
     Only clients that answered are clustered, three at least. The others keep their cluster while one goes on from it.
@@ -143,7 +121,7 @@ class FedTSDP:
     batch: PositiveInteger = 50
     noise: Literal["singleton", "nearest"] = "singleton"
 
-    def init(self, problem: Problem) -> FedTSDPState:
+    def init(self, problem: core.Problem) -> FedTSDPState:
         """Everyone in one cluster, every layer shared, every public sample as likely as another (lines 2 to 4).
 
         Raises:
@@ -154,33 +132,35 @@ class FedTSDP:
         weights = torch.ones(len(problem.public), dtype=torch.float64)
         if self.weight_gain != "unnormalised":
             weights = weights / weights.sum()
-        return extend_state(
-            initial_state(problem),
+        return core.extend_state(
+            core.initial_state(problem),
             FedTSDPState,
             sampling_weights=weights,
             shared_layers=float(len(layer_tensors(problem.layout))),
             triggers=0,
         )
 
-    def plan(self, problem: Problem, state: FedTSDPState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: FedTSDPState, cohort: torch.Tensor) -> core.Plan:
         """Train the cluster's shared tensors with one's own personal ones, and upload both (lines 10 to 12, 33 to 39).
 
         The tensors that would be personal after this round are stored too: they keep each client's own last values.
         """
-        plan = fedavg_plan(problem, state, cohort)
+        plan = core.fedavg_plan(problem, state, cohort)
         personal = self._personal(problem, state.shared_layers)
         task = replace(
-            plan.tasks[TRAIN],
+            plan.tasks[core.TRAIN],
             load_local=personal,
             upload_values=personal,
             # All that may become personal: a client that is absent by then goes on from its own last values.
             save_local=self._personal(problem, float(self.min_shared)),
         )
-        return replace(plan, tasks={TRAIN: task})
+        return replace(plan, tasks={core.TRAIN: task})
 
-    def update(self, problem: Problem, state: FedTSDPState, report: Report) -> tuple[FedTSDPState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: FedTSDPState, report: core.Report
+    ) -> tuple[FedTSDPState, core.Diagnostics]:
         """Lines 13 to 32, for the clients that answered."""
-        result = report.results[TRAIN]
+        result = report.results[core.TRAIN]
         result = result.only(result.updates.clients.argsort())
         # Personal tensors are sent as values, the others as updates of what was received.
         personal = self._personal(problem, state.shared_layers)
@@ -189,7 +169,7 @@ class FedTSDP:
         batch, predictions = predict_batch(problem, state, models, self.batch)  # lines 13 to 15
         statistic = hopkins_of_predictions(problem, state, predictions, self.sample)  # line 16
 
-        labels = assign_pending(state, report)
+        labels = core.assign_pending(state, report)
         parents = torch.arange(len(state.models))
         found: Decoupling | None = None
         shared_layers = state.shared_layers
@@ -202,10 +182,10 @@ class FedTSDP:
         decision = self._decision(statistic, shared_layers, found)
         rebased = rebased_result(result, starts, state.models, parents[labels[result.updates.clients]])
         decisions = dict.fromkeys(range(len(state.models)), decision)
-        moved, diagnostics = aggregate(  # lines 28 to 30
+        moved, diagnostics = core.aggregate(  # lines 28 to 30
             problem,
             state,
-            replace(report, results={TRAIN: rebased}),
+            replace(report, results={core.TRAIN: rebased}),
             labels,
             parents,
             decisions,
@@ -216,21 +196,19 @@ class FedTSDP:
             "shared_layers": moved.shared_layers,
             "triggers": float(moved.triggers),
         }
-        matrices: tuple[Matrix, ...] = ()
+        matrices: tuple[core.Matrix, ...] = ()
         if found is not None:
             metrics |= found.metrics
             matrices = found.matrices
-        of_round = tuple(Metric(name, value) for name, value in metrics.items())
+        of_round = tuple(core.Metric(name, value) for name, value in metrics.items())
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *of_round), matrices=matrices)
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: FedTSDPState, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: FedTSDPState, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses the shared tensors of its cluster with its own personal ones."""
-        evaluation = cluster_evaluation(problem, state, clients)[CLIENT]
-        return {CLIENT: replace(evaluation, load_local=self._personal(problem, state.shared_layers))}
+        evaluation = core.cluster_evaluation(problem, state, clients)[core.CLIENT]
+        return {core.CLIENT: replace(evaluation, load_local=self._personal(problem, state.shared_layers))}
 
     def decouple(self, clients: torch.Tensor, predictions: torch.Tensor, models: torch.Tensor) -> Decoupling:
         """Group some clients by the two stages (lines 18 to 26).
@@ -241,18 +219,18 @@ class FedTSDP:
             models: Their models, (m, q).
         """
         groups = torch.zeros_like(clients)
-        matrices = list[Matrix]()
+        matrices = list[core.Matrix]()
         radii = dict[str, float]()
         metrics = dict[str, float]()
         if self.stages != "second":  # Section 3.2, lines 19 and 20
             divergences = jensen_shannon(predictions)  # Eq. 5
             groups = self.dense_groups(divergences, self.radius1)
-            matrices.append(Matrix(0, "predictions", "js", clients, divergences))
+            matrices.append(core.Matrix(0, "predictions", "js", clients, divergences))
             radii["radius1"] = self.radius1
             metrics["groups_first"] = float(groups.max()) + 1
         if self.stages != "first":  # Section 3.3.1, lines 21 to 26
             distances, groups, inside = self._second_stage(groups, models)
-            matrices.append(Matrix(0, "all", "l2", clients, distances))
+            matrices.append(core.Matrix(0, "all", "l2", clients, distances))
             radii |= {f"radius2 around client {int(clients[row])}": radius for row, radius in inside.items()}
             metrics["radius2"] = max(inside.values(), default=0.0)
         return Decoupling(torch.from_numpy(renumbered(groups)), tuple(matrices), radii, metrics)
@@ -304,25 +282,25 @@ class FedTSDP:
             triggers=state.triggers + 1,
         )
 
-    def _decision(self, statistic: float, shared_layers: float, found: Decoupling | None) -> Decision:
+    def _decision(self, statistic: float, shared_layers: float, found: Decoupling | None) -> core.Decision:
         """What the tree says about the round, with the number of shared layers before it."""
         values = {"hopkins": statistic, "threshold": self.threshold, "shared_layers": shared_layers}
         if found is None:
-            return Decision(kind="hopkins_not_above_threshold", values=values)
+            return core.Decision(kind="hopkins_not_above_threshold", values=values)
         layer = ", ".join(matrix.layer for matrix in found.matrices)
         values |= {**found.radii, **found.metrics, "groups": float(found.groups.max()) + 1}
-        return Decision(kind="hopkins_above_threshold", layer=layer, values=values)
+        return core.Decision(kind="hopkins_above_threshold", layer=layer, values=values)
 
     def _fewer_layers(self, state: FedTSDPState) -> float:
         """The number of shared layers after a clustering in the next round (Eq. 11)."""
         factor = self.shrink if self.shrink_mode == "constant" else self.shrink ** (state.round + 1)
         return min(state.shared_layers, max(float(self.min_shared), factor * state.shared_layers))
 
-    def _personal(self, problem: Problem, shared_layers: float) -> Mask:
+    def _personal(self, problem: core.Problem, shared_layers: float) -> core.Mask:
         """The personal tensors when so many layers are shared, (l,)."""
         return personal_above(problem.layout, shared_layers, halves=self.granularity == "tensor")
 
-    def _compared(self, problem: Problem, state: FedTSDPState) -> Mask:
+    def _compared(self, problem: core.Problem, state: FedTSDPState) -> core.Mask:
         """The conv and linear tensors that the second stage compares, (l,)."""
         parameters = problem.layout.conv_and_linear_mask
         if self.compared == "full":
@@ -335,7 +313,7 @@ class FedTSDP:
 
 
 def predict_batch(
-    problem: Problem, state: FedTSDPState, models: torch.Tensor, size: int
+    problem: core.Problem, state: FedTSDPState, models: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The predictions of all models for one batch of public samples (lines 13 and 14).
 
@@ -359,7 +337,7 @@ def predict_batch(
     return batch, predictions.nan_to_num(nan=1 / predictions.shape[2])
 
 
-def hopkins_of_predictions(problem: Problem, state: State, predictions: torch.Tensor, share: float) -> float:
+def hopkins_of_predictions(problem: core.Problem, state: core.State, predictions: torch.Tensor, share: float) -> float:
     """The Hopkins statistic of predictions (m, b, classes), by a share of the clients and as many random points."""
     count = ceil(share * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
     return hopkins(predictions, problem.generator("hopkins", state.round + 1), max(1, count))  # Eq. 6
@@ -379,7 +357,7 @@ def amended_weights(weights: torch.Tensor, batch: torch.Tensor, gain: Gain) -> t
 # Personal layers (Section 3.3.2)
 
 
-def layer_tensors(layout: Layout) -> list[list[int]]:
+def layer_tensors(layout: core.Layout) -> list[list[int]]:
     """The conv and linear tensors of each layer, in the order of the layout.
 
     A layer is a module of the network's top level that has such tensors; of a numbered sequence, each of its modules.
@@ -393,7 +371,7 @@ def layer_tensors(layout: Layout) -> list[list[int]]:
     return list(found.values())
 
 
-def personal_above(layout: Layout, shared_layers: float, halves: bool) -> Mask:
+def personal_above(layout: core.Layout, shared_layers: float, halves: bool) -> core.Mask:
     """The tensors above so many shared layers, (l,). Norms and buffers belong to the layer before them.
 
     Args:
@@ -415,7 +393,9 @@ def personal_above(layout: Layout, shared_layers: float, halves: bool) -> Mask:
 # From new groups to clusters that go on from old ones
 
 
-def continued_clusters(labels: torch.Tensor, result: Result, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def continued_clusters(
+    labels: torch.Tensor, result: core.Result, groups: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The cluster of each client, and the old cluster from which each cluster goes on: that of most of its members.
 
     Absent clients keep their cluster while it lasts. They wait at its node if several groups go on from it, for nobody
@@ -441,7 +421,9 @@ def continued_clusters(labels: torch.Tensor, result: Result, groups: torch.Tenso
     return new, torch.tensor(parents)
 
 
-def rebased_result(result: Result, starts: torch.Tensor, models: torch.Tensor, origins: torch.Tensor) -> Result:
+def rebased_result(
+    result: core.Result, starts: torch.Tensor, models: torch.Tensor, origins: torch.Tensor
+) -> core.Result:
     """The answers as if each had been trained from the model that its new cluster goes on from.
 
     So the mean of the updates is the mean of what was uploaded (line 30). It is bit for bit the mean update of those
@@ -454,4 +436,4 @@ def rebased_result(result: Result, starts: torch.Tensor, models: torch.Tensor, o
         origins: The old cluster that the new cluster of each goes on from, (m,).
     """
     moves = result.updates.values + (starts - models[origins])
-    return replace(result, updates=Rows(result.updates.clients, moves), chosen=origins)
+    return replace(result, updates=core.Rows(result.updates.clients, moves), chosen=origins)
