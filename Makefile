@@ -35,7 +35,7 @@ recipes:
 
 # Material for MkDocs warns of a MkDocs that is not out yet.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 check: .venv/installed
 	$(BIN)/ruff format --check
@@ -66,7 +66,7 @@ sbom: .venv/installed
 	  --output-file sbom/fedstrata.cdx.json .venv
 
 licences: .venv/installed
-	$(BIN)/python experiments/licences.py
+	$(BIN)/python -m experiments.tools.licences
 
 # The versions of the lock without its hashes, and torch without the build that it names. A constraint has no extras.
 VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
