@@ -1,7 +1,7 @@
 import tomllib
-from pathlib import Path
 
 import pytest
+from experiments.papers.catalogue import EXHIBITS
 from experiments.strata.comparisons import ALIKE, COMPARED, SCOUTED
 from experiments.tools import pages
 from experiments.tools.descriptions import facts
@@ -36,15 +36,22 @@ def test_every_experiment_of_a_table_is_there_with_its_algorithms() -> None:
 
 
 # The rows of the matrix of faults are no experiment.
-@pytest.mark.parametrize(
-    "path", sorted({*EXPERIMENTS.glob("*.toml")} - {EXPERIMENTS / "trust.toml"}), ids=lambda path: path.stem
-)
-def test_every_experiment_is_one_and_says_how_it_is_run(path: Path) -> None:
+OF_EXHIBITS = {setting.experiment for exhibit in EXHIBITS.values() for setting in exhibit.settings.values()}
+
+
+@pytest.mark.parametrize("name", sorted({*EXPERIMENTS} - {"trust"} - OF_EXHIBITS))
+def test_every_experiment_is_one_and_says_how_it_is_run(name: str) -> None:
+    path = EXPERIMENTS[name]
     text = path.read_text()
     experiment = Experiment.model_validate(tomllib.loads(text))
     experiment.algorithm_of()
     experiment.scheme.check(clients=experiment.data.clients, classes=12)
-    study = f"python -m experiments.strata.study experiments/{path.name}"
+    file = path.relative_to(ROOT)
+    study = f"python -m experiments.strata.study {file}"
     # A study of its own is in a program of the same name. A single run needs no study.
-    commands = (study, f"python experiments/{path.stem}.py", f"fedstrata run experiments/{path.name}")
+    commands = (
+        study,
+        f"python -m experiments.{path.parent.name}.{path.stem}",
+        f"fedstrata run {file}",
+    )
     assert any(command in text for command in commands)
