@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences
+.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences size
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -67,6 +67,10 @@ sbom: .venv/installed
 
 licences: .venv/installed
 	$(BIN)/python -m experiments.tools.licences
+
+# Lines of code and files of each package, beside the most that it should have; it needs no environment.
+size:
+	$(PYTHON) experiments/tools/code_size.py
 
 # The versions of the lock without its hashes, and torch without the build that it names. A constraint has no extras.
 VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
