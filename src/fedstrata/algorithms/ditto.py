@@ -17,7 +17,6 @@ from fedstrata.core import (
     CLIENT,
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -73,7 +72,3 @@ class Ditto:
         """Everyone uses its personal model; the global one is recorded beside it."""
         shared = cluster_evaluation(problem, state, clients)[CLIENT]
         return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Personal models stay on the clients."""
-        return Disclosure(server_needs="sums")

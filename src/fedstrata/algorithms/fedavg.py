@@ -14,7 +14,6 @@ from fedstrata.algorithms.shared.keys import STRICT
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -62,7 +61,3 @@ class FedAvg:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone."""
-        return Disclosure(server_needs="sums")

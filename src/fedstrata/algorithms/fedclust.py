@@ -30,7 +30,6 @@ from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Mask,
     Plan,
@@ -96,10 +95,6 @@ class FedClust:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Layers that single clients trained decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _mask(self, problem: Problem) -> Mask:
         """The tensors that are compared, (l,)."""

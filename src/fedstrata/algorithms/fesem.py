@@ -22,7 +22,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Matrix,
     Metric,
@@ -97,10 +96,6 @@ class FeSEM:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _first_models(
         self, problem: Problem, state: OneShotState, report: Report, labels: torch.Tensor

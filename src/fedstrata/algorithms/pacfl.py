@@ -34,7 +34,6 @@ from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -112,10 +111,6 @@ class PACFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Singular vectors of single clients decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _angles(self, problem: Problem) -> Distance:
         """The angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features), zero for an absent class."""

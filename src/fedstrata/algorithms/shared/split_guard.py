@@ -85,13 +85,6 @@ def initial_guard(problem: Problem, split_guard: str) -> GuardState | None:
     return GuardState(torch.zeros(problem.clients, dtype=torch.int64))
 
 
-def why_no_local_noise(split_guard: str) -> str:
-    """Why a guarded algorithm has no local differential privacy, as the end of a sentence; "" without a guard."""
-    if split_guard == "none":
-        return ""
-    return f"with algorithm.split_guard = {split_guard!r} the number of uploads is not known before the run"
-
-
 def guard_plan(problem: Problem, state: State, guard: GuardState | None, plan: Plan, alpha: float) -> Plan:
     """The plan in which members of clusters that are to be tested also train on folds of their data.
 
