@@ -21,7 +21,7 @@ FLOORS = (
     {"engine", "config", "personal", "records"},
     {"report", "results", "build", "play"},
     {"flower", "comparison"},
-    {"cli", "__init__", "__main__", "testing", "tuning"},
+    {"cli", "__init__", "__main__", "testing"},
 )
 """The packages, from the ground up. Nothing imports anything above its floor."""
 
