@@ -45,13 +45,13 @@ from small import fit_of, partition_of, plan_of
 from torch import nn
 
 import fedstrata as fs
+from builders import left
 from fedstrata.core import Plan
 from fedstrata.data import Dataset
 from fedstrata.engine import Parallel, Processes, Ray, SimulationSpec
 from fedstrata.engine.parallel import ray as engine
 from fedstrata.engine.parallel.sharding import Transport
 from fedstrata.models import layout_of, row_of
-from run_folder import left
 
 RESULT = Path(__file__).parent / "results" / "cluster.json"
 

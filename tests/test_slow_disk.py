@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
+from builders import left
 from fedstrata.engine.parallel import processes
-from run_folder import left
 
 KEYS: dict[str, Any] = {
     "rounds": 3,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from run_folder import left
+from builders import left
 
 SOURCE = Path(fs.__file__).parent
 KEYS: dict[str, Any] = {

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedstrata
+from builders import left
 from fedstrata.algorithms.shared.interpolation import SHARES
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
@@ -16,7 +17,6 @@ from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, k
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
 from fedstrata.play.run import run_experiment
-from run_folder import left
 
 LAYOUT = Layout(
     (
