@@ -23,7 +23,7 @@ from exhibits.run_folder import RunFolder
 from exhibits.running import engine, short
 
 import fedstrata as fs
-from fedstrata.play.machine import origin
+from fedstrata.records.origin import origin
 
 RESULTS = Path(__file__).parent / "results" / "full_width.json"
 

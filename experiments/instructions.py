@@ -26,7 +26,7 @@ from exhibits.running import alone
 from outcomes import MISSING, table
 
 import fedstrata as fs
-from fedstrata.play.machine import machine
+from fedstrata.records.origin import machine
 
 HERE = Path(__file__).parent
 KEPT = ("acc_client", "loss", "clusters", "ari")
