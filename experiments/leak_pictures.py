@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.play.rounds import one_thread
+from fedstrata.engine.device import one_thread
 
 FOLDER = Path(__file__).parent.parent / "docs" / "privacy"
 

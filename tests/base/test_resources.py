@@ -26,8 +26,9 @@ from fedstrata.base.resources import resource_error, resource_errors
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import State
+from fedstrata.engine.device import one_thread
 from fedstrata.play.recorder import OnRound
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from forked import Done, command, run
 
