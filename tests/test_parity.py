@@ -29,6 +29,8 @@ from personal_stage import play as play_personal
 from played_rounds import KEYS, by_loop, loop_setting, play, setting_of
 from turns import same
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[dict[int, RunSetup]]:

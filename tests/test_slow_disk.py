@@ -19,6 +19,8 @@ import fedstrata as fs
 from builders import left
 from fedstrata.engine.parallel import processes
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 KEYS: dict[str, Any] = {
     "rounds": 3,
     "data": {"name": "digits", "clients": 6, "samples": 24},

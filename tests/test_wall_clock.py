@@ -11,6 +11,8 @@ import pytest
 import fedstrata as fs
 from builders import left
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SOURCE = Path(fs.__file__).parent
 KEYS: dict[str, Any] = {
     "rounds": 3,

@@ -32,6 +32,8 @@ from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from forked import Done, command, run
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 HERE = Path(__file__).parent
 EXPERIMENT: dict[str, Any] = {
     "rounds": 3,

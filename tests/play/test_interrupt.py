@@ -23,6 +23,8 @@ from fedstrata.engine import Loop, Processes, Ray
 from fedstrata.play.interrupt import Interrupt, Stopped
 from forked import Process, command, run
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 EXPERIMENT = """
 rounds = 5
 [data]

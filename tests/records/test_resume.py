@@ -19,6 +19,8 @@ from fedstrata.play.run import run_experiment
 from fedstrata.records.origin import machine
 from fedstrata.records.origin import versions as found_versions
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 EXPERIMENT: dict[str, Any] = {
     "rounds": 5,
     "data": {"name": "digits", "clients": 6, "samples": 20},
