@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-import reading_cost
+from experiments.tools import reading_cost
 
 COUNTED = '''"""A module."""
 

@@ -45,7 +45,7 @@ class Best:
         prior: Whether the losses of a client are combined with those of the others ("cohort") or stand alone ("none").
     """
 
-    source: ClassVar[str] = "fedstrata, docs/personal.md"
+    source: ClassVar[str] = "fedstrata, docs/methods/personal.md"
 
     epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 4
     layers: Selectors = ALL

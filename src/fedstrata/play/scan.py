@@ -38,7 +38,8 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.play.rounds import answer_plans, one_thread, play_rounds, timed_reply
+from fedstrata.engine.device import one_thread
+from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
 
 
 @dataclass(frozen=True)
