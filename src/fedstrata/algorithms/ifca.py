@@ -37,7 +37,6 @@ from fedstrata.core import (
     fedavg_plan,
     fixed_clusters,
 )
-from fedstrata.core.robust_aggregation import bucketed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,13 +187,12 @@ class IFCA:
 
     def _with_common_body(self, problem: Problem, before: State, after: State, result: Result) -> torch.Tensor:
         """The models (k, p) whose body has moved by the mean of all clients."""
-        everyone = torch.zeros_like(result.chosen)
-        if not bool(problem.enough_clients(everyone, 1)):
+        labels = torch.zeros_like(result.chosen)
+        everyone = torch.zeros(problem.clients, dtype=torch.int64)
+        aggregation = problem.aggregation
+        if not bool(aggregation.enough(labels, 1, everyone)):
             return after.models
-        clients = torch.zeros(problem.clients, dtype=torch.int64)
-        draw = problem.generator("buckets", after.round)
-        updates, sizes, labels = bucketed(result.updates, result.sizes, everyone, problem.bucket_size, draw)
-        mean = problem.released_means(updates, sizes, labels, 1, clients, purpose="body", round=after.round)
+        mean = aggregation.means(result.updates, result.sizes, labels, 1, everyone, purpose="body", round=after.round)
         body = self._body(problem)
         models = after.models.clone()
         models[:, body] = before.models[:, body] + mean[:, body]
