@@ -10,7 +10,7 @@ import torch
 from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.registry import CLASSES
-from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows
+from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
 from fedstrata.play.traffic import traffic
 from fedstrata.records import find_checkpoint, save
 from fedstrata.uploads.coverage import uploads_of_plan
@@ -382,7 +382,7 @@ def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> 
 def test_no_model_is_moved_by_fewer_clients_than_the_least_size(name: str) -> None:
     """With a least size that nothing reaches, devices receive initial models only."""
     busy = CASES[name].busy
-    problem = replace(busy.server.problem, min_cluster=CLIENTS + 1)
+    problem = replace(busy.server.problem, aggregation=RuleAggregation(least_clients=CLIENTS + 1))
     turns = play(replace(busy, server=replace(busy.server, problem=problem)), 6)
     first = turns[0].plan.models
     initial = [*first, *(problem.fresh(draw) for draw in range(len(first), 4 * len(first)))]

@@ -17,7 +17,6 @@ from in_process import Federation, Loopback, Ticks, federation, message_of
 from fedstrata.base.errors import EngineError, InputError
 from fedstrata.config import load_experiment
 from fedstrata.core import TRAIN, LocalTask, Plan, Report
-from fedstrata.core.private_aggregation import SIMULATED_RUN
 from fedstrata.engine import Loop
 from fedstrata.flower.client_work import Device, work
 from fedstrata.flower.clients import RoundRules
@@ -30,6 +29,7 @@ from fedstrata.flower.secure_sum.sums import NOT_FINITE, SumTerms, summed_report
 from fedstrata.flower.server import drive
 from fedstrata.play.run import run_experiment
 from fedstrata.results.run import Run
+from fedstrata.uploads.noise import SIMULATED_RUN
 from turns import first_plan_of
 
 KEYS: dict[str, Any] = {

@@ -364,12 +364,12 @@ def incorporate(
 
     A newcomer's update was not trained from its cluster's model, so it does not move it. The newcomer receives that
     model from the next round on. A founded cluster starts from the reference with the columns that its founder sent:
-    all that the server has of it. With ``problem.min_cluster`` above 1 it starts from the reference alone, as the
-    columns are those of one client. The arguments are those of `nearest_clusters`.
+    all that the server has of it. Where models of single clients may not leave the server, it starts from the
+    reference alone. The arguments are those of `nearest_clusters`.
     """
     labels, founded, distances = nearest_clusters(state, snapshot, report, columns, centroids, epsilon)
     models = snapshot.reference.repeat(len(founded), 1)
-    if problem.min_cluster == 1:
+    if problem.aggregation.least_clients == 1:
         models[:, columns] = founded
     k = len(state.models)
     parents = torch.cat([torch.arange(k), torch.full((len(founded),), -1)])

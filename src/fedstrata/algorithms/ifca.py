@@ -21,7 +21,6 @@ from fedstrata.algorithms.personal_layers import outside, personal_mask
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
-from fedstrata.core.robust_aggregation import bucketed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,13 +175,12 @@ class IFCA(core.Algorithm[IFCAState]):
         self, problem: core.Problem, before: core.State, after: core.State, result: core.Result
     ) -> torch.Tensor:
         """The models (k, p) whose body has moved by the mean of all clients."""
-        everyone = torch.zeros_like(result.chosen)
-        if not bool(problem.enough_clients(everyone, 1)):
+        labels = torch.zeros_like(result.chosen)
+        everyone = torch.zeros(problem.clients, dtype=torch.int64)
+        aggregation = problem.aggregation
+        if not bool(aggregation.enough(labels, 1, everyone)):
             return after.models
-        clients = torch.zeros(problem.clients, dtype=torch.int64)
-        draw = problem.generator("buckets", after.round)
-        updates, sizes, labels = bucketed(result.updates, result.sizes, everyone, problem.bucket_size, draw)
-        mean = problem.released_means(updates, sizes, labels, 1, clients, purpose="body", round=after.round)
+        mean = aggregation.means(result.updates, result.sizes, labels, 1, everyone, purpose="body", round=after.round)
         body = self._body(problem)
         models = after.models.clone()
         models[:, body] = before.models[:, body] + mean[:, body]
