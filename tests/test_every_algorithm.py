@@ -39,8 +39,7 @@ EAGER: dict[str, dict[str, Any]] = {
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "adacfl": {
-        "late": {"precluster": False, "round": 2, "reference": "parent", "compare": "current"},
-        "spread": {"epsilon": "spread", "chained": True},
+        "late": {"precluster": False, "round": 2, "compare": "current"},
         "founding": {"cut": 1000.0, "epsilon": 0.001},
     },
     "centralized": {"equal_steps": {"steps": "equal"}},
@@ -52,11 +51,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
     "fedper": {"nothing": {"personal": []}, "everything": {"personal": "all"}},
     "fedtsdp": {
-        "first": {"stages": "first"},
-        "confirmed": {"sample": 1.0, "require_split": True},
-        "second": {"stages": "second", "radius2": 0.5},
-        "nearest": {"noise": "nearest", "weight_gain": "literal", "shrink_mode": "power"},
-        "layers": {"granularity": "layer", "compared": "shared", "weight_gain": "unnormalised"},
+        "first": {"radius2": 1e6},
+        "second": {"radius1": 1.0, "radius2": 0.5, "sample": 1.0},
+        "literal": {"weight_gain": "literal"},
     },
     "fesem": {"weighted": {"weighted": True}},
     "fl_hc": {"cosine": {"measure": "dcos"}},
