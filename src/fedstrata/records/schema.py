@@ -6,17 +6,16 @@ hold what they should. Importing this imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
 from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedstrata.base.files import parse_json
 from fedstrata.base.limits import Share
-from fedstrata.records.changed_labels import CheckedIds, ClusterLabels, completed
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
@@ -74,14 +73,7 @@ Count = Annotated[int, Interval(ge=0, le=10**18)]
 Id = Annotated[int, Interval(ge=-1, lt=2**31)]
 """The id of a client or of a tree node; -1 stands for none."""
 
-
-def _unless_checked(ids: Any, check: Callable[[Any], Any]) -> Any:
-    """Check ids that come from a file, and not those that were made from checked ones."""
-    return ids if isinstance(ids, CheckedIds) else check(ids)
-
-
-Labels = Annotated[list[Id], WrapValidator(_unless_checked)]
-Clients = Annotated[list[Annotated[Id, Ge(0)]], WrapValidator(_unless_checked)]
+Clients = list[Annotated[Id, Ge(0)]]
 
 Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
@@ -237,13 +229,13 @@ class UnscoredRound(Record):
     round: Annotated[int, Interval(ge=1, lt=2**31)]
     seconds: Seconds | None
     clusters: Count
-    labels: Labels
+    labels: list[Id]
     pending: Clients
     bytes_down: Count
     bytes_up: Count
-    cohort: list[Annotated[Id, Ge(0)]]
-    absent: list[Annotated[Id, Ge(0)]]
-    rejected: list[Annotated[Id, Ge(0)]]
+    cohort: Clients
+    absent: Clients
+    rejected: Clients
     events: list[Event]
     metrics: list[MetricRecord]
     seconds_training: Seconds | None = None
@@ -264,7 +256,7 @@ class UnscoredRound(Record):
 
 
 class Round(UnscoredRound):
-    """A line of ``rounds.jsonl`` with whole lists (`fedstrata.records.changed_labels`). An unknown number is null."""
+    """A line of ``rounds.jsonl``. An unknown number is null."""
 
     acc_client: Number | None
     acc_weighted: Number | None
@@ -407,44 +399,23 @@ def parse_record(value: Any, kind: type[_R]) -> _R:
         raise ValueError(f"has {found} for {name}") from None
 
 
-def parse_round(value: Any, before: Round | None) -> tuple[dict[str, Any], Round]:
-    """Return the JSON value of a line of ``rounds.jsonl`` with whole lists, and as a record.
-
-    Args:
-        value: The value.
-        before: The record in the line before; None for the first line.
-
-    Raises:
-        ValueError: When it is no such record; as `parse_record`.
-    """
-    if isinstance(value, dict):
-        known = None if before is None else ClusterLabels(before.round, before.labels, before.pending)
-        value = completed(value, known)
-    found = parse_record(value, Round)
-    return value, found
-
-
 def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
     """Return the records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
-
-    Lines of many clients have changes in place of whole lists; the records have the lists.
 
     Raises:
         ValueError: When a line is no record, or not that of the next round. The text names the first such line.
     """
     records = list[dict[str, Any]]()
-    last: Round | None = None
     for number, line in enumerate(lines, start=1):
         place = f"line {number} of rounds.jsonl"
         try:
-            record = parse_json(line)
+            records.append(parse_json(line))
         except ValueError as error:
             raise ValueError(f"{place} is not JSON ({error})") from None
         try:
-            record, last = parse_round(record, last)
+            round = parse_record(records[-1], Round).round
         except ValueError as error:
             raise ValueError(f"{place} {error}") from None
-        if last.round != number:
-            raise ValueError(f"{place} is of round {last.round}")
-        records.append(record)
+        if round != number:
+            raise ValueError(f"{place} is of round {round}")
     return records

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from fedstrata.base.errors import InputError, RecordError
-from fedstrata.base.files import parse_json, read_file
 from fedstrata.base.quoting import shown
 from fedstrata.base.randomness import model_seed
 from fedstrata.base.registry import PortableObject
@@ -31,7 +30,7 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records import Folder, diverged
 from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
 from fedstrata.records.resume import last_state
-from fedstrata.records.schema import DataRecord, TreeNode, parse_record
+from fedstrata.records.schema import TreeNode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -289,32 +288,13 @@ def load(folder: Path | str, network: Callable[..., nn.Module] | nn.Module | Non
     records = Folder(path.resolve())
     summary = records.summary()
     rounds = records.rounds()
-    names, warnings = _data_record(path, len(rounds[-1]["labels"]) if rounds else 0)
-    return Run(path, summary, rounds, _tree(path), names, warnings, network)
-
-
-def _data_record(folder: Path, clients: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the clients, and what looks wrong with their data; ids are the names where none are recorded."""
-    file = folder / "data.json"
-    try:
-        record = parse_record(parse_json(read_file(file)), DataRecord)
-    except FileNotFoundError:
-        return tuple(map(str, range(clients))), ()
-    except ValueError as error:
-        raise RecordError(f"{file}: {error}; restore it, or run again") from None
-    if len(record.names) != clients:
-        raise RecordError(f"{file}: expected the names of {clients} clients, found {len(record.names)}; restore it")
-    return tuple(record.names), tuple(record.warnings)
-
-
-def _tree(folder: Path) -> Tree:
-    """The cluster tree that a run has written."""
-    file = folder / "tree.json"
-    try:
-        nodes = [parse_record(node, TreeNode) for node in parse_json(read_file(file))]
-    except (FileNotFoundError, TypeError, ValueError) as error:
-        raise RecordError(f"{file}: expected the cluster tree of a run, found: {error}; resume the run") from None
-    return tuple(map(_node, nodes))
+    clients = len(rounds[-1]["labels"]) if rounds else 0
+    data = records.data()
+    if data is not None and len(data.names) != clients:
+        raise RecordError(f"{path}: expected the names of {clients} clients, found {len(data.names)} in data.json")
+    names = tuple(map(str, range(clients))) if data is None else data.names
+    warnings = () if data is None else tuple(data.warnings)
+    return Run(path, summary, rounds, tuple(map(_node, records.tree())), names, warnings, network)
 
 
 def _node(record: TreeNode) -> Node:
