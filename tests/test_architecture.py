@@ -23,7 +23,7 @@ FLOORS = (
     ("records", "engine", "personal", "config"),
     ("report", "build", "results", "play"),
     ("comparison", "flower"),
-    ("testing", "tuning", "__init__", "cli", "__main__"),
+    ("testing", "__init__", "cli", "__main__"),
 )
 """The packages, from the ground up. Each imports only those that stand before it."""
 

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from fedstrata.base.errors import ExperimentError, InputError
 from fedstrata.cli import main
 from fedstrata.comparison import Comparison
 from fedstrata.results.assign import assign
-from fedstrata.tuning import optuna_objective
 
 KEYS: dict[str, Any] = {
     "rounds": 4,
@@ -240,25 +238,3 @@ def test_new_clients_are_scored_by_the_metric(tmp_path: Path) -> None:
     run = fs.run({**keys, "algorithm": {"name": "ifca", "k": 1}}, tmp_path / "run", quiet=True)
     (placed,) = assign(run.folder, [tmp_path / "new.npz"])
     assert placed["mse"] >= 0 and "accuracy" not in placed
-
-
-def test_a_study_that_would_choose_the_largest_error_is_refused(tmp_path: Path) -> None:
-    class Study:
-        directions = (SimpleNamespace(name="MAXIMIZE"),)
-
-    class Trial:
-        number = 0
-        study = Study
-
-        def report(self, value: float, step: int) -> None:
-            raise AssertionError
-
-        def should_prune(self) -> bool:
-            raise AssertionError
-
-        def set_user_attr(self, key: str, value: Any) -> None:
-            raise AssertionError
-
-    keys = {**KEYS, "data": {"name": "digits", "clients": 2}, "local": {"loss": "mse", "metric": "mse"}}
-    with pytest.raises(ExperimentError, match=r"direction = 'maximize': expected 'minimize', as lower is better of"):
-        optuna_objective(keys, lambda trial: {}, out=tmp_path)(Trial())

@@ -8,7 +8,7 @@ import torch
 
 import fedstrata
 from builders import left
-from fedstrata.algorithms.shared.interpolation import SHARES
+from fedstrata.algorithms.tuning import SHARES
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec

@@ -26,7 +26,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.samples import spreads_units
 from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Plan, Problem, disclosure_of
+from fedstrata.core import Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
@@ -50,6 +50,7 @@ from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
+from fedstrata.uploads.disclosure import disclosure_of
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""

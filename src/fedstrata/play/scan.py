@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstrata.algorithms.shared.layer_scan import (
+from fedstrata.algorithms.evidence.layer_scan import (
     LEVEL,
     SCAN_ROUNDS,
     TASKS,
@@ -20,7 +20,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     participants,
     scan_layers,
 )
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients
+from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
