@@ -10,7 +10,7 @@ import torch
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows
 from fedstrata.play.traffic import traffic
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.uploads.coverage import uploads_of_plan
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from fedstrata.uploads.validation import decide, validate

@@ -11,7 +11,7 @@ from fedstrata.clustering import ari
 from fedstrata.core import Layout, LocalTraining, TensorSpec
 from fedstrata.core.aggregation import Aggregation, weighted_mean
 from fedstrata.core.robust_aggregation import geometric_median, krum, median
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
 from recorded import decision_of, metric
 

@@ -33,7 +33,7 @@ from fedstrata.core import (
     make_pending,
 )
 from fedstrata.core.private_aggregation import CentralPrivacy
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import toy_problem
 from turns import same
 

@@ -185,7 +185,7 @@ def test_a_network_of_ones_own_is_given_to_load(finished: Run) -> None:
         found = fedstrata.load(finished.folder, network=network).predict(0, DIGITS.inputs[:9])
         assert found.tolist() == run.predict(0, DIGITS.inputs[:9]).tolist()
     wrong = fedstrata.load(finished.folder, network=lambda: make("mlp", (1, 8, 8), 10, 9, hidden=[9]))
-    with pytest.raises(RecordError, match=r"expected the tensors of its network, found linear1"):
+    with pytest.raises(RecordError, match=r"expected the tensors of its network, found a tensor linear1"):
         wrong.model(0)
 
 

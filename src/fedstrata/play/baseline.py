@@ -11,8 +11,8 @@ from fedstrata.base.folder_lock import folder_lock
 from fedstrata.config import Experiment
 from fedstrata.config.baseline import BASELINE
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records import Folder
 from fedstrata.records.final_scores import last_scores, read_right_samples
+from fedstrata.records.folder import Folder
 from fedstrata.report.gains import gain
 from fedstrata.report.paired import paired_differences
 from fedstrata.report.references import reference_text

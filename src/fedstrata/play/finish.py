@@ -20,8 +20,9 @@ from fedstrata.play.personal import make_personal, personal_summary
 from fedstrata.play.recorder import Recorder
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.used_models import Choice, ModelInUse, choices_in_use, models_in_use, write_used_models
-from fedstrata.records import Folder, summarise
 from fedstrata.records.final_scores import last_scores
+from fedstrata.records.folder import Folder
+from fedstrata.records.measures import summarise
 from fedstrata.records.origin import machine, versions
 from fedstrata.results.run import Run, network_factory
 

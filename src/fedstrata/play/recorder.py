@@ -21,8 +21,9 @@ from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, Propose
 from fedstrata.play.layer_gap import client_matrices, gaps
 from fedstrata.play.rounds import PlayedRound
 from fedstrata.play.traffic import traffic
-from fedstrata.records import Folder, complete, save
-from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.checkpoint import checkpoints, save
+from fedstrata.records.folder import Folder
+from fedstrata.records.measures import complete
 from fedstrata.records.origin import origin
 from fedstrata.records.state_text import require_saveable
 from fedstrata.uploads.validation import divergence_of_loss

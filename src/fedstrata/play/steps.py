@@ -20,8 +20,9 @@ from fedstrata.play.finish import finish_run, score_last_models
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.recorder import OnRound, Recorder
 from fedstrata.play.rounds import PlanReply, play_rounds
-from fedstrata.records import Folder, track
+from fedstrata.records.folder import Folder
 from fedstrata.records.state_text import require_saveable
+from fedstrata.records.tracking import track
 from fedstrata.report.client_names import ClientNames
 from fedstrata.results.run import Run
 

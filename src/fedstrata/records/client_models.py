@@ -6,7 +6,7 @@ cluster's has them in ``models/personal.safetensors``, which only the user may r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,31 +162,3 @@ def _opened(folder: Path, name: str, what: str) -> Iterator[Path]:
     except (FileNotFoundError, SafetensorError, ValueError) as error:
         found = "none" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
         raise RecordError(f"{path}: expected {what}, found {found}; {_REMEDY} {folder}") from None
-
-
-def check_tensors(folder: Path, expected: Mapping[str, Sequence[int]], found: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not those of a network.
-
-    Args:
-        folder: The run folder, for the message.
-        expected: The shape of each tensor of the network, by name.
-        found: Tensors, by name.
-
-    Raises:
-        RecordError: For the first that differs.
-    """
-    missing = [name for name in expected if name not in found]
-    if missing:
-        raise RecordError(
-            f"{folder}: expected the tensors of its network, found none of the name {missing[0]}; give the network "
-            "that the run was made with"
-        )
-    # In the order of the network: a file of safetensors is read in any order.
-    for name in [*expected, *sorted(found.keys() - expected.keys())]:
-        values = found[name]
-        if name not in expected or tuple(values.shape) != tuple(expected[name]):
-            shape = tuple(expected[name]) if name in expected else "none of this name"
-            raise RecordError(
-                f"{folder}: expected the tensors of its network, found {name} of shape {tuple(values.shape)} where the "
-                f"network has {shape}; give the network that the run was made with"
-            )

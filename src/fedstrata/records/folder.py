@@ -285,22 +285,9 @@ class Folder:
         self._write_arrays("weights", round, arrays)
 
     def damaged(self, first: int, last: int) -> list[str]:
-        """Return the files of some rounds that cannot be read, and their scores that are missing.
-
-        Args:
-            first: The first round that is checked.
-            last: The last round that is checked. The round after it may have other files, but no scores.
-        """
-        bad = []
-        for round in range(first, last + 1):
-            path = self.path / "clients" / f"{round:05d}.parquet"
-            if not _sound(path, _check_scores):
-                bad.append(f"clients/{path.name}")
-        for name, check_content in (("gaps", pq.read_table), ("matrices", _check_archive), ("weights", _check_archive)):
-            for path in self.files(name):
-                if first <= int(path.stem) <= last + 1 and not _sound(path, check_content):
-                    bad.append(f"{name}/{path.name}")
-        return bad
+        """Return the scores of some rounds, the first to the last, that are missing or cannot be read."""
+        names = [f"clients/{round:05d}.parquet" for round in range(first, last + 1)]
+        return [name for name in names if not _holds_scores(self.path / name)]
 
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
@@ -434,19 +421,12 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
     return content.getvalue()
 
 
-def _sound(path: Path, check_content: Callable[[io.BytesIO], object]) -> bool:
-    """Return whether a file is there and can be read."""
+def _holds_scores(path: Path) -> bool:
+    """Return whether a table of scores is there and can be read."""
     try:
-        check_content(io.BytesIO(read_file(path)))
+        return {*Scores._fields} <= {*pq.ParquetFile(io.BytesIO(read_file(path))).schema_arrow.names}
     except _DAMAGED:
         return False
-    return True
-
-
-def _check_scores(content: io.BytesIO) -> None:
-    found = pq.ParquetFile(content).schema_arrow.names
-    if not set(Scores._fields) <= set(found):
-        raise ValueError(f"its columns are {found}")
 
 
 def _check_archive(content: io.BytesIO) -> None:

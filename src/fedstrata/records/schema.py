@@ -218,8 +218,8 @@ class MetricRecord(Record):
     layer: str | None = None
 
 
-class UnscoredRound(Record):
-    """The record of a round whose models are not evaluated yet, as a checkpoint holds it.
+class Round(Record):
+    """A line of ``rounds.jsonl``. An unknown number is null.
 
     Attributes:
         labels: The tree node of each client, (n,). A pending client has the node at which it waits.
@@ -241,6 +241,12 @@ class UnscoredRound(Record):
     seconds_training: Seconds | None = None
     seconds_server: Seconds | None = None
     bytes_data: Count = 0
+    acc_client: Number | None
+    acc_weighted: Number | None
+    acc_cluster: Number | None
+    acc_worst: Number | None
+    loss: Number | None
+    ari: Ari | None
 
     @model_validator(mode="after")
     def _splits_have_clients(self) -> Self:
@@ -253,17 +259,6 @@ class UnscoredRound(Record):
     def splits(self) -> list[Event]:
         """The events of this round in which a node was split."""
         return [event for event in self.events if event.kind == "split"]
-
-
-class Round(UnscoredRound):
-    """A line of ``rounds.jsonl``. An unknown number is null."""
-
-    acc_client: Number | None
-    acc_weighted: Number | None
-    acc_cluster: Number | None
-    acc_worst: Number | None
-    loss: Number | None
-    ari: Ari | None
 
     @property
     def other_uses(self) -> dict[str, float | None]:
@@ -336,15 +331,12 @@ class Divergence(Record):
 
 
 class Summary(Record):
-    """``summary.json``. Older ones may lack some of it; only runs with a target have one."""
+    """``summary.json``: what the page computes with. It has more, as numbers, texts, lists and tables."""
 
     __pydantic_extra__: dict[str, Scalar | list[Any] | dict[str, Any]]
 
     algorithm: str = ""
-    dataset: str = ""
     data_digest: str = ""
-    partition: str = ""
-    model: str = ""
     rounds: Count = 0
     clusters: Count = 0
     rounds_to_partition: Count | None = None
@@ -358,24 +350,12 @@ class Summary(Record):
     acc_weighted: Number | None = None
     acc_cluster: Number | None = None
     acc_worst: Number | None = None
-    acc_best: Number | None = None
-    acc_best_round: Count | None = None
-    target: Number | None = None
-    rounds_to_target: Count | None = None
     ari: Ari | None = None
     purity: Share | None = None
     rejected: Count = 0
     diverged: Divergence | None = None
     truth: list[Id | str] | None = None
     versions: dict[str, Scalar] = {}
-    machine: dict[str, Scalar] = {}
-    baseline_acc_client: Number | None = None
-    baseline_acc_worst: Number | None = None
-    baseline_gain: Number | None = None
-    baseline_better: Count | None = None
-    baseline_worse: Count | None = None
-    baseline_seconds: Seconds | None = None
-    baseline_gains: dict[str, dict[str, float]] = {}
 
 
 def parse_record(value: Any, kind: type[_R]) -> _R:

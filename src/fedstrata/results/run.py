@@ -27,8 +27,9 @@ from fedstrata.data import SampleFormat
 from fedstrata.models import NetworkShape, layout_of, make_network, portable
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records import Folder, diverged
-from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
+from fedstrata.records.client_models import ClientModels, UsedModel
+from fedstrata.records.folder import Folder
+from fedstrata.records.measures import diverged
 from fedstrata.records.resume import last_state
 from fedstrata.records.schema import TreeNode
 
@@ -218,19 +219,26 @@ class Run:
         return name
 
     def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
-        """The network with the tensors of a cluster and those of a client."""
-        network = self._made()
-        shapes = {spec.name: spec.shape for spec in layout_of(network).tensors}
+        """The network with the tensors of a cluster and those of a client.
+
+        Raises:
+            RecordError: When they are not the tensors of the network.
+        """
+        network = network_factory(self.experiment, self.sample_format, self.network)()
         tensors = self._models.cluster_tensors(node)
         if used is not None:
             tensors |= self._models.personal_tensors(used, self.names[used.client])
-        check_tensors(self.folder, shapes, tensors)
-        load_tensors(network, tensors)
+        try:
+            missing = [spec.name for spec in layout_of(network).tensors if spec.name not in tensors]
+            if missing:
+                raise ValueError(f"none of the name {missing[0]}")
+            load_tensors(network, tensors)
+        except ValueError as error:
+            raise RecordError(
+                f"{self.folder}: expected the tensors of its network, found {error}; give the network that the run was "
+                "made with"
+            ) from None
         return TrainedModel(network, self.sample_format)
-
-    def _made(self) -> nn.Module:
-        """The network with any values."""
-        return network_factory(self.experiment, self.sample_format, self.network)()
 
 
 def network_factory(
