@@ -14,8 +14,7 @@ from fedstrata.config import Experiment
 from fedstrata.core import CLIENT, SHARED, Evaluation, Plan, State
 from fedstrata.models import portable
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.play.backdoor import backdoor_summary
-from fedstrata.play.classified import classify_test_samples, confusion_of, right_samples
+from fedstrata.play.classified import backdoor_summary, classify_test_samples, confusion_of, right_samples
 from fedstrata.play.personal import make_personal, personal_summary
 from fedstrata.play.recorder import Recorder
 from fedstrata.play.rounds import PlanReply

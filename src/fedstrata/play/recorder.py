@@ -12,13 +12,12 @@ from typing import Any, TypeAlias
 import torch
 
 from fedstrata.base.resources import disk_error
-from fedstrata.build.probes import bipartition_metrics, unstable_weights
+from fedstrata.build.probes import bipartition_metrics, client_matrices, gaps, unstable_weights
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.users_algorithm import with_place_of_errors
 from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
-from fedstrata.play.layer_gap import client_matrices, gaps
 from fedstrata.play.rounds import PlayedRound
 from fedstrata.play.traffic import traffic
 from fedstrata.records.checkpoint import checkpoints, save
