@@ -13,7 +13,7 @@ from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
 from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Metric, Problem, State, TensorSpec, make_pending
 from fedstrata.core.server_optimizer import ServerOptimizer
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
 
 LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
