@@ -16,6 +16,8 @@ from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def declared(name: str) -> Disclosure:
     found = disclosure_of(ALGORITHMS[name](), rounds=4)

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.keys import (
     STRICT,
     Auto,
     NonNegativeInteger,
@@ -22,7 +22,7 @@ from fedstrata.algorithms.shared.keys import (
     Selectors,
     selector_tuple,
 )
-from fedstrata.algorithms.shared.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
+from fedstrata.algorithms.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import entropy_groups, euclidean

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.algorithms.keys import STRICT
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,

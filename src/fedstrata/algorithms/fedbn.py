@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT
-from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.algorithms.keys import STRICT
+from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, Selectors, selector_tuple
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, Selectors, selector_tuple
+from fedstrata.algorithms.one_shot import (
     SIGNATURE_TASK,
     SignatureState,
     agglomerative_groups,

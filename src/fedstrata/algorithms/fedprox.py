@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Norm
+from fedstrata.algorithms.keys import STRICT, Norm
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,

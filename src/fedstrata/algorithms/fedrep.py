@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.shared.personal_layers import (
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.personal_layers import (
     Personal,
     outside,
     personal_evaluation,

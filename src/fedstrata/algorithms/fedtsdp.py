@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.shared.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.one_shot import (
     OneShotState,
     agglomerative_groups,
     one_shot_state,

@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import bipartition_round
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.keys import (
     STRICT,
     AtLeastTwo,
     Auto,
@@ -27,6 +26,7 @@ from fedstrata.algorithms.shared.keys import (
     SplitGuard,
     Window,
 )
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     UpdateWindow,

@@ -15,8 +15,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.baselines import random_groups
-from fedstrata.algorithms.shared.keys import STRICT, Auto, PositiveInteger
-from fedstrata.algorithms.shared.personal_layers import outside, personal_mask
+from fedstrata.algorithms.keys import STRICT, Auto, PositiveInteger
+from fedstrata.algorithms.personal_layers import outside, personal_mask
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share

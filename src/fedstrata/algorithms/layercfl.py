@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import bipartition_round
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
+from fedstrata.algorithms.keys import (
     STRICT,
     AtLeastTwo,
     Auto,
@@ -29,7 +29,7 @@ from fedstrata.algorithms.shared.keys import (
     Window,
     selector_tuple,
 )
-from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     UpdateWindow,

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto
-from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
+from fedstrata.algorithms.keys import STRICT, Auto
+from fedstrata.algorithms.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,

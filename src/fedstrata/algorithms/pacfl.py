@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Degrees
+from fedstrata.algorithms.one_shot import (
     Distance,
     SignatureState,
     agglomerative_groups,

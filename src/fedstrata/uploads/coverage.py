@@ -17,7 +17,7 @@ _ANSWERS = "how many clients have answered, while some are in no cluster yet"
 
 UNDECLARED = (
     "what an algorithm of your own sends and gives away is not known; say it with `register_disclosure`, see "
-    "docs/adding.md"
+    "docs/methods/adding.md"
 )
 """Why an algorithm that says nothing about what it discloses has no privacy."""
 

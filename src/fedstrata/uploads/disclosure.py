@@ -98,7 +98,7 @@ def _ifca(algorithm: Any, rounds: int) -> Disclosure:
 def _strata(algorithm: Any, rounds: int) -> Disclosure:
     """Single updates decide. Clients also send updates of folds, and compare models of groups."""
     # Here, as they load torch.
-    from fedstrata.algorithms.shared.split_half import split_half_rounds
+    from fedstrata.algorithms.evidence.split_half import split_half_rounds
     from fedstrata.algorithms.strata.outliers import outlier_training_rounds
 
     no_noise = ""

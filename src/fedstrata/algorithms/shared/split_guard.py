@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, groups_test, with_round
-from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
-from fedstrata.algorithms.shared.split_half import (
+from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity, groups_test, with_round
+from fedstrata.algorithms.evidence.split_half import (
     Participants,
     add_fold_tasks,
     answer_counts,
@@ -23,6 +22,7 @@ from fedstrata.algorithms.shared.split_half import (
     selected_clients,
     usable_sizes,
 )
+from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult
 from fedstrata.core import Decision, Plan, Problem, Report, State

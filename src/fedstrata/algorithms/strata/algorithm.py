@@ -1,7 +1,7 @@
 """Strata: a cluster is split only if a second half of its clients' data confirms it.
 
-No thresholds, no number of clusters and no choice of layers. fedstrata's own algorithm; docs/strata.md has the promise,
-its proof and its limits.
+No thresholds, no number of clusters and no choice of layers. fedstrata's own algorithm; docs/methods/strata.md has the
+promise, its proof and its limits.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
+from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, usable_sizes
 from fedstrata.algorithms.strata.checked_updates import CheckedUpdates, check_updates
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
@@ -86,7 +86,7 @@ class Strata:
 
     Attributes:
         alpha: The largest probability, over the whole run, of splitting clients that all share one distribution.
-            docs/strata.md has the assumptions, and the bound for one cluster beside others that differ.
+            docs/methods/strata.md has the assumptions, and the bound for one cluster beside others that differ.
         folds: The number of folds of a client's data that are compared. Auto is 2, and 4 where few clients of a cluster
             answer.
         test_schedule: When clusters are tested: in the rounds above ("schedule"), or after rounds in which some layer
@@ -110,7 +110,7 @@ class Strata:
             cluster or more do. With central differential privacy it counts as often as it is sent.
     """
 
-    source: ClassVar[str] = "fedstrata, docs/strata.md"
+    source: ClassVar[str] = "fedstrata, docs/methods/strata.md"
 
     alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     folds: Literal[2, 4] | Auto = "auto"
