@@ -292,7 +292,7 @@ def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
 def declared(case: Case, rounds: int) -> Disclosure:
     """What the algorithm says that it discloses in so many rounds."""
     found = disclosure_of(case.plain.server.algorithm, rounds)
-    assert found is not None, "an algorithm without a method disclosure has no secure aggregation and no privacy"
+    assert found is not None, "an algorithm without a method disclosure has no differential privacy"
     return found
 
 

@@ -1,4 +1,4 @@
-"""What an algorithm discloses about single clients. Secure aggregation and differential privacy rest on it.
+"""What an algorithm discloses about single clients. Differential privacy rests on it.
 
 An algorithm declares it beside its code, as its plans alone do not show what becomes of updates on the server.
 """
@@ -71,7 +71,7 @@ class Disclosure:
 
 @runtime_checkable
 class DeclaresDisclosure(Protocol):
-    """An algorithm that says what it discloses. Without that, it has no secure aggregation and no privacy."""
+    """An algorithm that says what it discloses. Without that, it has no differential privacy."""
 
     def disclosure(self, rounds: int) -> Disclosure:
         """What it discloses in a run of so many rounds."""
