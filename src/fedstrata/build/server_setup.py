@@ -13,11 +13,12 @@ from fedstrata.build.privacy import PrivateRun, client_noise, private_run, with_
 from fedstrata.build.probes import check_probes
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
-from fedstrata.core import Algorithm, Disclosure, Layout, Plan, Problem, disclosure_of
+from fedstrata.core import Algorithm, Layout, Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.uploads.compression import Compression
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from fedstrata.uploads.local_noise import LocalPrivacy
 
 _LAYER_KEYS = ("layers", "personal")

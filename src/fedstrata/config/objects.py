@@ -69,7 +69,7 @@ def algorithm_table(algorithm: Any) -> dict[str, Any]:
     if not is_dataclass(kind) or not all(callable(getattr(kind, method, None)) for method in ALGORITHM_METHODS):
         raise ExperimentError(
             f"algorithm = {algorithm!r:.80}: expected a name, a table, or a dataclass with "
-            f"{', '.join(ALGORITHM_METHODS)}; see docs/adding.md"
+            f"{', '.join(ALGORITHM_METHODS)}; see docs/methods/adding.md"
         )
     keys = {} if isinstance(algorithm, type) else keys_of_algorithm(algorithm)
     return {"name": _name_of(kind), **keys}

@@ -30,6 +30,7 @@ from fedstrata.core import Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
+from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
@@ -41,7 +42,7 @@ from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.play.progress import Progress, StatusLine
-from fedstrata.play.rounds import PlanReply, answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
