@@ -127,7 +127,7 @@ def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_la
 def test_the_axis_shows_all_values_of_the_error(pair: tuple[Comparison, Comparison]) -> None:
     for comparison in pair:
         for run in comparison.runs:
-            drawn = fs.load(run.folder).plot()
+            drawn = fs.plot(run)
             low, high = drawn.layout.yaxis.range
             known = [value for trace in drawn.data for value in trace.y if value is not None]
             assert low <= min(known) < max(known) <= high
@@ -218,7 +218,7 @@ def test_runs_whose_metric_is_described_otherwise_are_not_compared(tmp_path: Pat
     other = json.loads((runs[1].folder / "metric.json").read_text()) | {"larger_is_better": True}
     (runs[1].folder / "metric.json").write_text(json.dumps(other))
     with pytest.raises(InputError, match=r"expected runs with one metric, found another metric\.json in"):
-        runs[0].compare(runs[1])
+        fs.tabulate(runs[:2])
 
 
 def test_a_damaged_entry_leaves_the_metric_that_the_experiment_names(tmp_path: Path) -> None:

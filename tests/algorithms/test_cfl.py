@@ -17,7 +17,7 @@ from recorded import decision_of, metric
 
 PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
 TORN = torch.tensor([[2.0, 0.0], [2.0, 0.2], [-2.0, 0.0], [-2.0, -0.2]])
-"""docs/semantics.md, golden case 4b: two pairs that pull in opposite directions."""
+"""semantics.md, golden case 4b: two pairs that pull in opposite directions."""
 
 
 def test_the_criterion_reproduces_golden_case_4b() -> None:

@@ -37,7 +37,7 @@ from recorded import decision_of, metric
 
 PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
 SIX = [torch.tensor([row]) for row in ([1.0, 0], [1, 1], [0, 1], [0, 2], [0.1, 2], [0.2, 2])]
-"""docs/semantics.md, golden case 5: the updates of one client."""
+"""semantics.md, golden case 5: the updates of one client."""
 
 FIVE = torch.tensor([[1.0, 1.0], [2.0, 0.0], [0.0, 1.0], [-1.0, 1.0], [-1.0, -0.5]])
 """Golden case 6: the updates of five clients in round t."""
@@ -173,7 +173,7 @@ def test_a_layer_is_stable_in_each_of_the_members_or_in_their_mean(
 
 @pytest.mark.parametrize(("other", "layers"), [("fc", None), ("conv", "conv")])
 def test_it_must_be_one_layer_that_is_stable_in_each_member(other: str, layers: str | None) -> None:
-    """Client 0 is stable in conv alone; client 1 in fc alone, or in conv too (docs/semantics.md, A13)."""
+    """Client 0 is stable in conv alone; client 1 in fc alone, or in conv too (semantics.md, A13)."""
     still, turn = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [1.0, 0, 0]])
     rounds = []
     for row in turn:

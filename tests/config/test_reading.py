@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.algorithms.keys import STRICT
 from fedstrata.base.errors import DataError, ExperimentError, InputError
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.hyperparameters import algorithm_from

@@ -14,7 +14,7 @@ def test_every_block_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for block in blocks("sweeps.md"):
+    for block in blocks("start/sweeps.md"):
         if block.file:
             (tmp_path / block.file).write_text(block.text)
             continue

@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import outcomes
-import proofs
 import pytest
-from outcomes import MISSING
+from experiments.strata import proofs
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING
 
 
 @pytest.fixture

@@ -3,12 +3,22 @@ import re
 from pathlib import Path
 from typing import Any
 
-import outcomes
 import pytest
-from comparisons import BFLOAT16, COMPARED, against, compared, identical, precision, preclustered, scouted, tuned
-from many_clients_tables import many_clients
-from outcomes import MISSING, acted, beside, counted, lower_than, paired, results, spread
-from tables import TABLES, filled
+from experiments.speed.many_clients_tables import many_clients
+from experiments.strata.comparisons import (
+    BFLOAT16,
+    COMPARED,
+    against,
+    compared,
+    identical,
+    precision,
+    preclustered,
+    scouted,
+    tuned,
+)
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING, acted, beside, counted, lower_than, paired, results, spread
+from experiments.tools.tables import TABLES, filled
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def _algorithm_class(name: str, place: str) -> type[Any]:
         lacks = f" without {', '.join(missing)}" if missing else ""
         raise ExperimentError(
             f"{key} = {shown(name)}: expected a dataclass with {', '.join(ALGORITHM_METHODS)}, found "
-            f"{kind!r:.60}{lacks}; see docs/adding.md"
+            f"{kind!r:.60}{lacks}; see docs/methods/adding.md"
         )
     return kind
 
@@ -185,7 +185,7 @@ def algorithm_table(algorithm: Any) -> dict[str, Any]:
     if not is_dataclass(kind) or not all(callable(getattr(kind, method, None)) for method in ALGORITHM_METHODS):
         raise ExperimentError(
             f"algorithm = {algorithm!r:.80}: expected a name, a table, or a dataclass with "
-            f"{', '.join(ALGORITHM_METHODS)}; see docs/adding.md"
+            f"{', '.join(ALGORITHM_METHODS)}; see docs/methods/adding.md"
         )
     keys = {} if isinstance(algorithm, type) else keys_of_algorithm(algorithm)
     return {"name": _name_of(kind), **keys}
