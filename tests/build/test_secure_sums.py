@@ -14,7 +14,7 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import disclosure_of
 from fedstrata.play.run import run_experiment
-from fedstrata.report.events import event_text
+from fedstrata.report.catalogue import event_text
 from fedstrata.results.run import Run
 
 KEYS: dict[str, Any] = {

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Round
+from fedstrata.report.catalogue import SIMILARITIES, compared_by
 from fedstrata.report.charts.groups import class_names, has_classes
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
@@ -29,7 +30,6 @@ from fedstrata.report.drawing import (
     shortened,
 )
 from fedstrata.report.gains import compare, stands_out
-from fedstrata.report.meanings import COMPARED_BY, SIMILARITIES
 from fedstrata.report.paired import PairedDifference
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.words import joined, plural
@@ -317,7 +317,7 @@ def _closest(clusters: Clusters, client: int) -> str:
     latest = max(known, key=lambda matrix: (matrix.round, matrix.node != ALL_CLIENTS))
     names = [f"{clusters.names.of(other)} ({value:.2g})" for other, value in _neighbours(latest, client)]
     layers = "all layers" if latest.layer == "all" else latest.layer
-    compared = COMPARED_BY.get(latest.measure, latest.measure)
+    compared = compared_by(latest.measure)
     if not names:
         return ""
     meaning = f"{compared[:1].lower()}{compared[1:]}"

@@ -75,7 +75,7 @@ class ClientMatrix:
     Attributes:
         round: The round in which it was computed.
         node: The tree node that the decision was about; `ALL_CLIENTS` where it is about all clients.
-        measure: What the clients were compared by; `fedstrata.report.meanings.COMPARED_BY` says what it means.
+        measure: What the clients were compared by; `fedstrata.report.catalogue.COMPARED_BY` says what it means.
         layer: The layers that were compared.
         values: The matrix, (m, m).
         clients: The client of each row and column, (m,).

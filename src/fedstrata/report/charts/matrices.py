@@ -16,6 +16,7 @@ from scipy.cluster.hierarchy import dendrogram, linkage
 from scipy.spatial.distance import squareform
 
 from fedstrata.records.schema import ALL_CLIENTS
+from fedstrata.report.catalogue import COMPARABLE, COMPARED_BY, SIMILARITIES, compared_by, event_text
 from fedstrata.report.clusters import Clusters, NodeMatrices
 from fedstrata.report.drawing import (
     RULE,
@@ -29,8 +30,6 @@ from fedstrata.report.drawing import (
     rounded,
     threshold_line,
 )
-from fedstrata.report.events import split_text
-from fedstrata.report.meanings import COMPARABLE, COMPARED_BY, SIMILARITIES
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.words import capital, joined, slug
 
@@ -81,7 +80,7 @@ def all_client_charts(clusters: Clusters) -> list[Chart]:
             Chart(
                 name=f"all-clients-{slug(matrix.measure)}-{slug(matrix.layer)}-round-{matrix.round}",
                 title=f"Round {matrix.round}, all clients, {matrix.layer}",
-                text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.",
+                text=f"{compared_by(matrix.measure)}. Darker is closer.",
                 figure=_square(trace, clusters, clients, [*_cluster_strips(clusters, clients), *lines]),
             )
         )
@@ -165,7 +164,7 @@ def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMa
     return Chart(
         name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
         title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
-        text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.{seen}{more}",
+        text=f"{compared_by(matrix.measure)}. Darker is closer.{seen}{more}",
         figure=_square(trace, clusters, clients, shapes),
     )
 
@@ -283,7 +282,7 @@ def _view(matrices: Sequence[ClientMatrix], view: tuple[str, str, bool]) -> Figu
     similarity = is_similarity(next(each for each in matrices if _view_of(each) == view))
     return {
         "name": f"{layer}, {measure}" + (", all clients" if of_all else ""),
-        "text": COMPARED_BY.get(measure, measure),
+        "text": compared_by(measure),
         "hover": clean(measure),
         "similar": similarity,
         "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
@@ -320,11 +319,11 @@ def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
         found = comparisons.get(node)
         if found and found.split and found.matrices[0].round == number:
             later = f" in round {found.at.round}" if found.at.round != number else ""
-            texts.append(f"{capital(split_text(dict(found.split)))}{later}")
+            texts.append(f"{capital(event_text(dict(found.split)))}{later}")
         elif clusters.alive(node, number):
             texts.append(f"Node {node} was not split")
     # A clustering of all clients splits nodes that have no matrix of their own.
-    return texts + [capital(split_text(dict(event))) for event in splits if event.node not in comparisons]
+    return texts + [capital(event_text(dict(event))) for event in splits if event.node not in comparisons]
 
 
 def dendrogram_charts(clusters: Clusters) -> list[Chart]:
@@ -342,7 +341,7 @@ def dendrogram_charts(clusters: Clusters) -> list[Chart]:
             rule = "Clients that merge below the cut form one cluster."
             if cut is None:
                 rule = "No step is clear enough to cut."
-            text = f"{COMPARED_BY.get(matrix.measure, matrix.measure)}; {method} linkage. {rule}"
+            text = f"{compared_by(matrix.measure)}; {method} linkage. {rule}"
             name = f"dendrogram-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
             title = f"Round {matrix.round}, {matrix.layer}: dendrogram of the clients"
             charts.append(Chart(name, title, text, _dendrogram(clusters, comparison, matrix, method, cut)))
