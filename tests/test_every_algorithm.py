@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import SINGULAR_VECTORS, TRAIN, Disclosure, Mask, Report, Rows, disclosure_of
+from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows
 from fedstrata.play.traffic import traffic
 from fedstrata.records import find_checkpoint, save
 from fedstrata.uploads.coverage import uploads_of_plan
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from fedstrata.uploads.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
@@ -292,7 +293,7 @@ def test_a_client_needs_nothing_that_it_is_not_charged_for(case: Case) -> None:
 def declared(case: Case, rounds: int) -> Disclosure:
     """What the algorithm says that it discloses in so many rounds."""
     found = disclosure_of(case.plain.server.algorithm, rounds)
-    assert found is not None, "an algorithm without a method disclosure has no secure aggregation and no privacy"
+    assert found is not None, "an algorithm without a row in uploads/disclosure.py has no privacy"
     return found
 
 

@@ -42,6 +42,7 @@ from small import fit_of, partition_of, plan_of
 from torch import nn
 
 import fedstrata as fs
+from builders import left
 from experiments.speed.ray_nodes import LOOPBACK, RayNodes
 from experiments.trust import kills
 from experiments.trust.kills import tasks_of_ray
@@ -51,7 +52,6 @@ from fedstrata.engine import Parallel, Processes, Ray, SimulationSpec
 from fedstrata.engine.parallel import ray as engine
 from fedstrata.engine.parallel.sharding import Transport
 from fedstrata.models import layout_of, row_of
-from run_folder import left
 
 RESULT = Path(__file__).parents[1] / "results" / "cluster.json"
 

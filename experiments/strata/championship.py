@@ -39,9 +39,9 @@ from fedstrata.comparison.document import RunKey
 from fedstrata.comparison.lockstep import ActiveRun, Lockstep
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan, Report
+from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.classified import classify_test_samples, right_samples
-from fedstrata.play.rounds import one_thread
 from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.play.used_models import ModelInUse
 from fedstrata.records import Folder

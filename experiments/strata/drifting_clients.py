@@ -29,7 +29,8 @@ from experiments.strata.federations import run_study
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.engine.device import one_thread
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 
 ROUNDS = 50

@@ -24,8 +24,9 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
+from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
-from fedstrata.play.rounds import PlanReply, PlayedRound, one_thread, play_rounds
+from fedstrata.play.rounds import PlanReply, PlayedRound, play_rounds
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -22,7 +22,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from fedstrata.algorithms.shared.split_half import next_level
+from fedstrata.algorithms.evidence.split_half import next_level
 from fedstrata.clustering import (
     bipartition,
     centred,

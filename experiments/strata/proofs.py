@@ -14,7 +14,7 @@ from experiments.strata.null_federations import FOLLOWED, PAPERS
 from experiments.tools import outcomes
 from experiments.tools.descriptions import title_of
 from experiments.tools.outcomes import MISSING, Result, counted, difference, lower_than, results, spread, table
-from fedstrata.algorithms.shared.split_half import is_split_half_round
+from fedstrata.algorithms.evidence.split_half import is_split_half_round
 from fedstrata.config.hyperparameters import algorithm_from
 
 DATA = (

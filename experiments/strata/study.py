@@ -31,8 +31,8 @@ from fedstrata.build.build import build_run
 from fedstrata.comparison.document import RunKey
 from fedstrata.comparison.lockstep import ActiveRun, Lockstep
 from fedstrata.config import load_experiment
+from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.play.rounds import one_thread
 from fedstrata.play.steps import run_steps
 from fedstrata.records import Folder
 

@@ -22,7 +22,7 @@ import torch
 
 import fedstrata as fs
 from fedstrata.algorithms.strata.state import StrataState
-from fedstrata.play.rounds import one_thread
+from fedstrata.engine.device import one_thread
 from fedstrata.records import find_checkpoint
 
 RESULT = Path(__file__).parents[1] / "results" / "damaged_checkpoints.json"

@@ -25,7 +25,7 @@ import torch
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config.hyperparameters import algorithm_from
-from fedstrata.play.rounds import one_thread
+from fedstrata.engine.device import one_thread
 from pulled import LAYOUT, Pulled, pulled_problem
 from test_every_algorithm import EAGER, WANDERS
 from turns import check, check_growth

@@ -41,10 +41,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from in_process import Federation, Ticks, federation, over_the_wire
 
 from fedstrata.core import Plan, Report, State
+from fedstrata.engine.device import one_thread
 from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Announced, BoundedGrid
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.play.rounds import one_thread
 from fedstrata.uploads.validation import decide, validate
 from turns import same
 

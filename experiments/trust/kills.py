@@ -35,10 +35,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import fedstrata as fs
+from builders import left
 from fedstrata.build.participation import CohortSample, Participation
 from fedstrata.engine.parallel import processes, ray
 from forked import forking
-from run_folder import left
 
 RESULT = Path(__file__).parents[1] / "results" / "kills.json"
 

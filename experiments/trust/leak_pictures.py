@@ -16,7 +16,7 @@ from experiments.trust import leaks
 from experiments.trust.leakage import matching
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.play.rounds import one_thread
+from fedstrata.engine.device import one_thread
 
 FOLDER = Path(__file__).parents[2] / "docs" / "methods" / "privacy"
 

@@ -36,8 +36,9 @@ from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, State
 from fedstrata.engine import ClientData
 from fedstrata.engine.client_stats import client_stat
+from fedstrata.engine.device import one_thread
 from fedstrata.models import NetworkShape, layout_of, load_row, make_network
-from fedstrata.play.rounds import PlayedRound, answer_plans, one_thread, play_rounds, timed_reply
+from fedstrata.play.rounds import PlayedRound, answer_plans, play_rounds, timed_reply
 
 SIZES = (1, 2, 5, 10, 20)
 """The number of clients whose data a model has seen."""

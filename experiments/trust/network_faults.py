@@ -33,10 +33,11 @@ from fedstrata.base.folder_lock import folder_lock
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
+from fedstrata.engine.device import one_thread
 from fedstrata.flower import deploy
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import read_federation, write_federation
-from fedstrata.play.rounds import PlanReply, answer_plans, one_thread
+from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.steps import run_steps
 
 CLIENTS = ("site-0", "site-1", "site-2")

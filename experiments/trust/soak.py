@@ -33,7 +33,8 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import State
 from fedstrata.engine import Parallel, Processes
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.engine.device import one_thread
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 
 ROUNDS = 200

@@ -77,6 +77,7 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
         Recipe("sweeps.md", "# mine.toml", _SWEEPS),
         Recipe("sweeps.md", "fedstrata sweep mine.toml", _SWEEPS),
     ),
+    "Optuna": (Recipe("sweeps.md", "# tune.py", _SWEEPS),),
     "torch alone": (
         Recipe("results.md", "fedstrata export runs/digits", _RESULTS),
         Recipe("results.md", "# elsewhere.py", _RESULTS),

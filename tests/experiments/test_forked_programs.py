@@ -9,7 +9,7 @@ import pytest
 from experiments.speed.forked_programs import ForkedPrograms
 from machines import family, free_ports, processes, within
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_workers]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

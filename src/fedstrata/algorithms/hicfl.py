@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import bipartition_round
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.keys import (
     STRICT,
     AtLeastTwo,
     Auto,
@@ -27,6 +26,7 @@ from fedstrata.algorithms.shared.keys import (
     SplitGuard,
     Window,
 )
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     UpdateWindow,
@@ -43,7 +43,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     SplitRules,
     one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
+from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard
 from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_of_cluster, stability_trigger
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -53,7 +53,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Matrix,
     Plan,
@@ -308,10 +307,6 @@ class HiCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates", no_local_noise=why_no_local_noise(self.split_guard))
 
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.shared.bipartition_round import bipartition_round
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
+from fedstrata.algorithms.keys import (
     STRICT,
     AtLeastTwo,
     Auto,
@@ -29,7 +29,7 @@ from fedstrata.algorithms.shared.keys import (
     Window,
     selector_tuple,
 )
-from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
+from fedstrata.algorithms.shared.bipartition_round import bipartition_round
 from fedstrata.algorithms.shared.model_stability import (
     Stability,
     UpdateWindow,
@@ -53,7 +53,7 @@ from fedstrata.algorithms.shared.recursive_bipartition import (
     norm_trigger,
     one_cluster,
 )
-from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard, why_no_local_noise
+from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard
 from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_trigger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
@@ -65,7 +65,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Mask,
     Matrix,
@@ -370,13 +369,6 @@ class LayerCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        no_noise = why_no_local_noise(self.split_guard)
-        if not no_noise and self.layers == "auto":
-            no_noise = "with algorithm.layers = 'auto' the number of uploads is not known before the run"
-        return Disclosure(server_needs="updates", no_local_noise=no_noise)
 
     def proposed_split(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the compared layers, once they are known, without a threshold."""

@@ -305,10 +305,10 @@ def export_command(
 
     A program of --format torch is read by torch.export.load alone, and takes raw samples.
     """
-    from fedstrata.results.export import export_models, format_of
+    from fedstrata.results.export import export, format_of
     from fedstrata.results.run import load
 
-    _say_files(export_models(load(folder), target, clients or (), format_of(format)), as_json=as_json)
+    _say_files(export(load(folder), target, clients or (), format_of(format)), as_json=as_json)
 
 
 def list_command(

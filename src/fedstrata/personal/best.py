@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
 from fedstrata.personal.finetune import ALL, check_layers, tuned_mask

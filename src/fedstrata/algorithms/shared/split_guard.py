@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, groups_test, with_round
-from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
-from fedstrata.algorithms.shared.split_half import (
+from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity, groups_test, with_round
+from fedstrata.algorithms.evidence.split_half import (
     Participants,
     add_fold_tasks,
     answer_counts,
@@ -23,6 +22,7 @@ from fedstrata.algorithms.shared.split_half import (
     selected_clients,
     usable_sizes,
 )
+from fedstrata.algorithms.shared.recursive_bipartition import SplitDecision
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult
 from fedstrata.core import Decision, Plan, Problem, Report, State
@@ -83,13 +83,6 @@ def initial_guard(problem: Problem, split_guard: str) -> GuardState | None:
     if split_guard == "none":
         return None
     return GuardState(torch.zeros(problem.clients, dtype=torch.int64))
-
-
-def why_no_local_noise(split_guard: str) -> str:
-    """Why a guarded algorithm has no local differential privacy, as the end of a sentence; "" without a guard."""
-    if split_guard == "none":
-        return ""
-    return f"with algorithm.split_guard = {split_guard!r} the number of uploads is not known before the run"
 
 
 def guard_plan(problem: Problem, state: State, guard: GuardState | None, plan: Plan, alpha: float) -> Plan:

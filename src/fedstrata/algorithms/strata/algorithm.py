@@ -12,16 +12,16 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
+from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.shared.model_stability import empty_window
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, split_half_rounds, usable_sizes
 from fedstrata.algorithms.strata.checked_updates import CheckedUpdates, check_updates
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
 from fedstrata.algorithms.strata.multi_round import multi_round_events
 from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
-from fedstrata.algorithms.strata.outliers import add_outlier_training, outlier_training_rounds
+from fedstrata.algorithms.strata.outliers import add_outlier_training
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
     choosing_among_all,
@@ -51,7 +51,6 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -234,19 +233,3 @@ class Strata:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters. Clients also send updates of folds, and compare models of groups."""
-        no_noise = ""
-        if self.test_schedule != "schedule":
-            no_noise = "with algorithm.test_schedule = 'stability' the number of tests is not known before the run"
-        folds = 2 if self.folds == 2 else 4
-        return Disclosure(
-            server_needs="updates",
-            compares_group_models=True,
-            # With central noise no comparison takes several rounds. A test of the last round is followed by none.
-            further_sums=split_half_rounds(rounds - 1),
-            further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
-            no_central_noise=no_noise,
-            no_local_noise=no_noise,
-        )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.split_half import needed_samples, select_few, select_participants
+from fedstrata.algorithms.evidence.split_half import needed_samples, select_few, select_participants
 from fedstrata.core import initial_state
 from fedstrata.testing import toy_problem
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity, compared_views, groups_test, with_round
-from fedstrata.algorithms.shared.split_half import (
+from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity, compared_views, groups_test, with_round
+from fedstrata.algorithms.evidence.split_half import (
     FULL_FOLD,
     Participants,
     add_fold_tasks,

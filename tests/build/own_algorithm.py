@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Disclosure
+from fedstrata.uploads.disclosure import Disclosure, register_disclosure
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,7 @@ class Undeclared(FedAvg):
 
 @dataclass(frozen=True)
 class Declared(FedAvg):
-    """It says that the server needs sums alone."""
+    """The server needs the sum of all updates alone."""
 
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone."""
-        return Disclosure(server_needs="sums")
+
+register_disclosure(Declared, Disclosure(server_needs="sums"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS
+from fedstrata.algorithms.evidence.split_half import MAX_PARTICIPANTS
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult, fold_test, likeness, norms, not_tested, split_half_test
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedstrata.algorithms.shared.fold_similarity import groups_test, to_decision, with_round
+from fedstrata.algorithms.evidence.fold_similarity import groups_test, to_decision, with_round
 from fedstrata.core import Layout, Rows, TensorSpec
 from fedstrata.report.catalogue import sentence
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstrata.algorithms.shared.keys import selector_tuple
+from fedstrata.algorithms.keys import selector_tuple
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
-from fedstrata.algorithms.shared.layer_scan import (
+from fedstrata.algorithms.evidence.layer_scan import (
     LEVEL,
     LayerChoice,
     LayerEvidence,
@@ -23,7 +23,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     views_with_bias,
     without_clients,
 )
-from fedstrata.algorithms.shared.split_half import Participants
+from fedstrata.algorithms.evidence.split_half import Participants
 from fedstrata.core import Layout, Report, Result, Rows, TensorSpec, initial_state
 from fedstrata.models import layout_of
 from fedstrata.testing import toy_problem
