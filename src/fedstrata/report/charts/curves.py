@@ -28,6 +28,7 @@ from fedstrata.report.drawing import (
     layer_colour,
     line,
     metric_axis,
+    points,
     round_axis,
     rounded,
 )
@@ -171,30 +172,12 @@ def _splits(rounds: Sequence[Round], height: float) -> tuple[list[Figure], list[
     split = [each for each in rounds if each.splits]
     if not split:
         return [], []
-    marks = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [each.round for each in split],
-        "y": [height] * len(split),
-        "text": ["<br>".join(clean(event_text(dict(event))) for event in each.splits) for each in split],
-        "name": "split",
-        "marker": {"symbol": "triangle-down", "size": 10, "color": RULE},
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-    rules = [
-        {
-            "type": "line",
-            "yref": "paper",
-            "x0": each.round,
-            "x1": each.round,
-            "y0": 0,
-            "y1": 1,
-            "layer": "below",
-            "line": {"color": RULE, "width": 1, "dash": "dash"},
-        }
-        for each in split
-    ]
-    return [marks], rules
+    numbers = [each.round for each in split]
+    texts = ["<br>".join(clean(event_text(dict(event))) for event in each.splits) for each in split]
+    marks = points(numbers, [height] * len(split), texts, symbol="triangle-down", size=10, color=RULE)
+    rule = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    dashed = {"line": {"color": RULE, "width": 1, "dash": "dash"}}
+    return [marks | {"name": "split"}], [{**rule, **dashed, "x0": number, "x1": number} for number in numbers]
 
 
 def layer_charts(clusters: Clusters) -> list[Chart]:

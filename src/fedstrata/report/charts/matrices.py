@@ -6,7 +6,7 @@ what Plotly's JSON would take.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from fedstrata.records.schema import ALL_CLIENTS
 from fedstrata.report.catalogue import COMPARABLE, COMPARED_BY, SIMILARITIES, compared_by, event_text
 from fedstrata.report.clusters import Clusters, NodeMatrices
 from fedstrata.report.drawing import (
+    BARE,
+    COLOUR_BAR,
     RULE,
     SEQUENTIAL,
     Chart,
@@ -27,6 +29,8 @@ from fedstrata.report.drawing import (
     clean,
     client_ticks,
     figure,
+    heat_map,
+    points,
     rounded,
     threshold_line,
 )
@@ -209,14 +213,13 @@ def _without_diagonal(values: NDArray[float64]) -> NDArray[float64]:
 
 def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
     """Draw an empty heat map of so many clients, with a colour bar."""
-    return {
-        "type": "heatmap",
-        "x": list(range(size)),
-        "y": list(range(size)),
-        "hovertemplate": f"{hover} %{{z}}<extra></extra>",
-        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
-        "colorbar": {"thickness": 10, "len": 0.9, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 6},
-    }
+    bar = {**COLOUR_BAR, "len": 0.9, "tickfont": {"size": 11}, "nticks": 6}
+    places = list(range(size))
+    return heat_map(None, f"{hover} %{{z}}", _scale(similarity), x=places, y=places, colorbar=bar)
+
+
+def _scale(similarity: bool) -> object:
+    return SEQUENTIAL if similarity else CLOSE_IS_LOW
 
 
 def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[Figure]) -> Figure:
@@ -224,7 +227,7 @@ def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[
     m = len(clients)
     edge = -0.5 - _strip_width(m)
     names = [clusters.names.of(client) for client in clients]
-    shared: dict[str, Any] = {"showgrid": False, "zeroline": False, "constrain": "domain", **client_ticks(names, 25)}
+    shared: dict[str, Any] = {**BARE, "constrain": "domain", **client_ticks(names, 25)}
     drawn = figure(
         [trace],
         420,
@@ -263,11 +266,10 @@ def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
     """Draw lines between the parts of a split, white under black: seen on the darkest and on the palest cells."""
     shapes: list[Figure] = []
     black, white = (2, 5) if len(boundaries) <= MOST_BOLD else (1, 2)
-    for end in boundaries:
-        for colour, width in (("#ffffff", white), ("#111111", black)):
-            line = {"type": "line", "line": {"color": colour, "width": width}}
-            shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
-            shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
+    for end, (colour, width) in product(boundaries, (("#ffffff", white), ("#111111", black))):
+        line = {"type": "line", "line": {"color": colour, "width": width}}
+        shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
+        shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
     return shapes
 
 
@@ -286,7 +288,7 @@ def _view(matrices: Sequence[ClientMatrix], view: tuple[str, str, bool]) -> Figu
         "hover": clean(measure),
         "similar": similarity,
         "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
-        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
+        "colorscale": _scale(similarity),
     }
 
 
@@ -380,35 +382,20 @@ def _dendrogram(
         x += [*across, None]
         y += [*up, None]
     traces: list[Figure] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x[:-1],
-            "y": y[:-1],
-            "line": {"color": colour, "width": 2},
-            "hoverinfo": "skip",
-        }
+        {"type": "scatter", "mode": "lines", "x": x[:-1], "y": y[:-1], "hoverinfo": "skip"}
+        | {"line": {"color": colour, "width": 2}}
         for colour, (x, y) in strokes.items()
     ]
     colours = [clusters.colour(labels[client]) if client in labels else RULE for client in order]
-    leaves = {"marker": {"symbol": "square", "size": 9, "color": colours}, "hoverinfo": "skip"}
-    tops = {"marker": {"size": 5, "color": RULE}, "hovertemplate": "merge at %{y}<extra></extra>"}
-    traces.append(_points(list(range(len(order))), [0.0] * len(order), leaves))
-    traces.append(_points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], tops))
+    traces.append(points(range(len(order)), [0.0] * len(order), None, symbol="square", size=9, color=colours))
+    merges = points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], None, size=5, color=RULE)
+    del merges["hoverinfo"]
+    traces.append(merges | {"hovertemplate": "merge at %{y}<extra></extra>"})
     top = 1.08 * max([elbow[1] for elbow in drawn["dcoord"]] + ([cut] if cut is not None else [])) or 1.0
-    horizontal = axis(
-        "client",
-        range=[-0.6, len(order) - 0.4],
-        showgrid=False,
-        zeroline=False,
-        **client_ticks([clusters.names.of(client) for client in order], 25),
-    )
+    names = client_ticks([clusters.names.of(client) for client in order], 25)
+    horizontal = axis("client", range=[-0.6, len(order) - 0.4], **BARE, **names)
     layout: Figure = {"xaxis": horizontal, "yaxis": axis("distance", range=[0, top]), "hovermode": "closest"}
     if cut is not None:
         rule, words = threshold_line(cut, f"cut at {cut:.4g}")
         layout |= {"shapes": [rule], "annotations": [words]}
     return figure(traces, 320, **layout, showlegend=False)
-
-
-def _points(x: list[float] | list[int], y: list[float | None] | list[float], look: Figure) -> Figure:
-    return {"type": "scatter", "mode": "markers", "x": x, "y": y, **look}
