@@ -86,6 +86,17 @@ def of_metric(text: str, metric: MetricInfo, **values: str) -> str:
     return _template(text).render({**words, "better": metric.better, "worst": metric.worst, **values})
 
 
+def say(about: str, kind: str, **values: Any) -> str:
+    """Return a text of the catalogue with its values.
+
+    Args:
+        about: The table of the text, such as ``"client"``.
+        kind: Which text.
+        values: Its values. One that is None is unknown, and the text must ask for that.
+    """
+    return _template(WORDS[about][kind]).render({name: value for name, value in values.items() if value is not None})
+
+
 def compared_by(measure: str) -> str:
     """Return what a measure of clients means, with its unit and range; its name where that is not known."""
     return COMPARED_BY.get(measure, measure)
