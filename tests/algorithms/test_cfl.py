@@ -10,7 +10,7 @@ from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, LocalTraining, TensorSpec
 from fedstrata.core.aggregation import Rule, RuleAggregation, weighted_mean
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
 from fedstrata.uploads.rules import geometric_median, krum, median
 from recorded import decision_of, metric

@@ -33,7 +33,7 @@ from fedstrata.core import (
     TensorSpec,
     make_pending,
 )
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import toy_problem
 from turns import same
 

@@ -44,8 +44,8 @@ from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
-from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
