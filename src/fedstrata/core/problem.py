@@ -11,6 +11,7 @@ from fedstrata.core.aggregation import Aggregation, RuleAggregation
 from fedstrata.core.layout import Layout
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining
 from fedstrata.core.server_optimizer import ServerOptimizer
+from fedstrata.core.update_checks import UpdateChecks
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Problem:
         classifies: Whether the loss is the cross-entropy of one class per sample, in nats.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         aggregation: How models move by updates.
+        checks: Says which updates count in these means; None where all do.
         extra_uploads: Whether clients may be asked for updates whose number is not known before the run.
         server: What the server makes of these means.
         features: The number of numbers in a sample as networks read it; None where it is not known.
@@ -45,6 +47,7 @@ class Problem:
     classifies: bool = True
     truth: torch.Tensor | None = None
     aggregation: Aggregation = field(default_factory=RuleAggregation)
+    checks: UpdateChecks | None = None
     extra_uploads: bool = True
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     features: int | None = None

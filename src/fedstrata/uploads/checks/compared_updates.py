@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Floats, Ints
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Floats, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows
 
 ZERO_NORM = 1e-30
