@@ -10,7 +10,7 @@ import torch
 
 from fedstrata.algorithms.update_checks.compared_updates import compared_updates
 from fedstrata.algorithms.update_checks.directions import DirectionHistory, no_directions, with_directions
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, rows
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, row_products
 
 ALL = torch.zeros(5, dtype=torch.int64)
 WEIGHT = TensorSpec("head.weight", "head", "linear", (1,))
@@ -358,7 +358,7 @@ def test_many_clients_are_compared_likewise(monkeypatch: pytest.MonkeyPatch) -> 
     for labels, clients, updates in clusters_that_turn(0):
         usual = of_round(usual, labels, clients, updates)
         with monkeypatch.context() as patched:
-            patched.setattr(rows, "_FEW_ROWS", 0)
+            patched.setattr(row_products, "_FEW_ROWS", 0)
             slow = of_round(slow, labels, clients, updates)
         assert slow.cosines.allclose(usual.cosines, atol=1e-5)
         assert slow.left_out.equal(usual.left_out) and slow.backward_rounds.equal(usual.backward_rounds)
