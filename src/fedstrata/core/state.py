@@ -9,7 +9,6 @@ from typing import Any, Self, TypeVar
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.server_optimizer import ServerMoments
 from fedstrata.core.update_checks import UpdateHistory
 
 
@@ -114,6 +113,21 @@ def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tupl
 def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
     """The tree with new members of some nodes, by node id."""
     return tuple(replace(node, members=tuple(members.get(node.id, node.members))) for node in tree)
+
+
+@dataclass(frozen=True)
+class ServerMoments:
+    """The moments of the server's optimiser.
+
+    Attributes:
+        nodes: The tree node of each cluster that has moments, (k',) int64.
+        first: The first moment of each (m), (k', p) float32.
+        second: The second moment of each (v), (k', p) float32; (k', 0) for "momentum".
+    """
+
+    nodes: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
 
 
 @dataclass(frozen=True)
