@@ -149,7 +149,7 @@ COMMANDS = [
     (["sweep", "../mine.toml", "--grid", "seed=1,2"], "--grid seed: expected a key of algorithm, personal, local, server"),
     (["sweep", "../mine.toml", "--grid", "local.metric=accuracy,f1_macro"], "--grid local.metric: expected"),
     (["sweep", "../mine.toml", "--grid", "local.loss=cross_entropy,mse"], "--grid local.loss: expected losses with one metric, found accuracy and r2"),
-    (["sweep", "../mine.toml", "--grid", "local.lr=0.1,0.1"], "--grid local.lr: expected values, each once, found 0.1 twice"),
+    (["sweep", "../mine.toml", "--grid", "local.lr=0.1,0.1"], "--grid local.lr: expected values, each once, found 0.1, 0.1"),
     (["sweep", "../mine.toml", "--grid", "local.lr=0.1,-1"], "local.lr = -1: expected"),
     (["sweep", "../mine.toml", "--grid", "local.rate=0.1"], "local.rate: unknown key"),
     (["list"], "KIND"),
