@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from math import isfinite
@@ -212,6 +212,22 @@ def _short_int(digits: str) -> int:
     if len(digits.removeprefix("-")) > _MOST_DIGITS:
         raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
     return int(digits)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON that every reader accepts: a number that is not finite becomes null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except (TypeError, ValueError):  # It has mappings of another kind, or numbers that are not finite.
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def parse_json(content: bytes | str) -> Any:
