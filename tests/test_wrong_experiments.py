@@ -51,7 +51,7 @@ WRONG_TYPES = [
     ("model.name = ''", "model.name = '': String should have at least 1 character"),
     ("model.hidden = {a = 1}", "model.hidden = {'a': 1}: expected a number, a string"),
     ("model.hidden = [2020-01-01]", "model.hidden = [datetime.date"),
-    ("probe.gap = 'l2'", "probe.gap = 'l2': expected"),
+    ("probe.gap = 'l2'", "probe.gap = 'l2': expected a valid list"),
     ("probe.layers = [1]", "probe.layers[0] = 1: expected a valid string"),
     ("probe.bipartition = 1", "probe.bipartition = 1: expected a valid boolean"),
     ("algorithm = {name = 'cfl', eps1 = 'low'}", "algorithm.eps1 = 'low': expected a valid number, or 'auto'"),
