@@ -61,9 +61,6 @@ MIN_NOISE = 1e-6
 """The noise multiplier of differential privacy: with less there is no epsilon that means anything."""
 MAX_EPSILON = 1_000
 """The epsilon of differential privacy: a larger one promises nothing."""
-
-MAX_SUM_BITS = 24
-"""The bits of a number in a secure sum. A float32 number has no more."""
 MAX_LIST_ENTRIES = 1_000
 """Entries of a list that is an option of a network or a key of an algorithm."""
 MAX_NUMBER = 1_000_000_000

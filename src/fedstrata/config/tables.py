@@ -23,7 +23,6 @@ from fedstrata.base.limits import (
     MAX_SEED,
     MAX_STEP_SIZE,
     MAX_STEPS,
-    MAX_SUM_BITS,
     MAX_TIMEOUT_SECONDS,
     MAX_WORKERS,
     MIN_NOISE,
@@ -362,7 +361,7 @@ class AttackTable(Table):
 
 
 class PrivacyTable(Table):
-    """Client-level differential privacy, secure aggregation, and the least size of clusters.
+    """Client-level differential privacy, and the least size of clusters.
 
     Attributes:
         kind: Who adds noise: the server, to the sum of the updates of each cluster ("central"), or each client, to
@@ -375,12 +374,6 @@ class PrivacyTable(Table):
         min_cluster: The least number of clients whose updates move a model that others receive. In a round in which
             fewer members of a cluster send an update, its model stays as it is. With "central", clusters of fewer
             members keep theirs.
-        secure_aggregation: Whether the server sees the sum of the updates of a cluster alone. For algorithms that look
-            at no single update. Real devices mask what they send; a simulation adds up the same numbers.
-        sum_limit: The largest absolute value of a number of an update in such a sum; larger ones are cut to it.
-        sum_bits: The bits to which a number of an update is rounded in such a sum, with its sign.
-        min_sum: The smallest number of clients whose sum is opened. Two thirds of the clients that are asked are needed
-            in any case.
     """
 
     kind: Literal["none", "central", "local"] = "none"
@@ -389,10 +382,6 @@ class PrivacyTable(Table):
     epsilon: Annotated[float, Interval(gt=0, le=MAX_EPSILON)] | None = None
     delta: Annotated[float, Interval(gt=0, lt=1)] | None = None
     min_cluster: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
-    secure_aggregation: bool = False
-    sum_limit: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 1.0
-    sum_bits: Annotated[int, Interval(ge=2, le=MAX_SUM_BITS)] = 16
-    min_sum: Annotated[int, Interval(ge=2, le=MAX_CLIENTS)] = 3
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
@@ -401,10 +390,6 @@ class PrivacyTable(Table):
             _refuse_unused(self, ("clip_norm", "noise_multiplier", "epsilon", "delta"), "kind")
         elif (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError(f"either epsilon or noise_multiplier with kind = {self.kind!r}")
-        if not self.secure_aggregation:
-            _refuse_unused(self, ("sum_limit", "sum_bits", "min_sum"), "secure_aggregation")
-        elif self.kind == "central":
-            raise ValueError("no secure_aggregation with kind = 'central', whose server clips every single update")
         return self
 
 
@@ -575,7 +560,7 @@ class Experiment(Table):
         algorithm: The algorithm that is run.
         personal: What every client does with its cluster's model.
         attack: Clients that send something else than they have trained.
-        privacy: Client-level differential privacy, secure aggregation, and the least size of clusters.
+        privacy: Client-level differential privacy, and the least size of clusters.
         network: How updates travel.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
             that one algorithm can take part several times. Such a table may have a table `personal`.

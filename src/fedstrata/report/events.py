@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from fedstrata.report.decisions import sentence
-from fedstrata.report.words import brief, joined, plural
+from fedstrata.report.words import brief, joined
 
 
 def split_text(event: Mapping[str, Any]) -> str:
@@ -17,7 +17,7 @@ def split_text(event: Mapping[str, Any]) -> str:
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """Return an event in words: a split, a layer scan, a rejected answer, a secure sum; empty for most others."""
+    """Return an event in words: a split, a layer scan, a rejected answer; empty for most others."""
     texts = {
         "split": split_text,
         "scout": _layer_scan_text,
@@ -32,9 +32,7 @@ def event_text(event: Mapping[str, Any]) -> str:
         "drifted": _drift_text,
         "multi_round": _multi_round_text,
         "multi_round_given_up": _ended_multi_round_text,
-        "no_sum": _no_sum_text,
         "reset": _reset_text,
-        "cut_updates": _cut_updates_text,
     }
     text = texts.get(str(event.get("kind")))
     return text(event) if text else ""
@@ -112,22 +110,6 @@ def _drift_text(event: Mapping[str, Any]) -> str:
 def _reset_text(event: Mapping[str, Any]) -> str:
     """Why clients have lost the tensors of their own."""
     return "training with tensors of their own gave numbers that are not finite; they start from the shared ones again"
-
-
-def _no_sum_text(event: Mapping[str, Any]) -> str:
-    """Return why a secure sum was not opened."""
-    kept = "the model stays as it is"
-    if event.get("reason") == "sum out of range":
-        return f"the secure sum is none that clients of this run can have, and is not used; {kept}"
-    clients = len(event.get("clients", []))
-    found = f"{event.get('answered')} of {clients} clients stayed to the end, {event.get('needed')} are needed"
-    return f"the secure sum was not opened: {found}; {kept}"
-
-
-def _cut_updates_text(event: Mapping[str, Any]) -> str:
-    """Return how many updates did not fit into the range of a secure sum."""
-    updates = plural(int(event.get("cut", 0)), "update")
-    return f"{updates} in the secure sum had numbers above {brief(event.get('limit'))}, which were cut; raise sum_limit"
 
 
 def _divergence_text(event: Mapping[str, Any]) -> str:
