@@ -29,13 +29,13 @@ from fedstrata.base.limits import (
 )
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
-from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
-from fedstrata.core.aggregation_rules import MEANS, options_of
+from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.options import Memory, ReadOptions
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
 from fedstrata.uploads.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.uploads.compression import CompressionKind
+from fedstrata.uploads.rules import AGGREGATIONS, MEANS, options_of
 
 _Count = Annotated[int, Interval(ge=0, le=MAX_SAMPLES)]
 _Round = Annotated[int, Interval(ge=1, le=MAX_RUN_ROUNDS)]

@@ -27,7 +27,6 @@ from fedstrata.build.samples import spreads_units
 from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Plan, Problem
-from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
 from fedstrata.engine.device import one_thread
@@ -49,6 +48,7 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
+from fedstrata.uploads.noise import NoiseSeed
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""

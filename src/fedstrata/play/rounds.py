@@ -182,7 +182,7 @@ def _decided(rules: Rules[StateT], state: StateT, report: Report) -> tuple[State
 def _received(rules: Rules[Any], plan: Plan, reply: PlanReply) -> Validation:
     """What the algorithm sees of a reply, and events about the clients that it does not see."""
     # Whether a client counts must not depend on others, as the noise is for what one client changes.
-    compared = rules.problem.privacy is None
+    compared = rules.problem.aggregation.exact
     validated = Validation(reply.report, (), [])
     if rules.checked:
         validated = validate(rules.problem.layout, plan, reply.report, compared=compared)
