@@ -14,10 +14,10 @@ from fedstrata.core.server_optimizer import ServerMoments
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a cluster in one round. `fedstrata.report.decisions` has a sentence for every kind.
+    """What was decided about a cluster in one round. ``report/words.toml`` has a sentence for every kind.
 
     Attributes:
-        kind: What was decided, as a snake_case name.
+        kind: What was decided, as a snake_case name; or the sentence itself, such as ``"p = {p:.2g} is too large"``.
         layer: The layers that were compared; None if none were.
         values: The numbers that decided, by name.
     """
