@@ -14,12 +14,11 @@ from fedstrata.build.probes import check_probes
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.core import Algorithm, Layout, Plan, Problem
-from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.uploads.compression import Compression
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
-from fedstrata.uploads.local_noise import LocalPrivacy
+from fedstrata.uploads.noise import LocalNoise, NoiseSeed
 
 _LAYER_KEYS = ("layers", "personal")
 """The keys of algorithms that hold selectors of layers."""
@@ -47,7 +46,7 @@ class ServerSetup:
     objective: Objective
     personal: PersonalMethod | None
     private: PrivateRun | None
-    client_noise: LocalPrivacy | None
+    client_noise: LocalNoise | None
     compression: Compression | None
 
 

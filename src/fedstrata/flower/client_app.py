@@ -25,19 +25,17 @@ from fedstrata.base.files import replace_file
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT_STATS, Layout, Report
-from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
-from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo, Reply, write_reply
 from fedstrata.flower.requests import INFO_REQUEST, Request, needed_tensors, read_request
 from fedstrata.flower.run_config import RunConfig, read_run_config
 from fedstrata.models import layout_of
 from fedstrata.uploads.compression import Compression, Packed
-from fedstrata.uploads.local_noise import LocalPrivacy
+from fedstrata.uploads.noise import LocalNoise, NoiseSeed, secret_seed
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +186,7 @@ def _with_local_noise(config: RunConfig, layout: Layout, request: Request, repor
     """The report with the noise that clients add themselves, in a run with local differential privacy."""
     if not config.noise_multiplier:
         return report
-    local = LocalPrivacy(
+    local = LocalNoise(
         layout=layout,
         clip_norm=config.clip_norm,
         noise_multiplier=config.noise_multiplier,

@@ -29,7 +29,6 @@ from fedstrata.build.samples import spreads_units
 from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Plan, Problem
-from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
 from fedstrata.engine.device import one_thread
@@ -39,17 +38,17 @@ from fedstrata.flower.clients import FlowerClients, RoundTraffic
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
 from fedstrata.flower.federation import NETWORK, Federation, Samples, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
-from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.run_config import RunConfig
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
-from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
+from fedstrata.uploads.noise import NoiseSeed, secret_seed
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""

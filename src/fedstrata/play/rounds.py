@@ -150,7 +150,7 @@ def _decided(
 def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
     """What the algorithm sees of a reply, and events about the clients that it does not see."""
     # Whether a client counts must not depend on others, as the noise is for what one client changes.
-    compared = problem.privacy is None
+    compared = problem.aggregation.exact
     validated = Validation(reply.report, (), [])
     if checked:
         validated = validate(problem.layout, plan, reply.report, compared=compared)
