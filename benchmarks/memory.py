@@ -27,7 +27,7 @@ from fedstrata.core import LocalTraining, Problem, rows
 from fedstrata.engine import ClientData, Loop
 from fedstrata.models import layout_of, make, row_of
 from fedstrata.partition import partition_samples, scheme_from
-from fedstrata.records import save
+from fedstrata.records.checkpoint import save
 from fedstrata.uploads.validation import validate
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from fedstrata.build.participation import CohortSample
-from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, State, TensorSpec
+from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, TensorSpec
+from fedstrata.core.state import StateT
 from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
 
 
@@ -89,14 +89,14 @@ class Scripted:
 
 
 def play(
-    algorithm: Algorithm[Any],
+    algorithm: Algorithm[StateT],
     problem: Problem,
     updates: Sequence[torch.Tensor],
     cohorts: Sequence[Sequence[int]] | None = None,
     sizes: torch.Tensor | None = None,
     client_stats: Mapping[str, torch.Tensor] | None = None,
     absent: Sequence[Sequence[int]] | None = None,
-) -> tuple[State, list[Diagnostics]]:
+) -> tuple[StateT, list[Diagnostics]]:
     """Play one round for each entry of `updates`. Nothing is validated.
 
     Args:

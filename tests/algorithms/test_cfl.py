@@ -9,10 +9,10 @@ import torch
 from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, LocalTraining, TensorSpec
-from fedstrata.core.aggregation import Aggregation, weighted_mean
-from fedstrata.core.robust_aggregation import geometric_median, krum, median
-from fedstrata.records import find_checkpoint, save
+from fedstrata.core.aggregation import Rule, RuleAggregation, weighted_mean
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
+from fedstrata.uploads.rules import geometric_median, krum, median
 from recorded import decision_of, metric
 
 PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
@@ -205,12 +205,14 @@ def test_with_model_stability_a_cluster_is_not_split_too_early_nor_in_vain(
 
 
 @pytest.mark.parametrize("rule", [weighted_mean, median, geometric_median, krum])
-def test_a_cluster_is_stationary_by_the_mean_whatever_rule_moves_its_model(rule: Aggregation) -> None:
+def test_a_cluster_is_stationary_by_the_mean_whatever_rule_moves_its_model(rule: Rule) -> None:
     """Two groups, of 6 and of 4 clients, that want the opposite; a robust rule follows the larger one."""
     direction = torch.tensor([1.0, 0.0])
     noise = 0.05 * torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
     updates = direction * torch.tensor([1.0] * 6 + [-1.0] * 4)[:, None] + noise
-    state, _ = play(CFL(eps1=0.5, eps2=0.5), replace(toy_problem(10, PLANE), aggregation=rule), [updates])
+    state, _ = play(
+        CFL(eps1=0.5, eps2=0.5), replace(toy_problem(10, PLANE), aggregation=RuleAggregation(rule)), [updates]
+    )
     assert state.labels.tolist() == [0] * 6 + [1] * 4
 
 

@@ -29,7 +29,7 @@ from fedstrata.core import (
     make_pending,
     reassign,
 )
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 from recorded import decision_of, metric

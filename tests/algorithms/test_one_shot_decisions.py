@@ -42,7 +42,7 @@ CASES: list[tuple[Algorithm[Any], str, list[str]]] = [
     (AdaCFL(precluster=False), "clustering_in_preclusters", ["4 clients", "1 pre-cluster", "2 clusters"]),
     (FedTSDP(threshold=1.0), "hopkins_not_above_threshold", ["1"]),
     (FedTSDP(threshold=0.0), "hopkins_above_threshold", ["2 groups", "predictions and weights"]),
-    (FedTSDP(threshold=0.0, stages="second"), "hopkins_above_threshold", ["2 groups by weights"]),
+    (FedTSDP(threshold=0.0, radius1=1.0), "hopkins_above_threshold", ["2 groups", "1 by predictions alone"]),
 ]
 
 

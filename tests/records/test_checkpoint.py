@@ -13,7 +13,7 @@ from safetensors.torch import save as to_bytes
 from fedstrata.algorithms.cfl import CFL, CFLState
 from fedstrata.base.errors import RecordError
 from fedstrata.core import State, initial_state
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import play, toy_problem
 from turns import same
 

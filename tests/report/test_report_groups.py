@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from synthetic_run import CLIENTS, write
 
-from fedstrata.records import Folder
+from fedstrata.records.folder import Folder
 from fedstrata.records.schema import CLIENT_DATA, ClientDescriptions
 from fedstrata.report.charts.groups import clients_of, describe_clusters, feature_means, group_charts
 from fedstrata.report.clusters import Clusters

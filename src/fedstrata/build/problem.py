@@ -14,10 +14,10 @@ from fedstrata.base.randomness import model_seed
 from fedstrata.config import Experiment
 from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
-from fedstrata.core.aggregation_rules import aggregation_of
 from fedstrata.engine.batch_norms import normalises_over_batch
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
+from fedstrata.uploads.rules import aggregation_of
 
 
 def objective_of(experiment: Experiment) -> Objective:
@@ -69,10 +69,13 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         training=training_of(experiment.local),
         lr_schedule=schedule_of(experiment.local),
         classifies=objective_of(experiment).classifies,
-        aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
-        bucket_size=experiment.server.bucket_size,
-        min_cluster=experiment.privacy.min_cluster,
-        local_noise=experiment.privacy.kind == "local",
+        aggregation=aggregation_of(
+            experiment.server.aggregation,
+            experiment.server.model_dump(),
+            least_clients=experiment.privacy.min_cluster,
+            seed=experiment.seed,
+        ),
+        extra_uploads=experiment.privacy.kind == "none",
         server=server_of(experiment.server),
         features=prod(as_read(experiment, shape)),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read

@@ -11,12 +11,11 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `local_training` is how clients
 train.
 
-`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, by the rules in
-`aggregation_rules` and `robust_aggregation`, or with noise by `private_aggregation`; `server_optimizer` applies it.
+`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, and `server_optimizer`
+applies it.
 """
 
-from fedstrata.core.aggregation import weighted_mean
-from fedstrata.core.aggregation_rules import AGGREGATIONS
+from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
@@ -55,7 +54,6 @@ from fedstrata.core.standard_round import (
 from fedstrata.core.state import Decision, Node, State, Tree, descends, extend_state, make_pending, reassign
 
 __all__ = [
-    "AGGREGATIONS",
     "CLIENT",
     "CLIENT_STATS",
     "FOLDS",
@@ -63,6 +61,7 @@ __all__ = [
     "SINGULAR_VECTORS",
     "TRAIN",
     "VALIDATION",
+    "Aggregation",
     "Algorithm",
     "Clients",
     "Decision",
@@ -84,6 +83,7 @@ __all__ = [
     "Report",
     "Result",
     "Rows",
+    "RuleAggregation",
     "Schedule",
     "Score",
     "ServerMoments",

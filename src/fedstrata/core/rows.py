@@ -53,6 +53,15 @@ def empty_rows(m: int, p: int) -> torch.Tensor:
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(m, p)))
 
 
+def rows_for(device: torch.device, m: int, p: int) -> torch.Tensor:
+    """Room for rows (m, p) in the computer's own memory, pinned for a device if they are held in memory.
+
+    The system cannot move pinned memory to a disk, so rows that would lie in a file are not pinned.
+    """
+    pinned = device.type == "cuda" and fits(m, p)
+    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
+
+
 def _in_large_pages(m: int, p: int) -> torch.Tensor:
     """Room for rows (m, p) float32 in memory, in pages of 2 MB where the system has them.
 
@@ -108,23 +117,32 @@ class Rows:
 
     Attributes:
         clients: The client of each row, (m,) int64. No id is there twice.
-        values: The rows, (m, p) float32.
+        on_device: The rows, (m, p) float32, on the device that computed them: an accelerator, or the processor. Means
+            and norms are computed there.
     """
 
     clients: torch.Tensor
-    values: torch.Tensor
+    on_device: torch.Tensor
 
     def __post_init__(self) -> None:
-        """Refuse rows without an owner and owners with two rows."""
-        check_owners(self.clients, len(self.values))
+        """Refuse rows without an owner and owners with two rows.
 
-    @property
-    def on_device(self) -> torch.Tensor:
-        """The rows on the device that computed them, (m, p): an accelerator, or the processor, where they are `values`.
-
-        Means and norms are computed there. Whatever needs the numbers in the computer's own memory reads `values`.
+        Raises:
+            ContractError: When there is not one row for each client.
         """
-        return self.values
+        ids = self.clients.tolist()
+        if len(ids) != len(self.on_device) or len(set(ids)) != len(ids):
+            raise ContractError(f"expected one row for each of {ids}, found {len(self.on_device)} rows")
+
+    @cached_property
+    def values(self) -> torch.Tensor:
+        """The rows in the computer's own memory, (m, p) float32.
+
+        They are copied from an accelerator when somebody reads them. Most rounds need the mean of all updates alone,
+        which the accelerator computes in a fraction of the time that the copy takes.
+        """
+        rows = self.on_device
+        return rows if rows.device.type == "cpu" else rows_for(rows.device, *rows.shape).copy_(rows)
 
     def norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
         """The norm of some columns of every row, (m,); not finite if a number in them is not.
@@ -195,18 +213,18 @@ class Rows:
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
-        return self._some(places)
-
-    def _some(self, places: torch.Tensor) -> Rows:
-        """The rows at some positions, (m',)."""
-        return Rows(self.clients[places], picked_rows(self.values, places))
+        return Rows(self.clients[places], picked_rows(self.on_device, places))
 
     def without(self, ids: torch.Tensor) -> Rows:
         """The rows of all clients but some."""
         return self.at(~torch.isin(self.clients, ids))
 
     def take_columns(self, columns: torch.Tensor) -> Rows:
-        """Some of the columns of every row, (m, q)."""
+        """Some of the columns of every row, (m, q), by a bool (p,) or by indices."""
+        rows = self.on_device
+        if rows.device.type != "cpu":
+            places = columns.nonzero().flatten() if columns.dtype == torch.bool else columns
+            return Rows(self.clients, rows.index_select(1, places.to(rows.device)))
         if fits(len(self.values), len(columns)):
             return Rows(self.clients, self.values[:, columns])
         picked = empty_rows(len(self.values), len(columns))
@@ -218,20 +236,6 @@ class Rows:
 def _key(spans: Sequence[slice]) -> _Columns:
     """Some columns, as Python compares them."""
     return tuple((span.start, span.stop) for span in spans)
-
-
-def check_owners(clients: torch.Tensor, count: int) -> None:
-    """Refuse rows without an owner and owners with two rows.
-
-    Args:
-        clients: The owner of each row, (m,).
-        count: The number of rows.
-
-    Raises:
-        ContractError: When there is not one row for each client.
-    """
-    if len(clients) != count or len(set(clients.tolist())) != len(clients):
-        raise ContractError(f"expected one row for each of {clients.tolist()}, found {count} rows")
 
 
 @lru_cache(maxsize=16)
@@ -247,6 +251,8 @@ def fits(m: int, p: int) -> bool:
 
 def picked_rows(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Some rows of values (m, p), copied one after the other where they would not fit into memory."""
+    if values.device.type != "cpu":
+        return values[places.to(values.device)]
     if are_unsent(values):
         return unsent_rows(len(places), values.shape[1])
     if fits(len(places), values[:1].numel()):

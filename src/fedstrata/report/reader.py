@@ -42,7 +42,6 @@ from fedstrata.records.schema import (
     Summary,
     TreeNode,
     parse_record,
-    parse_round,
 )
 from fedstrata.report.references import Reference, read_references
 from fedstrata.report.words import joined, plural, ranges
@@ -249,7 +248,7 @@ def read_rounds(folder: Path, notes: list[str]) -> tuple[Round, ...]:
                     notes.append(f"The last line of rounds.jsonl is cut off, so {missing} is missing from this page.")
                     break
                 try:
-                    rounds.append(parse_round(record, rounds[-1] if rounds else None)[1])
+                    rounds.append(parse_record(record, Round))
                 except ValueError as error:
                     raise RecordError(f"{place} {error}; the folder is damaged or of another version") from None
                 if len(rounds) > 1 and rounds[-1].round <= rounds[-2].round:

@@ -14,7 +14,7 @@ from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.algorithms.shared import split_guard
 from fedstrata.clustering import ari
 from fedstrata.core import Decision, Plan, Report, Result, Rows, make_pending, reassign
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import toy_layout, toy_problem
 from recorded import decision_of
 

@@ -12,11 +12,11 @@ from fedstrata.algorithms.update_checks.norms import (
     NormHistory,
     clip_long_updates,
     clip_to_median_of_others,
-    clipped_to_twice_median,
     no_norms,
     with_norms,
 )
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from fedstrata.core.aggregation import clipped_to_twice_median
 
 FIVE = torch.zeros(5, dtype=torch.int64)
 NOBODY = torch.zeros(5, dtype=torch.bool)

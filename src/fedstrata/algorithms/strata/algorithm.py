@@ -141,8 +141,8 @@ class Strata:
             pending_after_split=torch.zeros(n, dtype=torch.bool),
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
             # With central differential privacy, no client may decide whether another one counts.
-            directions=no_directions(n) if self.direction_check and problem.privacy is None else None,
-            norms=no_norms(n) if self.norm_check and problem.privacy is None else None,
+            directions=no_directions(n) if self.direction_check and problem.aggregation.exact else None,
+            norms=no_norms(n) if self.norm_check and problem.aggregation.exact else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
@@ -211,7 +211,7 @@ class Strata:
         """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such."""
         state = replace(state, newcomers=state.newcomers | (reassigned & choosing_among_all(state)))
         # With central differential privacy, no client may decide whether another one counts.
-        may_compare = problem.privacy is None
+        may_compare = problem.aggregation.exact
         return check_updates(
             problem.layout,
             state,

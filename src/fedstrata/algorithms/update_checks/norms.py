@@ -269,18 +269,6 @@ def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels:
     return replace(report, results={**report.results, TRAIN: shorter}), long
 
 
-def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
-    """Updates of which none is longer than twice their median norm; fewer than three stay as they are.
-
-    The norms are those of convolutions and linear layers.
-    """
-    norms = torch.from_numpy(compared_norms(layout, updates))
-    moved = norms > ZERO_NORM
-    if int(moved.sum()) < _MIN_CLIENTS:
-        return updates
-    return _scaled(updates, (_CLIPPING_RATIO * norms[moved].median() / norms.clamp(min=ZERO_NORM)).clamp(max=1.0))
-
-
 def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
     """Updates times a factor each, (m,)."""
     return Rows(updates.clients, updates.values * factors[:, None])

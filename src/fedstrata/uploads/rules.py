@@ -1,20 +1,24 @@
-"""Rules of aggregation for clusters in which some clients may send anything: Byzantine clients.
+"""The rules of aggregation that an experiment can name. Most are for clusters in which Byzantine clients send anything.
 
 Each rule is applied inside every cluster, to the updates of its members. A cluster of one client has its update, and
 one without any has zeros. No rule holds against half of a cluster.
 
-The arguments of every rule are those of `fedstrata.core.aggregation.weighted_mean`, and its options have names.
+The arguments of every rule are those of `fedstrata.core.aggregation.weighted_mean`, and its options have names. A new
+rule is a function, and an entry in `AGGREGATIONS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import floor
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.aggregation import weighted_mean
+from fedstrata.base.randomness import generator
+from fedstrata.core.aggregation import Rule, RuleAggregation, plain_mean, weighted_mean
 from fedstrata.core.rows import Rows
 
 _CHUNK_VALUES = 2**22
@@ -84,7 +88,7 @@ class _Members:
         return squares.sqrt()
 
 
-_Rule: TypeAlias = "Callable[[_Members], torch.Tensor]"
+_RuleOfCluster: TypeAlias = "Callable[[_Members], torch.Tensor]"
 """A rule from the updates of the members of a cluster to one row, (p,) float64."""
 
 
@@ -237,7 +241,9 @@ def bucketed(
     return Rows(names, means), sums, torch.tensor(owners)
 
 
-def _by_cluster(rule: _Rule, updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+def _by_cluster(
+    rule: _RuleOfCluster, updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int
+) -> torch.Tensor:
     """What a rule makes of each cluster, (k, p) float32."""
     found = torch.zeros(k, updates.values.shape[1])
     order = updates.clients.argsort()
@@ -368,3 +374,52 @@ def _radius(distances: torch.Tensor, given: float | None, quantile: float) -> fl
 def _clipping_factors(distances: torch.Tensor, radius: float) -> torch.Tensor:
     """The factor by which each of some vectors is shortened to a largest length, (m,)."""
     return (radius / distances.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1.0)
+
+
+AGGREGATIONS: Mapping[str, Rule] = {
+    "mean": weighted_mean,
+    "plain_mean": plain_mean,
+    "median": median,
+    "trimmed_mean": trimmed_mean,
+    "geometric_median": geometric_median,
+    "krum": krum,
+    "multi_krum": multi_krum,
+    "norm_clip": norm_clip,
+    "centered_clip": centered_clip,
+}
+"""The rules by the name that the key ``server.aggregation`` takes. Their keyword-only arguments are keys of the table
+``server``."""
+
+MEANS = ("mean", "plain_mean")
+"""The rules that are not robust. Means of random buckets would change nothing in them but chance."""
+
+
+def options_of(rule: str) -> tuple[str, ...]:
+    """The names of the keyword-only arguments of a rule."""
+    parameters = inspect.signature(AGGREGATIONS[rule]).parameters.values()
+    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+
+
+def aggregation_of(rule: str, values: Mapping[str, Any], *, least_clients: int, seed: int) -> RuleAggregation:
+    """The aggregation by the rule of a name.
+
+    Args:
+        rule: The name.
+        values: The keys of the table ``server``: the options of all rules, and the size of buckets.
+        least_clients: The least number of clients whose updates move a model.
+        seed: The seed of the run, by which buckets are drawn.
+    """
+    options = {name: values[name] for name in options_of(rule)}
+    chosen = partial(AGGREGATIONS[rule], **options) if options else AGGREGATIONS[rule]
+    size = values["bucket_size"]
+    of_round = partial(_bucketed_rule, chosen, size, seed) if size > 1 else None
+    return RuleAggregation(chosen, least_clients, of_round)
+
+
+def _bucketed_rule(rule: Rule, size: int, seed: int, round: int) -> Rule:
+    """A rule that is given means of buckets, which are drawn anew in each round."""
+
+    def of_buckets(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+        return rule(*bucketed(updates, weights, labels, size, generator(seed, "buckets", round)), k)
+
+    return of_buckets

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedstrata.build.probes import client_matrices, gaps
 from fedstrata.core import Plan, Report, Result, Rows, fedavg_plan, initial_state
-from fedstrata.play.layer_gap import client_matrices, gaps
 from fedstrata.records.schema import ALL_CLIENTS
 from fedstrata.testing import toy_problem
 

@@ -16,11 +16,11 @@ from fedstrata.core import (
     aggregate,
     fixed_clusters,
 )
-from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed, clip_to_norm, gaussian_noise
 from fedstrata.testing import toy_problem
+from fedstrata.uploads.noise import CentralNoise, NoiseSeed, clip_to_norm, gaussian_noise
 
 LAYOUT = Layout((TensorSpec("a.weight", "a", "linear", (2,)), TensorSpec("b.weight", "b", "linear", (1,))))
-QUIET = CentralPrivacy(LAYOUT, (True, True), clip_norm=5.0, noise_multiplier=0.0)
+QUIET = CentralNoise(LAYOUT, (True, True), clip_norm=5.0, noise_multiplier=0.0)
 NOISY = replace(QUIET, noise_multiplier=2.0)
 
 
@@ -37,7 +37,7 @@ def test_an_update_is_scaled_down_to_the_largest_norm_and_never_up() -> None:
 def test_a_cluster_moves_by_the_sum_of_clipped_updates_over_the_number_of_its_members() -> None:
     updates = rows(c0=[6.0, 8.0, 0.0], c1=[1.0, 1.0, 1.0], c3=[0.0, 0.0, 2.0])
     everyone = torch.tensor([0, 0, 0, 1])  # client 2 did not answer
-    means = QUIET.means(updates, torch.tensor([0, 0, 1]), 2, everyone, "train", 1)
+    means = QUIET.means(updates, torch.ones(3), torch.tensor([0, 0, 1]), 2, everyone, purpose="train", round=1)
     assert torch.allclose(means, torch.tensor([[4 / 3, 5 / 3, 1 / 3], [0.0, 0.0, 2.0]]))
 
 
@@ -46,7 +46,11 @@ def test_the_denominator_is_the_expected_number_where_some_clients_take_part() -
     updates = rows(c0=[1.0, 0.0, 0.0])
 
     def mean(*everyone: int) -> float:
-        return float(some.means(updates, torch.tensor([0]), 2, torch.tensor(everyone), "train", 1)[0, 0])
+        return float(
+            some.means(updates, torch.ones(1), torch.tensor([0]), 2, torch.tensor(everyone), purpose="train", round=1)[
+                0, 0
+            ]
+        )
 
     assert mean(0, 0, 0, 0) == 1 / 2
     # Of 4 clients 2 are placed: as many pending ones take part and may belong to the cluster.
@@ -59,7 +63,9 @@ def test_clients_that_left_are_not_expected() -> None:
     """Two of four clients have left, and half of the others are drawn: one answer, and its update is the mean."""
     half = replace(QUIET, answers=lambda round: 1.0)
     everyone = torch.tensor([0, 0, -1, -1])
-    means = half.means(rows(c0=[1.0, 2.0, 0.0]), torch.tensor([0]), 1, everyone, "train", 1)
+    means = half.means(
+        rows(c0=[1.0, 2.0, 0.0]), torch.ones(1), torch.tensor([0]), 1, everyone, purpose="train", round=1
+    )
     assert means.tolist() == [[1.0, 2.0, 0.0]]
 
 
@@ -75,7 +81,7 @@ def test_a_client_moves_a_sum_by_the_clipping_norm_at_most() -> None:
 
 def test_the_noise_has_the_scale_that_is_accounted_for() -> None:
     layout = Layout((TensorSpec("a.weight", "a", "linear", (100_000,)),))
-    privacy = CentralPrivacy(layout, (True,), clip_norm=5.0, noise_multiplier=2.0)
+    privacy = CentralNoise(layout, (True,), clip_norm=5.0, noise_multiplier=2.0)
     nobody = Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 100_000))
     sums = privacy.sums(nobody, torch.empty(0, dtype=torch.int64), 2, "train", 1)
     # The standard deviation of 100,000 draws is known to 0.22 %, their mean to 0.032: four of these are allowed.
@@ -90,7 +96,7 @@ def test_the_noise_depends_on_seed_run_round_purpose_and_cluster_and_not_on_the_
     updates = rows(c0=[1.0, 2.0, 0.0], c1=[0.0, 1.0, 1.0], c2=[3.0, 0.0, 0.0])
     labels = torch.tensor([0, 1, 1])
 
-    def sums(privacy: CentralPrivacy = NOISY, purpose: str = "train", round: int = 1) -> torch.Tensor:
+    def sums(privacy: CentralNoise = NOISY, purpose: str = "train", round: int = 1) -> torch.Tensor:
         return privacy.sums(updates, labels, 2, purpose, round)
 
     backwards = Rows(updates.clients.flip(0), updates.values.flip(0))
@@ -131,9 +137,11 @@ def test_tensors_that_are_not_uploaded_get_neither_an_update_nor_noise() -> None
 
 
 def test_small_clusters_keep_their_model() -> None:
-    privacy = replace(NOISY, min_cluster=3)
+    privacy = replace(NOISY, least_clients=3)
     updates = rows(c0=[1.0, 0.0, 0.0], c3=[1.0, 0.0, 0.0])
-    means = privacy.means(updates, torch.tensor([0, 1]), 3, torch.tensor([0, 0, 0, 1]), "train", 1)
+    means = privacy.means(
+        updates, torch.ones(2), torch.tensor([0, 1]), 3, torch.tensor([0, 0, 0, 1]), purpose="train", round=1
+    )
     assert bool((means[0] != 0).all()) and means[1:].tolist() == [[0.0] * 3] * 2
 
 
@@ -141,8 +149,8 @@ def test_a_cluster_that_has_become_too_small_takes_no_step_with_the_old_moments(
     """Both clusters move by 1. Then one loses a member, and nobody's update says anything: momentum moves the other."""
     layout = toy_problem(6).layout
     everything = (True,) * len(layout.tensors)
-    privacy = CentralPrivacy(layout, everything, clip_norm=100.0, noise_multiplier=0.0, min_cluster=3)
-    problem = replace(toy_problem(6), privacy=privacy, server=ServerOptimizer("momentum", momentum=0.5))
+    privacy = CentralNoise(layout, everything, clip_norm=100.0, noise_multiplier=0.0, least_clients=3)
+    problem = replace(toy_problem(6), aggregation=privacy, server=ServerOptimizer("momentum", momentum=0.5))
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     state = fixed_clusters(problem, labels, 2, "given")
 
@@ -162,6 +170,6 @@ def test_groups_that_share_clients_share_the_noise_of_their_parts() -> None:
     unions = torch.tensor([[True, True], [True, False], [False, True]])
     members = torch.tensor([3, 2, 1])
     sums = NOISY.sums(updates, parts, 2, "holdout", 4)
-    means = NOISY.means_of_groups(updates, parts, unions, members, "holdout", 4)
+    means = NOISY.means_of_unions(updates, parts, unions, members, "holdout", 4)
     expected = torch.stack([(sums[0] + sums[1]) / 3, sums[0] / 2, sums[1]]).float()
     assert torch.allclose(means, expected)

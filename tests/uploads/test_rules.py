@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.core import Rows, weighted_mean
-from fedstrata.core import robust_aggregation as robust
-from fedstrata.core.aggregation import Aggregation
+from fedstrata.core.aggregation import Rule
+from fedstrata.uploads import rules as robust
 
-RULES: dict[str, Aggregation] = {
+RULES: dict[str, Rule] = {
     "median": robust.median,
     "trimmed_mean": robust.trimmed_mean,
     "krum": robust.krum,
@@ -25,9 +25,7 @@ def rows_of(values: list[list[float]], clients: list[int] | None = None) -> Rows
     return Rows(ids, torch.tensor(values))
 
 
-def in_one(
-    rule: Aggregation, values: list[list[float]], weights: list[float] | None = None, **keys: float
-) -> list[float]:
+def in_one(rule: Rule, values: list[list[float]], weights: list[float] | None = None, **keys: float) -> list[float]:
     """What a rule makes of a single cluster."""
     given_weights = torch.ones(len(values)) if weights is None else torch.tensor(weights)
     everyone = torch.zeros(len(values), dtype=torch.int64)
