@@ -83,6 +83,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
                 setup.server.participation.sample,
                 stop=lambda state: state.round >= experiment.rounds or (state.round > 0 and len(state.models) > 1),
                 observe=partial(played.__setitem__, called),
+                steps=setup.steps,
             )
         devices = {called: LocalStores(setup.clients) for called in running}
         plans = {called: next(steps) for called, steps in running.items()}

@@ -259,7 +259,7 @@ def _play(keys: Mapping[str, Any], rounds: int | None = None) -> tuple[RunSetup,
             setup.server.participation.sample,
             stop=lambda state: state.round >= last,
             observe=lambda done: played.__setitem__(slice(None), [done]),
-            upload=setup.simulate_upload,
+            steps=setup.steps,
         )
         answer_plans(steps, partial(timed_reply, setup.clients))
     return setup, played[0]

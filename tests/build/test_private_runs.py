@@ -57,7 +57,7 @@ def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
         setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
-        upload=setup.simulate_upload,
+        steps=setup.steps,
     )
     models: torch.Tensor = answer_plans(steps, lambda plan: timed_reply(setup.clients, plan)).models
     return models

@@ -52,6 +52,7 @@ def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
         setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
+        steps=setup.steps,
     )
     models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
     return models

@@ -5,7 +5,7 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -17,7 +17,8 @@ import torch
 from fedstrata.build.participation import CohortSample
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
-from fedstrata.uploads.validation import Validation, decide, divergence_of_answers, missing_events, validate
+from fedstrata.uploads.steps import UploadStep, through
+from fedstrata.uploads.validation import decide, missing_events
 
 _T = TypeVar("_T")
 
@@ -47,7 +48,7 @@ class PlayedRound(Generic[StateT]):
         sample: Who was selected.
         before: The state before the round.
         changed: That state after what happened to clients between the rounds; the plan is made from it.
-        reply: What came back.
+        reply: What came back, before any step.
         report: What the algorithm saw of it.
         rejected: The ids of the clients whose answers it did not see, ascending.
         state: The state after the round.
@@ -83,7 +84,7 @@ def play_rounds(
     observe: Callable[[PlayedRound[StateT]], None],
     apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
-    upload: Callable[[Plan, Report], Report] = lambda plan, report: report,
+    steps: Sequence[UploadStep] = (),
     checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
@@ -97,8 +98,8 @@ def play_rounds(
         observe: Is called after every round.
         apply_events: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
-        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
-        checked: Whether replies are validated, and decisions taken back that leave unusable models.
+        steps: What happens to a report between the clients and the algorithm, one after the other.
+        checked: Whether decisions are taken back that leave unusable models.
     """
 
     def play_round(before: StateT) -> Generator[Plan, PlanReply, StateT]:
@@ -110,10 +111,16 @@ def play_rounds(
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        reply = reply._replace(report=upload(plan, reply.report))
-        received = _received(problem, plan, reply, checked=checked)
+        received = through(steps, plan, reply.report)
+        rejected = {client for event in received.events if event["kind"] == "rejected" for client in event["clients"]}
+        noticed = [
+            *missing_events("absent", reply.absent),
+            *missing_events("rejected", reply.rejected),
+            *map(dict, received.events),
+        ]
+        report = replace(received, cohort=plan.cohort, events=())
         clock = perf_counter()
-        after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
+        after, diagnostics, undone = _decided(algorithm, problem, changed, report, checked=checked)
         observe(
             PlayedRound(
                 plan=plan,
@@ -121,11 +128,11 @@ def play_rounds(
                 before=before,
                 changed=changed,
                 reply=reply,
-                report=received.report,
-                rejected=received.rejected,
+                report=report,
+                rejected=tuple(sorted(rejected)),
                 state=after,
                 diagnostics=diagnostics,
-                events=[*events, *received.events, *undone, *map(dict, diagnostics.events)],
+                events=[*events, *noticed, *undone, *map(dict, diagnostics.events)],
                 seconds_planning=planned - began,
                 seconds_deciding=perf_counter() - clock,
                 replied=replied,
@@ -141,22 +148,10 @@ def play_rounds(
 def _decided(
     algorithm: Algorithm[StateT], problem: Problem, state: StateT, report: Report, *, checked: bool
 ) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
-    """Let the algorithm decide, and take decisions back that leave unusable models, if replies are checked."""
+    """Let the algorithm decide, and take decisions back that leave unusable models, if they are checked."""
     if checked:
         return decide(algorithm, problem, state, report)
     return *algorithm.update(problem, state, report), []
-
-
-def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
-    """What the algorithm sees of a reply, and events about the clients that it does not see."""
-    # Whether a client counts must not depend on others, as the noise is for what one client changes.
-    compared = problem.aggregation.exact
-    validated = Validation(reply.report, (), [])
-    if checked:
-        validated = validate(problem.layout, plan, reply.report, compared=compared)
-    events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
-    events += validated.events + divergence_of_answers(reply.report, validated.events)
-    return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
 
 
 def timed_reply(clients: Clients, plan: Plan) -> PlanReply:

@@ -115,7 +115,7 @@ def scan_experiment(
             setup.server.participation.sample,
             stop=lambda state: state.round >= rounds,
             observe=lambda done: show(f"round {done.plan.round}/{rounds}"),
-            upload=setup.simulate_upload,
+            steps=setup.steps,
         )
         state = answer_plans(steps, partial(timed_reply, setup.clients))
         return scan_layers(problem.layout, state.evidence, problem.generator("scout", rounds))

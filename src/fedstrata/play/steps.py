@@ -106,7 +106,7 @@ def run_steps(
                 observe=recorder.write,
                 apply_events=setup.server.participation.apply_events,
                 evaluate=recorder.evaluations,
-                upload=setup.simulate_upload,
+                steps=setup.steps,
             )
             if recorder.unsaved:
                 recorder.save(state)
