@@ -12,7 +12,7 @@ test. How good groups are: `separation`, and `agreement` with others. `arrays` h
 
 from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity
 from fedstrata.clustering.centers import kmeans
-from fedstrata.clustering.classes import entropy, entropy_groups
+from fedstrata.clustering.classes import entropy
 from fedstrata.clustering.client_measures import CLIENT_MEASURES, ClientMeasure, ClientMeasureName
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.error_rates import error_rate_test
@@ -52,7 +52,6 @@ __all__ = [
     "cosine",
     "dbscan",
     "entropy",
-    "entropy_groups",
     "error_rate_test",
     "euclidean",
     "fold_test",
