@@ -19,7 +19,7 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower.client_data import export_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registration
-from fedstrata.flower.client_work import Device, add_up, register, work
+from fedstrata.flower.client_work import Device, register, work
 from fedstrata.flower.clients import FlowerClients, RoundRules
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
@@ -30,7 +30,7 @@ TaskIdentity.task_id = 1
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1
 
-DOES = {"train": work, "query.register": register, "query.sum": add_up}
+DOES = {"train": work, "query.register": register}
 """What a device does with a message, by its type, as `client_app` has it."""
 
 Twist = Callable[[Message, Message], list[Message]]

@@ -320,15 +320,6 @@ def test_rules_of_rounds_that_spoil_a_promise_are_refused(
     assert grid.asked == []
 
 
-def test_with_secure_sums_clients_with_given_clusters_have_to_be_there_from_the_start(
-    here: Here, tmp_path: Path
-) -> None:
-    grid, members = here
-    secure: dict[str, Any] = {"algorithm": {"name": "oracle"}, "privacy": {"secure_aggregation": True}}
-    with pytest.raises(InputError, match=r"data\.clients = 6: expected the federation's file to name all .* found 4"):
-        driven(grid, replace(members, min_clients=4), tmp_path / "run", **secure)
-
-
 def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Here, tmp_path: Path) -> None:
     grid, members = here
 

@@ -4,15 +4,15 @@ Six letters count things everywhere: n clients, m clients in this round, k model
 of a row), l tensors, c candidate models. One round, whatever the algorithm and wherever the clients are:
 
     plan = algorithm.plan(problem, state, cohort)
-    report = validate(problem.layout, plan, clients.run(plan)).report
+    report = clients.run(plan)
     state, diagnostics = algorithm.update(problem, state, report)
 
 `protocols` has the two sides of a round, `problem` what is fixed for a run, `state` what changes, and `messages` what
 travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `lr_schedule` is how the step
 size of clients changes.
 
-`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, and `server_optimizer`
-applies it.
+`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, `server_optimizer`
+applies it, and `update_checks` is what is known of the updates of clients.
 """
 
 from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean

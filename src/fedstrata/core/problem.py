@@ -12,6 +12,7 @@ from fedstrata.core.aggregation import Aggregation
 from fedstrata.core.layout import Layout, Mask
 from fedstrata.core.messages import LocalTraining
 from fedstrata.core.state import ServerMoments
+from fedstrata.core.update_checks import UpdateChecks
 
 
 class Server(Protocol):
@@ -65,6 +66,7 @@ class Problem:
         lr_factor: The learning rate of a round as a share of the full one; rounds count from 1.
         classifies: Whether the loss is the cross-entropy of one class per sample, in nats.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
+        checks: Says which updates count in these means; None where all do.
         extra_uploads: Whether clients may be asked for updates whose number is not known before the run.
         server: What the server makes of the mean updates; None where models move by them (FedAvg).
         features: The number of numbers in a sample as networks read it; None where it is not known.
@@ -82,6 +84,7 @@ class Problem:
     lr_factor: Callable[[int], float] = lambda round: 1.0
     classifies: bool = True
     truth: torch.Tensor | None = None
+    checks: UpdateChecks | None = None
     extra_uploads: bool = True
     server: Server | None = None
     features: int | None = None

@@ -9,14 +9,15 @@ from typing import Any, Self, TypeVar
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
+from fedstrata.core.update_checks import UpdateHistory
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a cluster in one round. `fedstrata.report.decisions` has a sentence for every kind.
+    """What was decided about a cluster in one round. ``report/words.toml`` has a sentence for every kind.
 
     Attributes:
-        kind: What was decided, as a snake_case name.
+        kind: What was decided, as a snake_case name; or the sentence itself, such as ``"p = {p:.2g} is too large"``.
         layer: The layers that were compared; None if none were.
         values: The numbers that decided, by name.
     """
@@ -141,6 +142,7 @@ class State:
         round: The number of rounds that are done.
         tree: Every cluster of the run so far.
         server: The moments of the server's optimiser; None where it has none, and before the first round.
+        history: What is known of the updates of clients, where they are checked.
     """
 
     models: torch.Tensor
@@ -150,6 +152,7 @@ class State:
     round: int
     tree: Tree
     server: ServerMoments | None = field(default=None, kw_only=True)
+    history: UpdateHistory = field(default=UpdateHistory(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the invariants that every algorithm relies on."""
@@ -200,7 +203,13 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
     ids = torch.tensor(list(clients), dtype=torch.int64)
     here = torch.where(state.labels[ids] >= 0, state.nodes[state.labels[ids]], state.waiting[ids])
     waiting = state.waiting.index_copy(0, ids, here if node is None else torch.full_like(ids, node))
-    pending = replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting)
+    gone = torch.zeros_like(state.labels, dtype=torch.bool).index_fill(0, ids, True)
+    pending = replace(
+        state,
+        labels=state.labels.index_fill(0, ids, -1),
+        waiting=waiting,
+        history=state.history.forgetting(gone),
+    )
     return _with_members(pending).forgetting(ids)
 
 

@@ -8,8 +8,7 @@ the clients. `on_devices` says what an experiment needs there. Flower itself sta
 On the server, `server` drives an ordinary run whose clients are `clients.FlowerClients`. They ask over the `grid` those
 devices that are in the `client_registry`; `registration` is what a node says of itself. On a device, `client_work` is
 what is done with a message. Between them travel `requests` with a `run_config`, and `replies`, each as a
-`payload.Payload`. `noise_seed` has the secret of whoever adds noise, the server or a device. `secure_sum` is for runs
-whose server sees sums alone.
+`payload.Payload`. `noise_seed` has the secret of whoever adds noise, the server or a device.
 
 Nothing is imported here: an experiment is checked before torch and Flower are.
 """

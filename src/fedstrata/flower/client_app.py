@@ -17,12 +17,6 @@ def _train(message: Message, context: Context) -> Message:
     return client_work.by_node_config(client_work.work, message, context.node_config)
 
 
-@client_app.query("sum")
-def _add_up(message: Message, context: Context) -> Message:
-    """Do a step of a secure sum."""
-    return client_work.by_node_config(client_work.add_up, message, context.node_config)
-
-
 @client_app.query("register")
 def _register(message: Message, context: Context) -> Message:
     """Say which client this is."""

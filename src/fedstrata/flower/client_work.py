@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from fedstrata.base.errors import FedstrataError, InputError
 from fedstrata.base.files import replace_file
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.base.quoting import one_line, without_paths
-from fedstrata.core import CLIENT_STATS, TRAIN, Layout, Report
+from fedstrata.core import CLIENT_STATS, Layout, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
@@ -27,12 +27,8 @@ from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.registration import ANY_CLIENT, CLIENT_INFO, INFO_REQUEST, ClientInfo
 from fedstrata.flower.replies import Reply, write_reply
-from fedstrata.flower.requests import Request, needed_tensors, read_request, without_updates
+from fedstrata.flower.requests import Request, needed_tensors, read_request
 from fedstrata.flower.run_config import RunConfig, read_run_config
-from fedstrata.flower.secure_sum.client import BadSharesError
-from fedstrata.flower.secure_sum.device_work import SUFFIX, NotFiniteError, masked_update, sum_step
-from fedstrata.flower.secure_sum.messages import asks_for_sum, write_bad_shares, write_not_finite
-from fedstrata.flower.secure_sum.sums import without_sizes
 from fedstrata.models import layout_of
 from fedstrata.uploads.compression import Compression, Packed
 from fedstrata.uploads.noise import LocalNoise, NoiseSeed
@@ -59,7 +55,6 @@ class Device:
         state: The folder of what its client keeps to itself.
         client_stats: Functions for statistics of the data that the server may ask for, as
             ``"package.module:function"``. Without this list it could have any function of this machine called.
-        only_sums: Whether this device sends updates in runs with secure aggregation alone.
         least_noise: The least noise multiplier of a run to which this device sends updates. 0 is any run.
     """
 
@@ -67,7 +62,6 @@ class Device:
     data: Path
     state: Path
     client_stats: tuple[str, ...] = ()
-    only_sums: bool = False
     least_noise: float = 0.0
 
     @classmethod
@@ -84,17 +78,11 @@ class Device:
                     'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
                 )
         stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
-        sums = config.get("secure-aggregation", "offered")
-        if sums not in ("offered", "required"):
-            raise InputError(
-                f'node configuration: expected secure-aggregation to be "offered" or "required", found {sums!r}'
-            )
         return cls(
             key=config["client-key"],
             data=Path(config["data"]),
             state=Path(config["state-dir"]),
             client_stats=stats,
-            only_sums=sums == "required",
             least_noise=_least_noise(config.get("least-noise", 0.0)),
         )
 
@@ -113,11 +101,6 @@ def work(message: Message, device: Device) -> Message:
 def register(message: Message, device: Device) -> Message:
     """Say which client this is, and how many samples it has."""
     return _reply(message, device, _client_info)
-
-
-def add_up(message: Message, device: Device) -> Message:
-    """Do a step of a secure sum that needs no training."""
-    return _reply(message, device, _sum_step)
 
 
 def by_node_config(
@@ -182,8 +165,6 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     missing = _missing_tensors(request, layout, store)
     if missing:
         return Payload({"missing": {"tensors": missing}})
-    summed = asks_for_sum(payload)
-    _refuse_clear_updates(config, request, device, summed=summed)
     _refuse_little_noise(config, request, device)
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
@@ -197,10 +178,7 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
         _forget_old_runs(device.state)
     not_finite = any(not bool(values.isfinite().all()) for values in saved.values())
     stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
-    reply = Reply(report, stored, not_finite)
-    if summed:
-        return _masked_reply(payload, config, request, layout, reply, device)
-    return write_reply(reply, request, layout, config.run, compression, packed)
+    return write_reply(Reply(report, stored, not_finite), request, layout, config.run, compression, packed)
 
 
 def _with_local_noise(config: RunConfig, layout: Layout, request: Request, report: Report, device: Device) -> Report:
@@ -226,48 +204,10 @@ def _packed(compression: Compression, request: Request, report: Report, store: C
     return packed
 
 
-def _masked_reply(
-    payload: Payload, config: RunConfig, request: Request, layout: Layout, reply: Reply, device: Device
-) -> Payload:
-    """The reply with a masked vector in place of the update."""
-    try:
-        vector = masked_update(payload, config, device.state, request, layout, reply.report)
-    except BadSharesError as error:
-        # Other clients are to blame. This one is out of the sum, and its scores count all the same.
-        vector = write_bad_shares(error.senders)
-    except NotFiniteError:
-        # Its scores count, and the server has to know what the device keeps.
-        vector = write_not_finite()
-    reply = replace(reply, report=without_sizes(reply.report))
-    return write_reply(reply, without_updates(request), layout, config.run) | vector
-
-
-def _sum_step(payload: Payload, device: Device) -> Payload:
-    config = read_run_config(payload)
-    _refuse_other_client(payload, device)
-    with folder_lock(device.state, wait=lambda: None):
-        done = sum_step(payload, config, device.state)
-        _forget_old_runs(device.state, SUFFIX)
-        return done
-
-
 def _refuse_other_client(payload: Payload, device: Device) -> None:
     key = payload.record("client").get("key")
     if key != device.key:
         raise InputError(f"expected a message to the client {device.key}, found one to {key}")
-
-
-def _refuse_clear_updates(config: RunConfig, request: Request, device: Device, *, summed: bool) -> None:
-    """Refuse to send an update that is in no sum, in a run with secure aggregation or where the device requires it."""
-    sent = [name for name, task in request.plan.tasks.items() if any(task.upload)]
-    if device.only_sums and not config.sums.secure and sent:
-        raise InputError(
-            "expected a run with privacy.secure_aggregation = true, which this device requires, found one without"
-        )
-    if config.sums.secure != summed and (summed or sent):
-        raise InputError("expected updates to be asked for in a sum in a run with secure aggregation, and only there")
-    if summed and sent != [TRAIN]:
-        raise InputError(f"expected one update, of the task {TRAIN}, found {', '.join(sent) or 'none'}")
 
 
 def _refuse_little_noise(config: RunConfig, request: Request, device: Device) -> None:
@@ -318,7 +258,7 @@ def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
     }
 
 
-def _forget_old_runs(state: Path, suffix: str = ".safetensors") -> None:
-    """Remove the tensors of all but the newest runs, or what is known of their sums."""
-    for old in sorted(state.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
+def _forget_old_runs(state: Path) -> None:
+    """Remove the tensors of all but the newest runs."""
+    for old in sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
         old.unlink()

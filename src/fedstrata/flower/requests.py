@@ -25,7 +25,6 @@ from fedstrata.flower.payload import (
     row_of_values,
     values_of_row,
 )
-from fedstrata.flower.secure_sum.sums import without_update
 
 WORK = "train"
 """The type of the message that asks a client to score and train; `client_app` has a function for it."""
@@ -101,12 +100,6 @@ def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int
             before = wanted.get(model, layout.nothing)
             wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
     return wanted
-
-
-def without_updates(request: Request) -> Request:
-    """The request as its reply is read with secure aggregation: no update is sent in clear."""
-    tasks = {name: without_update(task) for name, task in request.plan.tasks.items()}
-    return replace(request, plan=replace(request.plan, tasks=tasks))
 
 
 def without_models(request: Request) -> Request:

@@ -15,7 +15,6 @@ from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Layout
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.engine.client_stats import own_stat
 from fedstrata.flower.payload import TEXTS, Payload, Schema
-from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
 from fedstrata.uploads.compression import Compression, CompressionKind
@@ -85,7 +84,6 @@ class RunConfig:
         spread_units: Whether the units that a client holds out are spread over the classes, as `hold_out` does it.
         clip_norm: The largest norm of an update to which a client adds noise.
         noise_multiplier: The standard deviation of this noise, divided by `clip_norm`; 0 is no noise and no clipping.
-        sums: The terms of the sums that the server sees in place of updates, if it sees sums alone.
         compression: How clients compress their updates.
         compression_share: The share of the numbers of an update that "top_k" sends.
     """
@@ -102,7 +100,6 @@ class RunConfig:
     spread_units: bool = False
     clip_norm: float = 1.0
     noise_multiplier: float = 0.0
-    sums: SumTerms = field(default_factory=SumTerms)
     compression: CompressionKind = "none"
     compression_share: float = 1.0
 

@@ -40,7 +40,6 @@ from fedstrata.flower.grid import Clock, Grid
 from fedstrata.flower.noise_seed import secret_seed
 from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.run_config import RunConfig, Samples
-from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
@@ -49,7 +48,6 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
-from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import NoiseSeed
 
 _REGISTRY_FILE = "clients.json"
@@ -152,7 +150,7 @@ def drive(
             save_registry(folder / _REGISTRY_FILE, clients.registry)
             joins.update(_joins(experiment, clients.registry))
             traffic = clients.traffic
-            return reply._replace(absent=traffic.absent, rejected=traffic.rejected, events=clients.events)
+            return reply._replace(absent=traffic.absent, rejected=traffic.rejected)
 
         finished = answer_plans(steps, reply)
         _record_clients(out, federation, clients)
@@ -191,7 +189,6 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
     planned = server_setup(
         experiment, _problem(experiment, config), participation_of(experiment), participants_known=False
     )
-    config = replace(config, sums=planned.sums)
     if planned.client_noise is None:
         return config
     noise = planned.client_noise
@@ -247,7 +244,7 @@ def _run_setup(
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
         # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
-        server=replace(server, client_noise=None, sums=SumTerms()),
+        server=replace(server, client_noise=None),
         clients=clients,
         client_data=no_client_data(config),
         engine=experiment.engine.model_copy(update={"name": name, "device": device}),
@@ -322,17 +319,6 @@ def _refuse_rules(experiment: Experiment, federation: Federation) -> None:
         raise ExperimentError(
             f"rounds.{key} = {getattr(rules, key):g}: expected 1 in the federation's file with privacy.kind = "
             "'central', whose epsilon holds where no client decides whether the update of another one counts"
-        )
-    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
-    given = disclosure is not None and disclosure.given_clusters
-    there = federation.min_clients or len(federation.clients)
-    n = experiment.data.clients
-    if experiment.privacy.secure_aggregation and given and there < n:
-        raise ExperimentError(
-            f"data.clients = {n}: expected the federation's file to name all of them and to wait for them "
-            f"(min_clients), found {there}, with privacy.secure_aggregation = true and algorithm.name = "
-            f"{experiment.algorithm.name!r}: whoever comes later would have to train before it has a cluster, and "
-            "would be in no sum"
         )
 
 

@@ -5,7 +5,7 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -17,7 +17,6 @@ import torch
 from fedstrata.build.participation import CohortSample
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
-from fedstrata.flower.secure_sum.sums import Summed
 from fedstrata.uploads.validation import Validation, decide, divergence_of_answers, missing_events, validate
 
 _T = TypeVar("_T")
@@ -31,14 +30,12 @@ class PlanReply(NamedTuple):
         seconds: The time that it took; of work that was shared with other runs, the part of this one.
         absent: Why clients did not answer, by client, where that is known.
         rejected: Why the answers of clients are not in the report, by client.
-        events: What else happened on the way.
     """
 
     report: Report
     seconds: float
     absent: Mapping[int, str] = MappingProxyType({})
     rejected: Mapping[int, str] = MappingProxyType({})
-    events: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,6 @@ def play_rounds(
     apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
     upload: Callable[[Plan, Report], Report] = lambda plan, report: report,
-    summed: Callable[[Plan, Report], Summed] = lambda plan, report: Summed(report),
     checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
@@ -102,7 +98,6 @@ def play_rounds(
         apply_events: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
         upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
-        summed: Returns what the server sees of that, where it sees sums alone.
         checked: Whether replies are validated, and decisions taken back that leave unusable models.
     """
 
@@ -115,9 +110,7 @@ def play_rounds(
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        seen = summed(plan, upload(plan, reply.report))
-        absent = {**reply.absent, **seen.absent}
-        reply = reply._replace(report=seen.report, absent=absent, events=(*reply.events, *seen.events))
+        reply = reply._replace(report=upload(plan, reply.report))
         received = _received(problem, plan, reply, checked=checked)
         clock = perf_counter()
         after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
@@ -162,7 +155,6 @@ def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) 
     if checked:
         validated = validate(problem.layout, plan, reply.report, compared=compared)
     events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
-    events += [dict(event) for event in reply.events]
     events += validated.events + divergence_of_answers(reply.report, validated.events)
     return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
 

@@ -21,7 +21,6 @@ from fedstrata.algorithms.evidence.layer_scan import (
     scan_layers,
 )
 from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients
-from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
 from fedstrata.core import (
@@ -102,11 +101,6 @@ def scan_experiment(
         InputError: When something that the experiment names does not exist or does not fit, or the server of the
             experiment sees no single updates.
     """
-    if experiment.privacy.secure_aggregation:
-        raise ExperimentError(
-            "privacy.secure_aggregation = true: expected false to scan layers, as a scan compares single updates, "
-            "which the server would not see; leave it out to learn about the clients in a simulation"
-        )
     fedavg = experiment.algorithm.model_validate({"name": "fedavg"})
     algorithm = _ScannedFedAvg()
     with one_thread():

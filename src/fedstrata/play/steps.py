@@ -107,7 +107,6 @@ def run_steps(
                 apply_events=setup.server.participation.apply_events,
                 evaluate=recorder.evaluations,
                 upload=setup.simulate_upload,
-                summed=setup.summed,
             )
             if recorder.unsaved:
                 recorder.save(state)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+from fedstrata.report.catalogue import plain_sentence, sentence
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.decisions import plain_sentence, sentence
 from fedstrata.report.gains import gain, stands_out
 from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import has_personal_models
@@ -154,8 +154,8 @@ def reasons(clusters: Clusters) -> list[str]:
     told = []
     for kind, nodes in first.items():
         node = tree[nodes[0]]
-        values = clusters.names.in_values(node.criteria)
-        text = plain_sentence(kind, values) or f"{capital(sentence(kind, node.layer, values))}."
+        plain = plain_sentence(kind, node.criteria, clusters.names)
+        text = plain or f"{capital(sentence(kind, node.layer, node.criteria, clusters.names))}."
         rest = len(nodes) - 1
         told.append(f"{text} The same holds for {plural(rest, 'further split')}." if rest and split else text)
     if split:

@@ -9,7 +9,7 @@ A negative running variance rejects the answer too. Its norm may be ordinary, bu
 root: the outputs of everyone who gets the model would not be numbers.
 
 A client whose answer is rejected is treated as absent. A decision that leaves a model from which no client can start
-is taken back. Both are events of the round's record, as data; `fedstrata.report.events` has the sentences.
+is taken back. Both are events of the round's record, as data; ``report/words.toml`` has the sentences.
 """
 
 from __future__ import annotations
