@@ -32,9 +32,9 @@ from torch import nn
 
 import fedstrata as fs
 from fedstrata.config import load_experiment
-from fedstrata.flower.client_work import Device
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.server import drive
+from fedstrata.flower.server_app import drive
 from test_every_algorithm import CASES, EAGER
 from turns import EVENTS
 

@@ -22,7 +22,7 @@ from fedstrata.core import (
     TensorSpec,
 )
 from fedstrata.core.state import StateT
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 
 
 def toy_layout(conv: int = 3, linear: int = 3) -> Layout:
@@ -134,12 +134,9 @@ def play(
 
     # A script may hold updates that no honest client sends.
     steps = play_rounds(
-        algorithm,
-        problem,
+        Rules(algorithm=algorithm, problem=problem, sample=sample, checked=False),
         algorithm.init(problem),
-        sample,
         stop=lambda state: state.round >= len(updates),
         observe=lambda done: diagnostics.append(done.diagnostics),
-        checked=False,
     )
     return answer_plans(steps, partial(timed_reply, clients)), diagnostics
