@@ -329,9 +329,10 @@ def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
 
 
 def dendrogram_charts(clusters: Clusters) -> list[Chart]:
-    """Draw a dendrogram for each matrix of a clustering; none for algorithms without linkage and cut."""
+    """Draw a dendrogram for each matrix of a clustering; none for algorithms without a cut."""
     records = clusters.records
-    method = records.setting("algorithm", "linkage")
+    # An algorithm with a cut and without this key, such as AdaCFL, has average linkage.
+    method = records.setting("algorithm", "linkage") or "average"
     if method not in _LINKAGES or records.setting("algorithm", "cut") is None:
         return []
     charts = []
