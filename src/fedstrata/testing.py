@@ -8,7 +8,19 @@ from functools import partial
 import torch
 
 from fedstrata.build.participation import CohortSample
-from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, TensorSpec
+from fedstrata.core import (
+    Algorithm,
+    Diagnostics,
+    Layout,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    RuleAggregation,
+    Score,
+    TensorSpec,
+)
 from fedstrata.core.state import StateT
 from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 
@@ -44,6 +56,7 @@ def toy_problem(clients: int, layout: Layout | None = None, truth: Sequence[int]
         layout=layout,
         fresh=lambda start: torch.full((layout.p,), float(start)),
         clients=clients,
+        aggregation=RuleAggregation(),
         truth=None if truth is None else torch.tensor(truth),
     )
 

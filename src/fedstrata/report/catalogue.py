@@ -83,10 +83,11 @@ def of_metric(text: str, metric: MetricInfo, **values: str) -> str:
         values: Further values of the text.
     """
     words = {"metric": metric.name, "Metric": capital(metric.name), "scale": metric.scale}
-    return _template(text).render({**words, "better": metric.better, "worst": metric.worst, **values})
+    words |= {"better": metric.better, "worse": metric.worse, "worst": metric.worst}
+    return _template(text).render(words | values)
 
 
-def say(about: str, kind: str, **values: Any) -> str:
+def say(about: str, kind: str, /, **values: Any) -> str:
     """Return a text of the catalogue with its values.
 
     Args:

@@ -199,7 +199,7 @@ def points(x: Sequence[float | None], y: Sequence[float | None], texts: Sequence
     return dots | {"text": list(texts), "hovertemplate": "%{text}<extra></extra>"}
 
 
-WHITE_DOT = {"color": "#ffffff", "line": {"color": "#111111", "width": 1}}
+WHITE_DOT: Figure = {"color": "#ffffff", "line": {"color": "#111111", "width": 1}}
 """A dot that is seen on any colour."""
 
 BARE: Figure = {"showgrid": False, "zeroline": False}

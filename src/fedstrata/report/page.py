@@ -125,7 +125,7 @@ def render(records: RunRecords) -> str:
         cluster_means=means,
         overview=found,
         most_groups=MOST_GROUPS,
-        described=found is not None and any(each.text for each in found.listed),
+        described=found is not None and any(each["text"] for each in found["listed"]),
         in_memory=_name(records, "dataset", "data", "name").startswith(IN_MEMORY),
         details=details is not None,
         clients=client_rows(clusters)[:MOST_ROWS],

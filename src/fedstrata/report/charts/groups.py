@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import radians, sin, sqrt
-from typing import NamedTuple
 
 import numpy as np
 from numpy import float64
@@ -58,32 +57,20 @@ DEVIATIONS = [[0, "#a3480b"], [0.5, "#f3f6fa"], [1, "#12365f"]]
 """Colour scale of deviations from the mean of all: orange is less, blue is more."""
 
 
-class Described(NamedTuple):
-    """A final cluster and what is known of its clients' data.
+def describe_clusters(clusters: Clusters) -> dict[int, str]:
+    """Return a sentence for each final cluster: what distinguishes its clients' data from that of all others.
 
-    Attributes:
-        node: The tree node.
-        clients: Its clients.
-        text: What distinguishes them from the clients of all other clusters, in a sentence.
+    There is none where there is one cluster, or nothing is known of the data.
     """
-
-    node: int
-    clients: list[int]
-    text: str
-
-
-def describe_clusters(clusters: Clusters) -> list[Described]:
-    """Return a sentence for each final cluster; none where there is one cluster, or nothing is known of the data."""
     known = clusters.records.client_descriptions
     if known is None or not 1 < len(clusters.finals) <= MOST_CLUSTERS:
-        return []
+        return {}
     if not has_classes(known) and known.mean_inputs is None:
-        return []
-    found = []
+        return {}
+    found = {}
     for node in clusters.finals:
-        own = clients_of(clusters, node)
         others = [client for client in clusters.order if clusters.node_of[client] not in (node, -1)]
-        found.append(Described(node, own, _sentence(known, own, others)))
+        found[node] = _sentence(known, clients_of(clusters, node), others)
     return found
 
 
