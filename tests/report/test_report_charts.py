@@ -8,7 +8,7 @@ from synthetic_run import TRUTH, changed, with_metrics_of, write
 
 from fedstrata.records.schema import Gap, Round, Scores
 from fedstrata.report.charts import all_charts, curves
-from fedstrata.report.charts.curves import layer_charts, metric_charts, p_value_charts
+from fedstrata.report.charts.curves import layer_charts, metric_charts
 from fedstrata.report.charts.membership import cluster_count
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import GREY, PALETTE, blend, dash_of, palette
@@ -182,33 +182,6 @@ def test_a_metric_of_a_single_round_is_a_point(records: RunRecords) -> None:
     clusters = with_metrics(records)
     alone = Clusters(replace(clusters.records, rounds=clusters.records.rounds[:1], matrices=()))
     assert metric_charts(alone)[1].figure["data"][0]["mode"] == "markers"
-
-
-def test_the_tests_are_the_last_ones_of_the_tree_where_rounds_do_not_record_them(records: RunRecords) -> None:
-    tree = tuple(changed(node, criteria={"p": 0.01, "level": 0.025} if node.id < 3 else {}) for node in records.tree)
-    (chart,) = p_value_charts(Clusters(replace(records, tree=tree)))
-    dots, dashes = chart.figure["data"][:2]
-    assert (dots["x"], dots["y"], dots["text"], dashes["y"]) == ([4], [0.01], ["0"], [0.025])
-    assert len(chart.figure["data"]) == 6
-    assert p_value_charts(Clusters(records)) == []
-    two = replace(records, tree=(*tree[:2], changed(tree[2], criteria={}), *tree[3:]))
-    assert p_value_charts(Clusters(two)) == [], "of few tests, the tree says more"
-    unseen = replace(records, tree=tree, matrices=())
-    assert p_value_charts(Clusters(unseen)) == [], "when a test was made is not known"
-
-
-def test_the_tests_that_rounds_record_are_all_shown_and_not_twice(records: RunRecords) -> None:
-    first: dict[str, float | None] = {"p of node 3": 0.2, "level of node 3": 0.025, "p of node 4": None, "q": 1.0}
-    rounds = [with_metrics_of(each, {}) for each in records.rounds]
-    rounds[7] = with_metrics_of(rounds[7], {"p of node 3": 0.3, "level of node 3": 0.025})
-    rounds[8] = with_metrics_of(rounds[8], first)
-    rounds[11] = with_metrics_of(rounds[11], {"p of node 3": 0.1, "level of node 3": 0.008, "p of node 5": 0.5})
-    clusters = Clusters(replace(records, rounds=tuple(rounds)))
-    (chart,) = p_value_charts(clusters)
-    assert chart.figure["data"][0]["x"] == [8, 9, 12]
-    assert chart.figure["data"][1]["y"] == [0.025, 0.025, 0.008]
-    assert len(chart.figure["data"]) == 2, "a p without a level is no test"
-    assert [chart.title for chart in metric_charts(clusters)] == ["Q"]
 
 
 def test_curves_whose_colours_are_alike_have_different_styles() -> None:

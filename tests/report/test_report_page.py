@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import tomli_w
 from filelock import FileLock
 from plotly.offline import get_plotlyjs
 from synthetic_run import EXPERIMENT, changed, write
@@ -86,7 +87,10 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ('name = "strata"', "Splits are tested on disjoint halves of every client's data (alpha = 0.05)."),
+        (
+            'name = "x"\nfolds = 2\nalpha = 0.05',
+            "Splits are tested on disjoint halves of every client's data (alpha = 0.05).",
+        ),
         (
             'name = "cfl"\nsplit_guard = "split_half"\nalpha = 0.01',
             "disjoint halves of every client's data (alpha = 0.01).",
@@ -164,14 +168,15 @@ def test_nothing_is_fetched_and_only_the_two_scripts_of_the_page_may_run(folder:
 
 
 def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> None:
-    changes = {name: EVIL for name in ("algorithm", "dataset", "partition", "model")}
-    edit(folder / "summary.json", **changes, versions={EVIL: EVIL}, truth=[EVIL] * 20)
+    edit(folder / "summary.json", versions={EVIL: EVIL}, truth=[EVIL] * 20)
     nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
     evil: dict[str, Any] = {"why": EVIL, "layer": EVIL, "criteria": {EVIL: 1.0}}
     (folder / "tree.json").write_text(json.dumps([node | evil for node in nodes]), encoding="utf-8")
     split = {"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}
     edit_rounds(folder, events=[split, {"kind": EVIL, EVIL: EVIL}], metrics=[{"name": EVIL, "value": 1.0}])
-    (folder / "experiment.toml").write_text(f"rounds = 30\n# {EVIL}\n", encoding="utf-8")
+    names = {table: {"name": EVIL} for table in ("algorithm", "data", "model")}
+    experiment = tomli_w.dumps({"rounds": 30, **names, "partition": {"scheme": EVIL}})
+    (folder / "experiment.toml").write_text(f"{experiment}# {EVIL}\n", encoding="utf-8")
     text = page(folder)
     tags = Tags()
     tags.feed(text)
@@ -301,9 +306,8 @@ def result(records: RunRecords) -> str:
 
 
 def test_data_that_a_program_gave_have_no_digest_in_the_title(records: RunRecords) -> None:
-    assert records.summary is not None
-    mine = replace(records, summary=changed(records.summary, dataset=f"{PREFIX}55f7577046c8a7a1"))
-    assert title(mine) == "layercfl on data in memory"
+    mine = {"algorithm": {"name": "layercfl"}, "data": {"name": f"{PREFIX}55f7577046c8a7a1"}}
+    assert title(replace(records, settings=mine)) == "layercfl on data in memory"
 
 
 def test_the_sentence_says_clusters_accuracy_and_the_fedavg_reference(records: RunRecords) -> None:

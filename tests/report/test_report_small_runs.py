@@ -54,7 +54,7 @@ def test_the_fedavg_reference_is_known_where_its_run_is_next_to_a_run() -> None:
         ("hicfl", {"splits", "metrics"}),
         ("fedtsdp", {"splits", "metrics"}),
         ("strata", {"splits"}),
-        ("layercfl", {"splits", "unsplit", "metrics", "layers"}),
+        ("layercfl", {"splits", "metrics", "layers"}),
     ],
 )
 def test_an_algorithm_has_the_charts_of_its_own(name: str, sections: set[str]) -> None:
