@@ -71,7 +71,7 @@ def test_every_scheme_describes_itself_and_its_keys(name: str) -> None:
         ({"scheme": "rotation", "groups": "2"}, "partition.groups = '2': expected a valid integer"),
         ({"scheme": "rotation", "groups": True}, "partition.groups = true: expected a valid integer"),
         ({"scheme": "rotation", "groups": 0}, "partition.groups = 0: expected a number greater than or equal to 1"),
-        ({"scheme": "concept", "sizes": []}, "partition.sizes = []: Tuple should have at least 1 item"),
+        ({"scheme": "concept", "sizes": []}, "partition.sizes = []: List should have at least 1 item"),
         (
             {"scheme": "concept", "sizes": [3, 0]},
             "partition.sizes[1] = 0: expected a number greater than or equal to 1",
@@ -87,7 +87,7 @@ def test_every_scheme_describes_itself_and_its_keys(name: str) -> None:
         ),
         (
             {"scheme": "label_groups", "labels": [[0], []]},
-            "partition.labels[1] = []: Tuple should have at least 1 item",
+            "partition.labels[1] = []: List should have at least 1 item",
         ),
         (
             {"scheme": "label_groups", "labels": [[0], [-1]]},

@@ -106,8 +106,8 @@ def membership_map(clusters: Clusters) -> Figure:
     names_of_rows = [clusters.names.of(client) for client in order]
     pending = [(each.round, client) for each in rounds for client in each.pending if client in rows]
     texts = [f"round {number}<br>client {clean(clusters.names.of(client))}<br>pending" for number, client in pending]
-    at = [number for number, _ in pending], [rows[client] for _, client in pending]
-    crosses = points(*at, texts, symbol="x", size=8, **WHITE_DOT) | {"name": "pending"}
+    numbers_of, rows_of = [number for number, _ in pending], [rows[client] for _, client in pending]
+    crosses = points(numbers_of, rows_of, texts, symbol="x", size=8, **WHITE_DOT) | {"name": "pending"}
     names = []
     for node in clusters.finals:
         own = [row for row, client in enumerate(order) if clusters.node_of[client] == node]

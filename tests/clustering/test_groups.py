@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.algorithms.shared.groups import GroupIndex, groups_of
+from fedstrata.clustering.groups import GroupIndex, groups_of
 
 NAN = float("nan")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
-from fedstrata.algorithms.shared.groups import Ints
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Ints
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

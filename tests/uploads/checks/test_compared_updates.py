@@ -2,8 +2,8 @@
 
 import torch
 
-from fedstrata.algorithms.update_checks.compared_updates import compared_columns, own_clusters
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from fedstrata.uploads.checks.compared_updates import compared_columns, own_clusters
 
 
 def test_only_who_has_trained_the_model_of_its_cluster_is_compared() -> None:

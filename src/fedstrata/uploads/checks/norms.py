@@ -23,11 +23,12 @@ from math import log
 
 import numpy as np
 
-from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
-from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, compared_norms
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
+from fedstrata.core.update_checks import NormHistory
+from fedstrata.uploads.checks.client_rows import of_clients, with_rows
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, compared_norms
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
@@ -76,47 +77,6 @@ _MIN_CLIENTS = 3
 
 
 @dataclass(frozen=True)
-class NormHistory:
-    """How long the updates of each client have been so far, beside those of its cluster.
-
-    Attributes:
-        logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
-        weights: The sum of these weights, (n,); 0 before the first upload.
-        last: The logarithm in the last of these rounds, (n,); 0 before the first one.
-        left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
-        drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
-        largest_median: The largest median norm of a cluster so far.
-    """
-
-    logs: torch.Tensor
-    weights: torch.Tensor
-    last: torch.Tensor
-    left_out: torch.Tensor
-    drifted: torch.Tensor
-    largest_median: float = 0.0
-
-    @property
-    def means(self) -> torch.Tensor:
-        """The mean logarithm of each client, (n,), drawn towards 0 where there are few rounds."""
-        return self.logs / (self.weights + _PRIOR_ROUNDS)
-
-    def forgetting(self, clients: torch.Tensor) -> NormHistory:
-        """The same without what is known of some clients, bool (n,)."""
-        return replace(
-            self,
-            logs=torch.where(clients, 0.0, self.logs),
-            weights=torch.where(clients, 0.0, self.weights),
-            last=torch.where(clients, 0.0, self.last),
-            left_out=self.left_out & ~clients,
-            drifted=self.drifted & ~clients,
-        )
-
-    def without_drift(self, clients: torch.Tensor) -> NormHistory:
-        """The same when some clients have chosen a cluster, bool (n,)."""
-        return replace(self, drifted=self.drifted & ~clients)
-
-
-@dataclass(frozen=True)
 class _ClientNorms:
     """What is known of some clients, as in `NormHistory`, (m,) each."""
 
@@ -138,8 +98,13 @@ def no_norms(clients: int) -> NormHistory:
     )
 
 
+def mean_logs(known: NormHistory) -> torch.Tensor:
+    """The mean logarithm of each client, (n,), drawn towards 0 where there are few rounds."""
+    return known.logs / (known.weights + _PRIOR_ROUNDS)
+
+
 def with_norms(
-    known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor, newcomers: torch.Tensor
+    known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor, newcomers: torch.Tensor | None
 ) -> NormHistory:
     """What is known after a round.
 
@@ -151,19 +116,21 @@ def with_norms(
         norms: The norms of the updates of the round, float32 (m,).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
-        newcomers: Who is a newcomer, bool (n,).
+        newcomers: Who is a newcomer, bool (n,); None for nobody.
     """
     result = report.results[TRAIN]
     clients = result.updates.clients.numpy()
     here = labels.numpy()[clients]
-    settled = (here >= 0) & ~newcomers.numpy()[clients]
+    settled = here >= 0
+    if newcomers is not None:
+        settled &= ~newcomers.numpy()[clients]
     own = settled & (result.chosen.numpy() == here)
     # Whoever goes over to another cluster is not compared there yet, but known.
     leaving = settled & ~own
     left_out = torch.zeros_like(known.left_out)
     if leaving.any():
         gone = torch.from_numpy(clients[leaving])
-        left_out[gone] = known.means[gone] > log(_LARGEST_RATIO)
+        left_out[gone] = mean_logs(known)[gone] > log(_LARGEST_RATIO)
     rows, groups = groups_of(np.where(own & (norms > ZERO_NORM), here, -1), _MIN_CLIENTS)
     if not groups.count:
         return replace(known, left_out=left_out)

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Floats, Ints, groups_of
-from fedstrata.algorithms.update_checks.compared_updates import ComparedUpdates
+from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
 from fedstrata.core import evenly_spread
+from fedstrata.uploads.checks.compared_updates import ComparedUpdates
 
 _COLUMNS = 512
 """So many of the columns, evenly spread, are compared: enough to estimate a share of them."""

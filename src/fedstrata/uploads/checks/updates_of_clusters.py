@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints
-from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints
 from fedstrata.core import evenly_spread
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM
 
 _AXIS_COLUMNS = 4096
 """Where the products are not known, the principal axis is that of so many of the columns at most, evenly spread."""

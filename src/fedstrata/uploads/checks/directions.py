@@ -22,11 +22,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedstrata.algorithms.shared.client_rows import of_clients, with_rows
-from fedstrata.algorithms.shared.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, ComparedUpdates
-from fedstrata.algorithms.update_checks.updates_of_clusters import UpdatesOfClusters
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
+from fedstrata.core.update_checks import DirectionHistory
+from fedstrata.uploads.checks.client_rows import of_clients, with_rows
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ComparedUpdates
+from fedstrata.uploads.checks.updates_of_clusters import UpdatesOfClusters
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
@@ -69,69 +70,6 @@ _MIN_LENGTH = 0.01
 
 
 @dataclass(frozen=True)
-class DirectionHistory:
-    """How the updates of each client have pointed so far.
-
-    Attributes:
-        cosines: The weighted sum over rounds of the cosine of a client's update with the sum of those of the others in
-            its cluster, all scaled to norm 1 and without those of clients that are left out, (n,).
-        weights: The sum of these weights, (n,); 0 before the first upload.
-        backward_rounds: In how many rounds a client that had gone with the others has pointed backwards since it last
-            pointed forwards, int64 (n,).
-        probation: In how many more rounds in a row a client that is left out and doubted has to point forwards until it
-            counts again, int64 (n,).
-        left_out: Whose updates are not in the mean of their cluster, bool (n,).
-        doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
-            updates did harm to itself, bool (n,). It is left out if it is reassigned. Whoever points forwards in a
-            cluster of three or more, of whom somebody is not doubted, is doubted no more.
-    """
-
-    cosines: torch.Tensor
-    weights: torch.Tensor
-    backward_rounds: torch.Tensor
-    probation: torch.Tensor
-    left_out: torch.Tensor
-    doubted: torch.Tensor
-
-    @property
-    def means(self) -> torch.Tensor:
-        """The mean cosine of each client, (n,); 0 before its first upload."""
-        return self.cosines / self.weights.clamp_min(1.0)
-
-    @property
-    def suspect(self) -> torch.Tensor:
-        """Who is left out, or doubted, bool (n,)."""
-        return self.left_out | self.doubted
-
-    def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return DirectionHistory(
-            cosines=torch.where(clients, 0.0, self.cosines),
-            weights=torch.where(clients, 0.0, self.weights),
-            backward_rounds=torch.where(clients, 0, self.backward_rounds),
-            probation=torch.where(clients, 0, self.probation),
-            left_out=self.left_out & ~clients,
-            doubted=self.doubted | (self.left_out & clients),
-        )
-
-    def doubting(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same where some clients, ids, are doubted."""
-        return replace(self, doubted=self.doubted.index_fill(0, clients, True))
-
-    def reassigned(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same where some clients, bool (n,), have gone over to other clusters.
-
-        How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has
-        to point forwards there for some rounds first. Two clients with flipped signs would else hide each other in a
-        cluster of five.
-        """
-        fresh = self.forgetting(clients)
-        waiting = clients & fresh.doubted
-        probation = torch.where(waiting, _PROBATION_ROUNDS, fresh.probation)
-        return replace(fresh, probation=probation, left_out=fresh.left_out | waiting)
-
-
-@dataclass(frozen=True)
 class _ClientDirections:
     """What is known of some clients, as in `DirectionHistory`, (m,) each."""
 
@@ -158,6 +96,19 @@ def no_directions(clients: int) -> DirectionHistory:
         left_out=torch.zeros(clients, dtype=torch.bool),
         doubted=torch.zeros(clients, dtype=torch.bool),
     )
+
+
+def reassigned(known: DirectionHistory, clients: torch.Tensor) -> DirectionHistory:
+    """What is known where some clients, bool (n,), have gone over to other clusters.
+
+    How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has to
+    point forwards there for some rounds first. Two clients with flipped signs would else hide each other in a cluster
+    of five.
+    """
+    fresh = known.forgetting(clients)
+    waiting = clients & fresh.doubted
+    probation = torch.where(waiting, _PROBATION_ROUNDS, fresh.probation)
+    return replace(fresh, probation=probation, left_out=fresh.left_out | waiting)
 
 
 def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: torch.Tensor) -> DirectionHistory:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.algorithms.update_checks.compared_updates import compared_updates
-from fedstrata.algorithms.update_checks.copied_updates import copied
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.copied_updates import copied
 
 
 def copies(

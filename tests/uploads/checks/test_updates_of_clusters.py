@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.groups import GroupIndex
-from fedstrata.algorithms.update_checks import updates_of_clusters
-from fedstrata.algorithms.update_checks.updates_of_clusters import UpdatesOfClusters
+from fedstrata.clustering.groups import GroupIndex
+from fedstrata.uploads.checks import updates_of_clusters
+from fedstrata.uploads.checks.updates_of_clusters import UpdatesOfClusters
 
 OF = np.array([0, 1, 0, 1, 0, 1, 0])
 CLUSTERS = [np.array([0, 2, 4, 6]), np.array([1, 3, 5])]

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.algorithms.update_checks.compared_updates import compared_updates
-from fedstrata.algorithms.update_checks.one_sided_updates import balances, one_sided
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.one_sided_updates import balances, one_sided
 
 COLUMNS = 400
 LAYOUT = Layout((TensorSpec("0.weight", "0", "linear", (1, COLUMNS)),))

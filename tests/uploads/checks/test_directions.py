@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.algorithms.update_checks.compared_updates import compared_updates
-from fedstrata.algorithms.update_checks.directions import DirectionHistory, no_directions, with_directions
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, rows
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, row_products
+from fedstrata.core.update_checks import DirectionHistory
+from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
 
 ALL = torch.zeros(5, dtype=torch.int64)
 WEIGHT = TensorSpec("head.weight", "head", "linear", (1,))
@@ -238,7 +239,7 @@ def test_in_a_cluster_that_is_not_of_one_mind_nobody_can_turn() -> None:
 def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
     """Two of five with flipped signs come from a larger cluster; one of them is honest, and wanted something else."""
     moving = torch.tensor([False, False, False, True, True])
-    known = left_out(3, 4, of=5).reassigned(moving)
+    known = reassigned(left_out(3, 4, of=5), moving)
     assert known.left_out.tolist() == moving.tolist()
     assert known.means.tolist() == [-0.5, -0.5, -0.5, 0.0, 0.0]
     turns = [[1.0], [1.0], [1.0], [-1.0], [1.0]]
@@ -249,7 +250,7 @@ def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
 
 def test_who_points_backwards_once_has_to_begin_anew() -> None:
     """Forwards by chance in two rounds, and backwards in the third."""
-    known = left_out(4, of=5).reassigned(torch.tensor([False] * 4 + [True]))
+    known = reassigned(left_out(4, of=5), torch.tensor([False] * 4 + [True]))
     for sign, probation in ((1.0, 2), (1.0, 1), (-1.0, 3), (1.0, 2)):
         known = after_round(known, ALL, *[[1.0]] * 4, [sign])
         assert known.left_out[4] and known.probation[4] == probation
@@ -259,7 +260,7 @@ def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well(
     """Clients 0 and 1 get a cluster of their own, come back, and one of them points forwards there."""
     alone = after_round(left_out(0, 1, of=5), torch.tensor([1, 1, 0, 0, 0]), *[[-1.0]] * 2, *[[1.0]] * 3)
     assert not alone.left_out.any() and alone.doubted.tolist() == [True, True, False, False, False]
-    back = alone.reassigned(torch.tensor([True, True, False, False, False]))
+    back = reassigned(alone, torch.tensor([True, True, False, False, False]))
     assert back.left_out.tolist() == [True, True, False, False, False]
     after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
     assert after.left_out.tolist() == after.doubted.tolist() == [True, False, False, False, False]
@@ -268,7 +269,7 @@ def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well(
 def test_who_is_doubted_and_reassigned_has_to_point_forwards_as_well() -> None:
     known = left_out(of=5).doubting(torch.tensor([0, 1]))
     assert not known.left_out.any() and known.suspect.tolist() == [True, True, False, False, False]
-    back = known.reassigned(torch.tensor([True, True, False, False, False]))
+    back = reassigned(known, torch.tensor([True, True, False, False, False]))
     assert back.left_out.tolist() == [True, True, False, False, False]
     after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
     assert after.left_out.tolist() == [True, False, False, False, False]
@@ -280,18 +281,18 @@ def test_who_turn_together_do_not_clear_each_other() -> None:
     known = left_out(of=7).doubting(torch.tensor([0, 1, 2]))
     after = after_round(known, apart, *[[1.0]] * 7)
     assert after.doubted.tolist() == [True] * 3 + [False] * 4
-    assert after.reassigned(after.doubted).left_out.tolist() == [True] * 3 + [False] * 4
+    assert reassigned(after, after.doubted).left_out.tolist() == [True] * 3 + [False] * 4
 
 
 def test_who_points_forwards_in_a_cluster_of_its_own_is_no_more_doubted() -> None:
     """Three of five that were left out are half of their cluster, so they are a group that wants something else."""
     known = after_round(left_out(0, 1, 2, of=5), ALL, *[[1.0]] * 5)
     assert not known.doubted.any()
-    assert not known.reassigned(torch.tensor([True] * 5)).left_out.any()
+    assert not reassigned(known, torch.tensor([True] * 5)).left_out.any()
 
 
 def test_who_was_not_left_out_begins_anew_in_its_new_cluster() -> None:
-    known = left_out(of=2).reassigned(torch.tensor([True, False]))
+    known = reassigned(left_out(of=2), torch.tensor([True, False]))
     assert known.means.tolist() == [0.0, -0.5]
     assert not known.left_out.any()
 
@@ -358,7 +359,7 @@ def test_many_clients_are_compared_likewise(monkeypatch: pytest.MonkeyPatch) -> 
     for labels, clients, updates in clusters_that_turn(0):
         usual = of_round(usual, labels, clients, updates)
         with monkeypatch.context() as patched:
-            patched.setattr(rows, "_FEW_ROWS", 0)
+            patched.setattr(row_products, "_FEW_ROWS", 0)
             slow = of_round(slow, labels, clients, updates)
         assert slow.cosines.allclose(usual.cosines, atol=1e-5)
         assert slow.left_out.equal(usual.left_out) and slow.backward_rounds.equal(usual.backward_rounds)

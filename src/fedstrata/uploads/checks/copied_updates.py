@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedstrata.algorithms.shared.groups import Bools, Ints
-from fedstrata.algorithms.update_checks.compared_updates import ZERO_NORM, ComparedUpdates
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Bools, Ints
 from fedstrata.core import evenly_spread
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ComparedUpdates
 
 _TOLERANCE = 1e-4
 """Updates are the same if their distance is at most so many times their norm."""
