@@ -18,7 +18,7 @@ from fedstrata.report.charts.matrices import (
     split_charts,
 )
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import RULE, SEQUENTIAL, Chart, client_ticks
+from fedstrata.report.drawing import RULE, SEQUENTIAL, Chart
 from fedstrata.report.reader import ClientMatrix, RunRecords, read
 
 
@@ -91,10 +91,6 @@ def test_many_layers_are_cut_short_and_the_caption_says_where_the_rest_is(record
     assert plots[0].text.endswith("3 more in matrices/00007.npz.")
 
 
-def test_long_axes_show_some_of_the_clients() -> None:
-    assert client_ticks([str(client) for client in range(100)], most=40)["ticktext"][:3] == ["0", "3", "6"]
-
-
 def values(part: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     codes = np.frombuffer(b64decode(part["codes"]), dtype="<u2")
     return np.where(codes > LEVELS, np.nan, part["low"] + (part["high"] - part["low"]) * codes / LEVELS)
@@ -113,22 +109,6 @@ def test_the_slider_holds_the_half_above_the_diagonal_of_every_matrix(records: R
     one, two = (matrix.clients.index(order[place]) for place in part["clients"][:2])
     assert values(part)[0] == pytest.approx(matrix.values[one, two], abs=1e-4)
     assert len(values(part)) == 10 * 9 / 2
-
-
-def test_the_slider_says_what_was_decided_in_each_round(records: RunRecords) -> None:
-    found = matrix_slider(Clusters(records))
-    assert found is not None
-    texts = {frame["round"]: frame["texts"] for frame in found["frames"]}
-    assert texts[3] == ["Node 0 was not split"]
-    assert texts[4] == ["Node 0 split into 1 and 2 on conv2"]
-    assert texts[7] == ["Node 1 split into 3 and 4 on conv2", "Node 2 split into 5 and 6 on conv2"]
-
-
-def test_a_split_that_was_made_later_is_named_where_its_matrix_is(records: RunRecords) -> None:
-    early = tuple(matrix for matrix in records.matrices if matrix.round != 4)
-    found = matrix_slider(Clusters(replace(records, matrices=early)))
-    assert found is not None
-    assert found["frames"][2]["texts"] == ["Node 0 split into 1 and 2 on conv2 in round 4"]
 
 
 def test_a_clustering_of_all_names_the_splits_of_nodes_without_a_matrix(records: RunRecords) -> None:
