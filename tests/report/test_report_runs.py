@@ -8,9 +8,7 @@ from fedstrata.report import runs
 from fedstrata.report.runs import find_runs
 
 
-def test_a_last_line_longer_than_what_is_looked_at_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_line_longer_than_what_is_looked_at_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round of a hundred thousand clients has a megabyte."""
     folder = write(tmp_path / "run", count=12)
     (known,) = find_runs(tmp_path)
