@@ -10,6 +10,7 @@ A test file that needs other tables throughout gives them first: ``run(out, TABL
 
 import json
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def experiment(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> Experim
     return load_experiment(keys(tables, **changes))
 
 
-def run(out: Path | str, tables: Mapping[str, Any] = DIGITS, /, *, resume: bool = False, **changes: Any) -> fs.Run:
-    """Run the experiment of some tables with changes, as in `keys`, in a folder."""
+def run(out: Path | str, tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> fs.Run:
+    """Run the experiment of some tables with changes, as in `keys`, in a folder; ``resume=True`` goes on there."""
+    resume = changes.pop("resume", False)
     return fs.run(keys(tables, **changes), out, resume=resume, quiet=True)
 
 
@@ -71,8 +73,7 @@ def federation(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> RunSetu
 def problem(clients: int, layout: Layout | None = None, **changes: Any) -> Problem:
     """A problem whose models start at zero, by default with the layers ``conv`` and ``fc`` of three weights each."""
     layout = layout or toy_layout()
-    fields = {"layout": layout, "fresh": toy_problem(clients, layout).fresh, "clients": clients}
-    return Problem(**{**fields, **changes})
+    return replace(toy_problem(clients, layout), **changes)
 
 
 def task_of(

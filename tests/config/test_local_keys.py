@@ -25,7 +25,7 @@ def test_what_is_written_out_is_read_as_the_same() -> None:
 
 def test_a_cosine_ends_at_the_rate_that_was_asked_for() -> None:
     schedule = schedule_of(local(11, schedule="cosine", lr=0.1, lr_min=0.02, schedule_rounds=10))
-    assert [0.1 * schedule.factor(round) for round in (1, 6, 11)] == pytest.approx([0.1, 0.06, 0.02])
+    assert [0.1 * schedule(round) for round in (1, 6, 11)] == pytest.approx([0.1, 0.06, 0.02])
 
 
 def test_every_key_of_training_reaches_the_clients() -> None:

@@ -52,7 +52,7 @@ def test_an_algorithm_can_be_one_of_the_keys() -> None:
         ({"local.lr": [object()]}, "--grid: expected numbers, texts, true, false or lists"),
         ({"local.lr": 0.1}, "--grid local.lr: expected a list of values"),
         ({"local.optimizer": "sgd"}, "--grid local.optimizer: expected a list of values"),
-        (["local.lr"], "--grid = .*: expected the values of each key"),
+        (["local.lr"], "--grid = .*: expected at least one key"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(grid: Any, message: str) -> None:

@@ -197,7 +197,7 @@ def experiments() -> list[Case]:
     keys += [("data.name", f'"{name}"', "data.name") for name in DATA_NAMES]
     return [
         *(Case(f"no file: {name}", _at(make)) for name, make in places().items()),
-        *(Case(name, lambda folder, path=path: ["run", path]) for name, path in PATHS.items()),
+        *(Case(name, _given(["run", path])) for name, path in PATHS.items()),
         *(Case(name, _file(content), names) for name, (content, names) in FILES.items()),
         *(
             Case(f"{i}: {key} = {value:.40}", _file(_with(key, value)), names)
@@ -207,9 +207,14 @@ def experiments() -> list[Case]:
             Case(f"factory {name}", _file(_with("model.name", f"'{name}'")), "model", imports=(name.partition(":")[0],))
             for name in FACTORIES
         ),
-        *(Case(name, lambda folder, args=args: args, names) for name, (args, names) in COMMANDS.items()),
+        *(Case(name, _given(args), names) for name, (args, names) in COMMANDS.items()),
         *(Case(f"possible: {name}", _quick(made), accepted=True) for name, made in VALID.items()),
     ]
+
+
+def _given(arguments: list[str]) -> Callable[[Path], list[str]]:
+    """A command that needs no file."""
+    return lambda folder: arguments
 
 
 def _at(make: Callable[[Path], object]) -> Callable[[Path], list[str]]:

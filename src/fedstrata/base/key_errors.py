@@ -118,5 +118,7 @@ def _expected(error: Any) -> str:
     """What an error of pydantic says, in its own words."""
     if error["type"] in _OF_TABLES:
         return "expected a table"
-    said = re.sub("^(Input should be|Value error,)", "expected", error["msg"])
+    # A file has lists where a table of ours holds a tuple.
+    said = error["msg"].replace("tuple", "list").replace("Tuple", "List")
+    said = re.sub("^(Input should be|Value error,)", "expected", said)
     return re.sub("^expected (?=greater|less)", "expected a number ", said)

@@ -300,6 +300,11 @@ def _refuse_unfit(experiment: Experiment) -> None:
             f"server.aggregation = {rule!r}: expected {' or '.join(map(repr, MEANS))} with privacy.kind = 'central', "
             "whose noise is for sums of clipped updates; use privacy.kind = 'local', or a mean"
         )
+    if experiment.server.checks not in ("auto", ()):
+        raise ExperimentError(
+            f"server.checks = {list(experiment.server.checks)}: expected [] with privacy.kind = 'central', where no "
+            "client may change how another one counts"
+        )
     cohort = experiment.cohort
     if cohort.weights or cohort.sampling == "size":
         found = "cohort.weights" if cohort.weights else "cohort.sampling = 'size'"

@@ -7,12 +7,13 @@ How alike clients are: `similarity`, `subspaces`, `client_measures`, and `patter
 matrix of pairs: `hierarchy`, `density`, `centers`; without one: `many`, and `classes` by the classes that clients hold.
 
 Whether groups are real: `split_half` and `newcomers`, by `permutations`, `error_rates`, and `replication` without a
-test. How good groups are: `separation`, and `agreement` with others. `arrays` has what every function accepts.
+test. How good groups are: `separation`, and `agreement` with others. `arrays` has what every function accepts,
+and `groups` statistics by group.
 """
 
 from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity
 from fedstrata.clustering.centers import kmeans
-from fedstrata.clustering.classes import entropy, entropy_groups
+from fedstrata.clustering.classes import entropy
 from fedstrata.clustering.client_measures import CLIENT_MEASURES, ClientMeasure, ClientMeasureName
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.error_rates import error_rate_test
@@ -52,7 +53,6 @@ __all__ = [
     "cosine",
     "dbscan",
     "entropy",
-    "entropy_groups",
     "error_rate_test",
     "euclidean",
     "fold_test",

@@ -36,6 +36,7 @@ from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
 from fedstrata.uploads.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
+from fedstrata.uploads.checks.update_checks import CheckName
 from fedstrata.uploads.compression import CompressionKind
 from fedstrata.uploads.rules import AGGREGATIONS, MEANS, options_of
 
@@ -311,6 +312,10 @@ class ServerTable(Table):
             where there is no `clip_norm`.
         bucket_size: How many members of a cluster are averaged at random before a robust rule makes its new model. With
             more, a rule loses less where honest clients differ, and holds against fewer Byzantine ones.
+        checks: What is checked of updates before they are averaged: "directions" that keep pointing against those of
+            the cluster, "norms" that are much larger, "signs" that are one-sided, and "copies" that several clients
+            send. Updates that are found are left out of the means, or shortened; clusters are decided with them. "auto"
+            is all four for Strata, and none for others and with central differential privacy.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
             "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
         lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.
@@ -324,6 +329,7 @@ class ServerTable(Table):
     clip_norm: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
     clip_quantile: Annotated[float, Interval(ge=0, le=1)] = 0.5
     bucket_size: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
+    checks: Literal["auto"] | Annotated[tuple[CheckName, ...], Strict(False)] = "auto"
     optimizer: ServerOptimizerName = "none"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9

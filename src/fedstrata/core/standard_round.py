@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
 from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
-from fedstrata.core.server_optimizer import server_step
 from fedstrata.core.state import (
     Decision,
     Node,
+    ServerMoments,
     State,
     StateT,
     Tree,
@@ -22,6 +23,7 @@ from fedstrata.core.state import (
     with_decisions,
     with_members,
 )
+from fedstrata.core.update_checks import UpdateHistory
 
 
 def initial_state(problem: Problem) -> State:
@@ -41,6 +43,7 @@ def initial_state(problem: Problem) -> State:
         waiting=torch.full((n,), -1),
         round=0,
         tree=(Node(id=0, parent=None, members=tuple(range(n)), born=0),),
+        history=UpdateHistory() if problem.checks is None else problem.checks.no_history(n),
     )
 
 
@@ -186,7 +189,8 @@ def aggregate(
     """End a round: average inside the new clusters, and grow the tree.
 
     The model of a cluster moves by what ``problem.aggregation`` makes of its members' updates (FedAvg, Algorithm 1),
-    or by what ``problem.server`` makes of that. A cluster without enough clients keeps its model.
+    or by what ``problem.server`` makes of that. A cluster without enough clients keeps its model. Updates that
+    ``problem.checks`` finds do not count; where values are sent as well, nothing is checked.
 
     Args:
         problem: What is fixed for the run.
@@ -209,6 +213,13 @@ def aggregate(
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     k = len(parents)
+    found = tuple[Mapping[str, Any], ...]()
+    if problem.checks is not None and asked and not any(sent_as_values):
+        here = torch.where(labels < 0, -1, parents[labels])
+        checked = problem.checks.check(problem.layout, state.history, report, state.labels, here)
+        state = replace(state, history=checked.history)
+        report = checked.counted
+        found = checked.events
     result = report.results[TRAIN]
     label = labels[result.updates.clients]
     # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
@@ -224,12 +235,16 @@ def aggregate(
         )
         updated = enough
     grown, origins = _with_new_clusters(state, labels, parents, decisions or {}, founded)
-    moves, moments = server_step(
-        problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
-    )
+    moves = means
+    moments: ServerMoments | None = None
+    if problem.server is not None:
+        nodes = grown.nodes.tolist()
+        moves, moments = problem.server.step(
+            problem.layout, state.server, origins, nodes, means, updated, sent_as_values
+        )
     moved = replace(grown, models=grown.models + moves, server=moments)
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
-    events = (*_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
+    events = (*found, *_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
     return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
 
 

@@ -5,7 +5,7 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -15,9 +15,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from fedstrata.build.participation import CohortSample
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
-from fedstrata.uploads.validation import Validation, decide, divergence_of_answers, missing_events, validate
+from fedstrata.uploads.steps import UploadStep, through
+from fedstrata.uploads.validation import decide, missing_events
 
 _T = TypeVar("_T")
 
@@ -47,7 +49,7 @@ class PlayedRound(Generic[StateT]):
         sample: Who was selected.
         before: The state before the round.
         changed: That state after what happened to clients between the rounds; the plan is made from it.
-        reply: What came back.
+        reply: What came back, before any step.
         report: What the algorithm saw of it.
         rejected: The ids of the clients whose answers it did not see, ascending.
         state: The state after the round.
@@ -73,47 +75,81 @@ class PlayedRound(Generic[StateT]):
     replied: float
 
 
+def no_events(state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
+    """Nothing happens to clients before a round."""
+    return state, []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(Generic[StateT]):
+    """What rounds are played by.
+
+    Attributes:
+        algorithm: The algorithm.
+        problem: What is fixed for the run.
+        sample: Draws who takes part in a round.
+        apply_events: Returns the state with what happens to clients before a round, and the events.
+        steps: What happens to a report between the clients and the algorithm, one after the other.
+        checked: Whether decisions are taken back that leave unusable models.
+    """
+
+    algorithm: Algorithm[StateT]
+    problem: Problem
+    sample: Callable[[int], CohortSample]
+    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = no_events
+    steps: Sequence[UploadStep] = ()
+    checked: bool = True
+
+    @classmethod
+    def of(cls, setup: RunSetup) -> Rules[Any]:
+        """The rules of a run."""
+        server = setup.server
+        return Rules(
+            algorithm=server.algorithm,
+            problem=server.problem,
+            sample=server.participation.sample,
+            apply_events=server.participation.apply_events,
+            steps=setup.steps,
+        )
+
+
 def play_rounds(
-    algorithm: Algorithm[StateT],
-    problem: Problem,
+    rules: Rules[StateT],
     state: StateT,
-    sample: Callable[[int], CohortSample],
     *,
     stop: Callable[[StateT], bool],
-    observe: Callable[[PlayedRound[StateT]], None],
-    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
+    observe: Callable[[PlayedRound[StateT]], object],
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
-    upload: Callable[[Plan, Report], Report] = lambda plan, report: report,
-    checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
 
     Args:
-        algorithm: The algorithm.
-        problem: What is fixed for the run.
+        rules: The algorithm, the problem, and what happens to clients and their updates.
         state: The state to begin with.
-        sample: Draws who takes part in a round.
         stop: Is asked before every round whether there shall be no more.
         observe: Is called after every round.
-        apply_events: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
-        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
-        checked: Whether replies are validated, and decisions taken back that leave unusable models.
     """
 
     def play_round(before: StateT) -> Generator[Plan, PlanReply, StateT]:
         # A function of its own, so that nothing of a round is kept in memory during the next one.
         began = perf_counter()
-        changed, events = apply_events(before, before.round + 1)
-        sampled = sample(before.round + 1)
-        plan = algorithm.plan(problem, changed, sampled.cohort)
+        changed, events = rules.apply_events(before, before.round + 1)
+        sampled = rules.sample(before.round + 1)
+        plan = rules.algorithm.plan(rules.problem, changed, sampled.cohort)
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        reply = reply._replace(report=upload(plan, reply.report))
-        received = _received(problem, plan, reply, checked=checked)
+        received = through(rules.steps, plan, reply.report)
+        rejected = {client for event in received.events if event["kind"] == "rejected" for client in event["clients"]}
+        noticed = [
+            *missing_events("absent", reply.absent),
+            *missing_events("rejected", reply.rejected),
+            *map(dict, received.events),
+        ]
+        report = replace(received, cohort=plan.cohort, events=())
         clock = perf_counter()
-        after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
+        after, diagnostics, undone = _decided(rules, changed, report)
         observe(
             PlayedRound(
                 plan=plan,
@@ -121,11 +157,11 @@ def play_rounds(
                 before=before,
                 changed=changed,
                 reply=reply,
-                report=received.report,
-                rejected=received.rejected,
+                report=report,
+                rejected=tuple(sorted(rejected)),
                 state=after,
                 diagnostics=diagnostics,
-                events=[*events, *received.events, *undone, *map(dict, diagnostics.events)],
+                events=[*events, *noticed, *undone, *map(dict, diagnostics.events)],
                 seconds_planning=planned - began,
                 seconds_deciding=perf_counter() - clock,
                 replied=replied,
@@ -138,25 +174,11 @@ def play_rounds(
     return state
 
 
-def _decided(
-    algorithm: Algorithm[StateT], problem: Problem, state: StateT, report: Report, *, checked: bool
-) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
-    """Let the algorithm decide, and take decisions back that leave unusable models, if replies are checked."""
-    if checked:
-        return decide(algorithm, problem, state, report)
-    return *algorithm.update(problem, state, report), []
-
-
-def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
-    """What the algorithm sees of a reply, and events about the clients that it does not see."""
-    # Whether a client counts must not depend on others, as the noise is for what one client changes.
-    compared = problem.aggregation.exact
-    validated = Validation(reply.report, (), [])
-    if checked:
-        validated = validate(problem.layout, plan, reply.report, compared=compared)
-    events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
-    events += validated.events + divergence_of_answers(reply.report, validated.events)
-    return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
+def _decided(rules: Rules[StateT], state: StateT, report: Report) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
+    """Let the algorithm decide, and take decisions back that leave unusable models, if they are checked."""
+    if rules.checked:
+        return decide(rules.algorithm, rules.problem, state, report)
+    return *rules.algorithm.update(rules.problem, state, report), []
 
 
 def timed_reply(clients: Clients, plan: Plan) -> PlanReply:

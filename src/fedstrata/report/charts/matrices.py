@@ -6,7 +6,7 @@ what Plotly's JSON would take.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,11 @@ from scipy.cluster.hierarchy import dendrogram, linkage
 from scipy.spatial.distance import squareform
 
 from fedstrata.records.schema import ALL_CLIENTS
+from fedstrata.report.catalogue import COMPARABLE, COMPARED_BY, SIMILARITIES, compared_by, event_text
 from fedstrata.report.clusters import Clusters, NodeMatrices
 from fedstrata.report.drawing import (
+    BARE,
+    COLOUR_BAR,
     RULE,
     SEQUENTIAL,
     Chart,
@@ -26,11 +29,11 @@ from fedstrata.report.drawing import (
     clean,
     client_ticks,
     figure,
+    heat_map,
+    points,
     rounded,
     threshold_line,
 )
-from fedstrata.report.events import split_text
-from fedstrata.report.meanings import COMPARABLE, COMPARED_BY, SIMILARITIES
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.words import capital, joined, slug
 
@@ -52,39 +55,15 @@ _LINKAGES = ("average", "complete", "single", "ward", "weighted")
 
 
 def split_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the matrices by which nodes were split."""
-    return _decision_charts(clusters, split=True)
-
-
-def unsplit_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the latest matrices of the nodes that were not split. The page has them in the slider only."""
-    return _decision_charts(clusters, split=False)
-
-
-def all_client_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the matrices of all clients (``probe.matrices``), round by round. The page has them in the slider only.
-
-    Clients are in the order of their true groups, with a line between two groups, where these are known.
-    """
-    summary = clusters.records.summary
-    truth = dict(enumerate((summary.truth if summary else None) or ()))
+    """Draw the matrices by which nodes were split. The slider has all others."""
     charts = []
-    for matrix in clusters.records.matrices:
-        if matrix.node != ALL_CLIENTS:
-            continue
-        clients = sorted(matrix.clients, key=lambda client: (str(truth.get(client)), client))
-        places = [matrix.clients.index(client) for client in clients]
-        trace = _matrix_trace(clusters, matrix, places)
-        pairs = enumerate(pairwise(clients), start=1)
-        lines = _boundary_lines([end for end, (one, two) in pairs if truth.get(one) != truth.get(two)], len(clients))
-        charts.append(
-            Chart(
-                name=f"all-clients-{slug(matrix.measure)}-{slug(matrix.layer)}-round-{matrix.round}",
-                title=f"Round {matrix.round}, all clients, {matrix.layer}",
-                text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.",
-                figure=_square(trace, clusters, clients, [*_cluster_strips(clusters, clients), *lines]),
-            )
-        )
+    for comparison in clusters.comparisons:
+        if comparison.split is not None:
+            matrices = _of_layer(comparison)
+            rest = len(matrices) - MOST_SHOWN
+            more = f" {rest} more in matrices/{matrices[0].round:05d}.npz." if rest > 0 else ""
+            into = comparison.split.into
+            charts += [_split_chart(clusters, matrix, comparison, into, more) for matrix in matrices[:MOST_SHOWN]]
     return charts
 
 
@@ -124,26 +103,16 @@ def is_similarity(matrix: ClientMatrix) -> bool:
     return bool(np.nan_to_num(np.diagonal(matrix.values)).sum() > len(matrix.values) / 2)
 
 
-def _decision_charts(clusters: Clusters, split: bool) -> list[Chart]:
-    charts = []
-    for comparison in clusters.comparisons:
-        if (comparison.split is not None) == split:
-            matrices = _of_layer(comparison)
-            rest = len(matrices) - MOST_SHOWN
-            more = f" {rest} more in matrices/{matrices[0].round:05d}.npz." if rest > 0 else ""
-            charts += [_decision_chart(clusters, matrix, comparison, more) for matrix in matrices[:MOST_SHOWN]]
-    return charts
-
-
 def _of_layer(comparison: NodeMatrices) -> list[ClientMatrix]:
     """Return the matrices of the layer that decided; all where it is not known which one did."""
     matrices = [matrix for matrix in comparison.matrices if matrix.layer == comparison.layer]
     return matrices or list(comparison.matrices)
 
 
-def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, more: str) -> Chart:
+def _split_chart(
+    clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, into: list[int], more: str
+) -> Chart:
     labels = dict(enumerate(comparison.at.labels))
-    into = comparison.split.into if comparison.split else []
     side = {
         client: clusters.find_ancestor(labels[client], into) if client in labels else None for client in matrix.clients
     }
@@ -155,17 +124,14 @@ def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMa
 
     places = sorted(range(len(matrix.clients)), key=rank)
     clients = [matrix.clients[place] for place in places]
-    boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if into and side[one] != side[two]]
-    outcome = "not split"
-    if into:
-        outcome = f"split into nodes {joined(into)}"
+    boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if side[one] != side[two]]
     seen = f" Computed in round {matrix.round}." if matrix.round != comparison.at.round else ""
     trace = _matrix_trace(clusters, matrix, places)
     shapes = [*_cluster_strips(clusters, clients), *_boundary_lines(boundaries, len(clients))]
     return Chart(
-        name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
-        title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
-        text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.{seen}{more}",
+        name=f"split-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
+        title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: split into nodes {joined(into)}",
+        text=f"{compared_by(matrix.measure)}. Darker is closer.{seen}{more}",
         figure=_square(trace, clusters, clients, shapes),
     )
 
@@ -210,14 +176,13 @@ def _without_diagonal(values: NDArray[float64]) -> NDArray[float64]:
 
 def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
     """Draw an empty heat map of so many clients, with a colour bar."""
-    return {
-        "type": "heatmap",
-        "x": list(range(size)),
-        "y": list(range(size)),
-        "hovertemplate": f"{hover} %{{z}}<extra></extra>",
-        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
-        "colorbar": {"thickness": 10, "len": 0.9, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 6},
-    }
+    bar = {**COLOUR_BAR, "len": 0.9, "tickfont": {"size": 11}, "nticks": 6}
+    places = list(range(size))
+    return heat_map(None, f"{hover} %{{z}}", _scale(similarity), x=places, y=places, colorbar=bar)
+
+
+def _scale(similarity: bool) -> object:
+    return SEQUENTIAL if similarity else CLOSE_IS_LOW
 
 
 def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[Figure]) -> Figure:
@@ -225,7 +190,7 @@ def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[
     m = len(clients)
     edge = -0.5 - _strip_width(m)
     names = [clusters.names.of(client) for client in clients]
-    shared: dict[str, Any] = {"showgrid": False, "zeroline": False, "constrain": "domain", **client_ticks(names, 25)}
+    shared: dict[str, Any] = {**BARE, "constrain": "domain", **client_ticks(names, 25)}
     drawn = figure(
         [trace],
         420,
@@ -264,11 +229,10 @@ def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
     """Draw lines between the parts of a split, white under black: seen on the darkest and on the palest cells."""
     shapes: list[Figure] = []
     black, white = (2, 5) if len(boundaries) <= MOST_BOLD else (1, 2)
-    for end in boundaries:
-        for colour, width in (("#ffffff", white), ("#111111", black)):
-            line = {"type": "line", "line": {"color": colour, "width": width}}
-            shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
-            shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
+    for end, (colour, width) in product(boundaries, (("#ffffff", white), ("#111111", black))):
+        line = {"type": "line", "line": {"color": colour, "width": width}}
+        shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
+        shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
     return shapes
 
 
@@ -283,11 +247,11 @@ def _view(matrices: Sequence[ClientMatrix], view: tuple[str, str, bool]) -> Figu
     similarity = is_similarity(next(each for each in matrices if _view_of(each) == view))
     return {
         "name": f"{layer}, {measure}" + (", all clients" if of_all else ""),
-        "text": COMPARED_BY.get(measure, measure),
+        "text": compared_by(measure),
         "hover": clean(measure),
         "similar": similarity,
         "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
-        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
+        "colorscale": _scale(similarity),
     }
 
 
@@ -320,17 +284,18 @@ def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
         found = comparisons.get(node)
         if found and found.split and found.matrices[0].round == number:
             later = f" in round {found.at.round}" if found.at.round != number else ""
-            texts.append(f"{capital(split_text(dict(found.split)))}{later}")
+            texts.append(f"{capital(event_text(dict(found.split)))}{later}")
         elif clusters.alive(node, number):
             texts.append(f"Node {node} was not split")
     # A clustering of all clients splits nodes that have no matrix of their own.
-    return texts + [capital(split_text(dict(event))) for event in splits if event.node not in comparisons]
+    return texts + [capital(event_text(dict(event))) for event in splits if event.node not in comparisons]
 
 
 def dendrogram_charts(clusters: Clusters) -> list[Chart]:
-    """Draw a dendrogram for each matrix of a clustering; none for algorithms without linkage and cut."""
+    """Draw a dendrogram for each matrix of a clustering; none for algorithms without a cut."""
     records = clusters.records
-    method = records.setting("algorithm", "linkage")
+    # An algorithm with a cut and without this key, such as AdaCFL, has average linkage.
+    method = records.setting("algorithm", "linkage") or "average"
     if method not in _LINKAGES or records.setting("algorithm", "cut") is None:
         return []
     charts = []
@@ -342,7 +307,7 @@ def dendrogram_charts(clusters: Clusters) -> list[Chart]:
             rule = "Clients that merge below the cut form one cluster."
             if cut is None:
                 rule = "No step is clear enough to cut."
-            text = f"{COMPARED_BY.get(matrix.measure, matrix.measure)}; {method} linkage. {rule}"
+            text = f"{compared_by(matrix.measure)}; {method} linkage. {rule}"
             name = f"dendrogram-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
             title = f"Round {matrix.round}, {matrix.layer}: dendrogram of the clients"
             charts.append(Chart(name, title, text, _dendrogram(clusters, comparison, matrix, method, cut)))
@@ -381,35 +346,20 @@ def _dendrogram(
         x += [*across, None]
         y += [*up, None]
     traces: list[Figure] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x[:-1],
-            "y": y[:-1],
-            "line": {"color": colour, "width": 2},
-            "hoverinfo": "skip",
-        }
+        {"type": "scatter", "mode": "lines", "x": x[:-1], "y": y[:-1], "hoverinfo": "skip"}
+        | {"line": {"color": colour, "width": 2}}
         for colour, (x, y) in strokes.items()
     ]
     colours = [clusters.colour(labels[client]) if client in labels else RULE for client in order]
-    leaves = {"marker": {"symbol": "square", "size": 9, "color": colours}, "hoverinfo": "skip"}
-    tops = {"marker": {"size": 5, "color": RULE}, "hovertemplate": "merge at %{y}<extra></extra>"}
-    traces.append(_points(list(range(len(order))), [0.0] * len(order), leaves))
-    traces.append(_points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], tops))
+    traces.append(points(range(len(order)), [0.0] * len(order), None, symbol="square", size=9, color=colours))
+    merges = points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], None, size=5, color=RULE)
+    del merges["hoverinfo"]
+    traces.append(merges | {"hovertemplate": "merge at %{y}<extra></extra>"})
     top = 1.08 * max([elbow[1] for elbow in drawn["dcoord"]] + ([cut] if cut is not None else [])) or 1.0
-    horizontal = axis(
-        "client",
-        range=[-0.6, len(order) - 0.4],
-        showgrid=False,
-        zeroline=False,
-        **client_ticks([clusters.names.of(client) for client in order], 25),
-    )
+    names = client_ticks([clusters.names.of(client) for client in order], 25)
+    horizontal = axis("client", range=[-0.6, len(order) - 0.4], **BARE, **names)
     layout: Figure = {"xaxis": horizontal, "yaxis": axis("distance", range=[0, top]), "hovermode": "closest"}
     if cut is not None:
         rule, words = threshold_line(cut, f"cut at {cut:.4g}")
         layout |= {"shapes": [rule], "annotations": [words]}
     return figure(traces, 320, **layout, showlegend=False)
-
-
-def _points(x: list[float] | list[int], y: list[float | None] | list[float], look: Figure) -> Figure:
-    return {"type": "scatter", "mode": "markers", "x": x, "y": y, **look}
