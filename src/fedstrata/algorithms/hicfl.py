@@ -122,8 +122,8 @@ class HiCFL:
             do not overlap.
         rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split.
         eps2: If the largest update norm is below eps2, the members have converged and the cluster is not split.
-        weight_selection: Whether stability looks at unstable weights only. Otherwise it looks at all ("W.C.", without
-            compression).
+        weight_selection: Whether stability looks at unstable weights only. Otherwise it looks at all ("W.C." in
+            the paper).
         signed: Whether only growth counts as change (Eq. 19, literally).
         reference: The client that the others are compared with: the most stable member, or a random one (Fig. 10).
         min_t_statistic: The smallest t statistic (Welch) of the cosines on the reference's side against those across,
