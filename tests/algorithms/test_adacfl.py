@@ -196,7 +196,7 @@ def test_who_was_not_drawn_is_not_waited_for() -> None:
 def test_a_newcomer_trains_the_initial_model_as_long_as_the_members_had_and_sends_one_layer() -> None:
     algorithm = AdaCFL(precluster=False, round=3)
     problem = replace(
-        toy_problem(5), training=LocalTraining(epochs=2, lr=1.0), lr_schedule=LearningRateSchedule(decay=0.5)
+        toy_problem(5), training=LocalTraining(epochs=2, lr=1.0), lr_factor=LearningRateSchedule(decay=0.5)
     )
     problem = replace(problem, fresh=lambda start: torch.full((6,), 7.0 + start))
     state, _ = play(algorithm, problem, [torch.randn(5, 6)] * 4)

@@ -230,9 +230,7 @@ def test_where_no_stable_layer_shows_a_difference_the_stablest_says_so() -> None
 
 
 def test_epsilon_by_itself_is_half_the_step_size_of_the_round() -> None:
-    problem = replace(
-        toy_problem(5, PLANE), training=LocalTraining(lr=0.2), lr_schedule=LearningRateSchedule(decay=0.5)
-    )
+    problem = replace(toy_problem(5, PLANE), training=LocalTraining(lr=0.2), lr_factor=LearningRateSchedule(decay=0.5))
     state, _ = play(HiCFL(weight_selection=False), problem, wobbling(FIVE, [0.04] * 5))
     assert decision_of(state).values["epsilon"] == pytest.approx(0.5 * 0.2 * 0.5**2)
     state, _ = play(HiCFL(min_t_statistic=0.0), problem, wobbling(FIVE, [0.0] * 5))

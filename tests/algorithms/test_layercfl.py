@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,7 +152,7 @@ def test_cosines_of_weights_and_of_updates_are_different_things() -> None:
     start = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0])
     conv = torch.tensor([[3.0, 4, 0], [4, 3, 0], [0, 0, 5], [0, 3, 4]])
     updates = torch.cat([conv, torch.zeros(4, 3)], dim=1)
-    problem = type(problem)(problem.layout, lambda i: start, 4)
+    problem = replace(problem, fresh=lambda i: start)
     for measure, value in (("dcos", 0.48), ("cos", 0.554700), ("dl2", 5.099020), ("l2", 5.099020)):
         algorithm = LayerCFL(layers="conv", eps1=10.0, eps2=0.5, measure=measure)
         _, diagnostics = play(algorithm, problem, [updates])

@@ -14,7 +14,7 @@ from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Rows, aggregation
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.rules import AGGREGATIONS, MEANS, aggregation_of
 from test_every_algorithm import EAGER
 from turns import first_plan_of
@@ -46,13 +46,10 @@ def built(rule: str, algorithm: dict[str, Any], **options: float) -> RunSetup:
 
 def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
     steps = play_rounds(
-        setup.server.algorithm,
-        setup.server.problem,
+        Rules.of(setup),
         setup.server.algorithm.init(setup.server.problem),
-        setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
-        steps=setup.steps,
     )
     models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
     return models

@@ -11,7 +11,7 @@ from small import fit_of, loop_of, plan_of
 from torch import Tensor
 
 from fedstrata.base.errors import ContractError
-from fedstrata.core import Rows, aggregation, weighted_mean
+from fedstrata.core import Rows, aggregation, row_products, weighted_mean
 from fedstrata.core import rows as rows_in_memory
 from fedstrata.engine.vectorized import Vectorized
 
@@ -94,11 +94,12 @@ def test_norms_and_products_are_computed_on_the_device_in_any_order_and_rows_sta
     expected = Rows(CLIENTS, values())
     with SimulatedGPU() as gpu:
         rows = Rows(CLIENTS[order], values()[order].to(CUDA))
-        assert rows.norms(spans) == pytest.approx(expected.norms(spans)[order.numpy()], rel=1e-6)
-        products = expected.products(spans)
+        norms = row_products.norms_of(expected, spans)[order.numpy()]
+        assert row_products.norms_of(rows, spans) == pytest.approx(norms, rel=1e-6)
+        products = row_products.products_of(expected, spans)
         assert products is not None
         mixed = products[np.ix_(order.numpy(), order.numpy())]
-        assert rows.products(spans) == pytest.approx(mixed, rel=1e-5, abs=1e-6)
+        assert row_products.products_of(rows, spans) == pytest.approx(mixed, rel=1e-5, abs=1e-6)
         assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 8 * (5 + 5 * 5)
     assert "values" not in vars(rows)
 

@@ -7,7 +7,7 @@ from in_process import Peer
 
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.flower.client_registry import NEVER, NO_NODE, ClientRegistry, load_registry, save_registry
-from fedstrata.flower.registration import ClientInfo
+from fedstrata.flower.replies import ClientInfo
 
 EMPTY = ClientRegistry(("a", "b"), 3)
 

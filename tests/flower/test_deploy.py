@@ -28,12 +28,10 @@ from in_process import Loopback
 
 from fedstrata.base.errors import DataError, EngineError, ExperimentError, InputError, RecordError
 from fedstrata.config import load_experiment
-from fedstrata.flower import credentials, deploy, server
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.clients import RoundRules
+from fedstrata.flower import credentials, deploy, server_app
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.credentials import certify, hand_over_signature, read_public_keys
-from fedstrata.flower.federation import Federation, read_federation, write_federation
-from fedstrata.flower.run_config import Samples
+from fedstrata.flower.federation import Federation, RoundRules, Samples, read_federation, write_federation
 from fedstrata.flower.scaffold import node_keys
 from fedstrata.play.run import run_experiment
 
@@ -258,7 +256,7 @@ class Flwr:
             devices = {100 + c: Device(path.name, path / "data.npz", path / "state") for c, path in enumerate(nodes)}
             grid, keys = Loopback(devices), read_public_keys(self.folder)
             grid.public_keys = {node: bytes.fromhex(keys[device.key]) for node, device in devices.items()}
-            server.serve(grid, config)
+            server_app.serve(grid, config)
 
 
 def test_run_gives_what_a_simulated_run_gives(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +374,7 @@ def test_a_wrong_key_of_a_federation_is_named(old: str, new: str, message: str, 
 def test_public_samples_that_do_not_fit_are_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "public.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        server.read_public_samples(tmp_path, Federation(("a",), SAMPLES, public="public.npz"))
+        server_app.read_public_samples(tmp_path, Federation(("a",), SAMPLES, public="public.npz"))
 
 
 def test_nodes_trust_the_key_that_signed_the_app_and_nobody_keeps_it(made: Path) -> None:

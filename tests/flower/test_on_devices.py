@@ -7,7 +7,7 @@ import pytest
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.flower.deploy import init, run_on_federation
-from fedstrata.flower.federation_files import FEDERATION_FILE
+from fedstrata.flower.federation import FEDERATION_FILE
 
 pytest.importorskip("flwr")
 

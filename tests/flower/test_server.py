@@ -17,13 +17,11 @@ from test_on_devices import ONLY_SIMULATED
 from fedstrata.base.errors import EngineError, ExperimentError, InputError
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.config import load_experiment
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.run_config import Samples
-from fedstrata.flower.server import drive, run_config
+from fedstrata.flower.federation import Federation, RoundRules, Samples
+from fedstrata.flower.server_app import drive, run_config
 from fedstrata.play.run import run_experiment
 from fedstrata.results.run import Run
 

@@ -82,11 +82,8 @@ class IFCA(core.Algorithm[IFCAState]):
         if self.start == "warm" and problem.rounds is not None and problem.rounds <= self.warm_rounds:
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
-        if self.share_body and problem.server.name != "none":
-            why = f"expected false with server.optimizer = {problem.server.name!r}, as the body belongs to no cluster"
-            raise ExperimentError(f"algorithm.share_body = true: {why}")
-        if self.share_body and problem.server.lr != 1:
-            why = f"expected false with server.lr = {problem.server.lr:g}, as the body belongs to no cluster"
+        if self.share_body and problem.server is not None:
+            why = f"expected false with {problem.server.called}, as the body belongs to no cluster"
             raise ExperimentError(f"algorithm.share_body = true: {why}")
         nobody = torch.full((problem.clients,), -1)
         state = replace(core.fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))

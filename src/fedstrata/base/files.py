@@ -36,6 +36,9 @@ _DRAFT = ".draft"
 _MOST_DIGITS = 18
 """The digits of a whole number in JSON that fits 64 bits for certain."""
 
+_MOST_DOTS = 100
+"""The dots in a key or a value of TOML."""
+
 _REMEDY = "remove it, or take another folder"
 
 _FOUND = {
@@ -253,45 +256,24 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
         ValueError: When it is not TOML, or a key or value has more than `DEPTH` levels.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
-    # The parser's time grows with the square of the parts of a key, and its recursion with the brackets.
-    too_deep = ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
-    if _toml_depth(text) > DEPTH:
-        raise too_deep
+    # The parser's time grows with the square of the parts of a key.
+    if any(part.count(".") > _MOST_DOTS for part in re.split(r"[=,\n]", text)):
+        raise ValueError(f"a key or a value with more than {_MOST_DOTS} dots; expected a flatter one")
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
+        levels = _levels(table) - 1
     except RecursionError:
-        raise too_deep from None
+        levels = DEPTH + 1
+    if levels > DEPTH:
+        raise ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
+    return table
 
 
-_TOML_TOKEN = re.compile(
-    r'''
-    """(?:\\.|[^\\])*?(?:"""|\Z) | \'\'\'.*?(?:\'\'\'|\Z)   # texts of several lines
-    | "(?:\\.|[^"\\\n])*+"? | '[^'\n]*+'?                   # texts of one line
-    | \#[^\n]*+ | [.\[\]{}] | [^.\[\]{}"'\#]++
-    ''',
-    re.VERBOSE | re.DOTALL,
-)
-"""A token of TOML, precise enough to count dots and brackets outside of texts and comments."""
-
-_END_OF_KEY = re.compile(r"[,=\n#]")
-
-
-def _toml_depth(text: str) -> int:
-    """Count the dots in a key, or the open brackets inside each other, and return the largest number."""
-    dots = brackets = depth = 0
-    for match in _TOML_TOKEN.finditer(text):
-        token = match[0]
-        if token == ".":
-            dots += 1
-        elif token in ("[", "{"):
-            brackets += 1
-        elif token in ("]", "}"):
-            brackets = max(0, brackets - 1)
-        # The end of a key may stand in the quotes of a part.
-        elif token[0] not in "\"'" and _END_OF_KEY.search(token):
-            dots = 0
-        depth = max(depth, dots, brackets)
-    return depth
+def _levels(value: Any) -> int:
+    """Count the tables and lists inside each other."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_levels, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def _refuse_constant(name: str) -> Any:

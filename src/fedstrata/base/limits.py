@@ -24,15 +24,11 @@ EXPERIMENT_BYTES = 1_000_000
 """Bytes of an experiment file."""
 DEPTH = 32
 """Tables and lists inside each other, and parts of a dotted key."""
-KEY_CHARACTERS = 100
-"""Characters in one part of a key."""
 TEXT_CHARACTERS = 10_000
 """Characters in a value that is a text."""
 MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 
-MAX_INTEGER = 2**128 - 1
-"""Size of a whole number, above and below zero."""
 MAX_SEED = 10**18 - 1
 """A seed. Records hold it as a number in JSON, which is read with at most 18 digits."""
 MAX_OPTIONS = 1_000

@@ -69,7 +69,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         seed=experiment.seed,
         rounds=experiment.rounds,
         training=training_of(experiment.local),
-        lr_schedule=schedule_of(experiment.local),
+        lr_factor=schedule_of(experiment.local),
         classifies=objective_of(experiment).classifies,
         aggregation=aggregation_of(
             experiment.server.aggregation,
@@ -117,8 +117,10 @@ def checks_of(experiment: Experiment) -> Checks | None:
     return Checks(names) if names else None
 
 
-def server_of(server: ServerTable) -> ServerOptimizer:
-    """What the server makes of the mean updates."""
+def server_of(server: ServerTable) -> ServerOptimizer | None:
+    """What the server makes of the mean updates; None where models move by them."""
+    if server.optimizer == "none" and server.lr in (None, 1.0):
+        return None
     return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
 
 

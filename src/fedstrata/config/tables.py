@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from annotated_types import Interval, Len, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
+from fedstrata.base.key_errors import wrong_key
 from fedstrata.base.limits import (
     CLASSES,
     MAX_CLIENTS,
@@ -31,6 +32,7 @@ from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.options import Memory, ReadOptions
+from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
 from fedstrata.uploads.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
@@ -81,6 +83,8 @@ def _check_attack(kind: str) -> str:
     return kind
 
 
+_LOSSES_OF_NUMBERS = ("mse", "mae", "huber")
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -93,8 +97,10 @@ class Table(BaseModel):
 def _refuse_unused(table: Table, unused: Iterable[str], chosen_by: str) -> None:
     """Refuse keys of a table that have another value than the default, where another key makes them useless."""
     for key in unused:
-        if getattr(table, key) != type(table).model_fields[key].default:
-            raise ValueError(f"no {key} with {chosen_by} = {getattr(table, chosen_by)!r}, which does not use it")
+        value = getattr(table, key)
+        if value != type(table).model_fields[key].default:
+            beside = f"with {chosen_by} = {getattr(table, chosen_by)!r}, which does not use it"
+            raise wrong_key(key, value, f"no {key} {beside}")
 
 
 class ChoiceTable(Table):
@@ -224,6 +230,46 @@ class LocalTable(Table):
     metric: _Name | None = None
     transform: _Name = "none"
 
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse keys that contradict each other, or that another key makes useless."""
+        if self.optimizer != "sgd":
+            _refuse_unused(self, ["momentum"], "optimizer")
+        if self.steps:
+            _refuse_unused(self, ["epochs"], "steps")
+        own = self.completed(rounds=1)
+        unused = {
+            "constant": ("lr_decay", "schedule_rounds", "lr_min"),
+            "exponential": ("schedule_rounds", "lr_min"),
+            "step": ("lr_min",),
+            "cosine": ("lr_decay",),
+        }
+        _refuse_unused(own, unused[str(own.schedule)], "schedule")
+        if self.schedule == "step" and not (self.lr_decay < 1 and self.schedule_rounds):
+            key = "schedule_rounds" if self.lr_decay < 1 else "lr_decay"
+            raise wrong_key(key, getattr(self, key), "a decay below 1 after at least 1 round, with schedule = 'step'")
+        if self.lr_min > self.lr:
+            raise wrong_key("lr_min", self.lr_min, f"at most lr = {self.lr:g}")
+        of_numbers = own.metric in METRICS_OF_NUMBERS
+        if of_numbers and self.loss in ("cross_entropy", "bce"):
+            raise wrong_key("metric", self.metric, f"a metric of classes with loss = {self.loss!r}, such as 'accuracy'")
+        if not of_numbers and self.loss in _LOSSES_OF_NUMBERS and ":" not in str(own.metric):
+            raise wrong_key("metric", self.metric, f"a metric of numbers with loss = {self.loss!r}, such as 'r2'")
+        return self
+
+    def completed(self, rounds: int) -> LocalTable:
+        """Return the table with its metric and its schedule of the learning rate written out.
+
+        Args:
+            rounds: The number of rounds of the run.
+        """
+        schedule = self.schedule or ("exponential" if self.lr_decay < 1 else "constant")
+        own: dict[str, Any] = {"schedule": schedule}
+        own["metric"] = self.metric or ("r2" if self.loss in _LOSSES_OF_NUMBERS else "accuracy")
+        if schedule == "cosine" and not self.schedule_rounds:
+            own["schedule_rounds"] = rounds - self.warmup_rounds
+        return self.model_copy(update=own)
+
 
 class CohortTable(Table):
     """Which clients take part in a round.
@@ -292,13 +338,25 @@ class ServerTable(Table):
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
-        """Refuse keys that the rule of aggregation does not use."""
+        """Refuse keys that the rule of aggregation or the optimiser does not use."""
         used = {*options_of(self.aggregation), *([] if self.aggregation in MEANS else ["bucket_size"])}
         options = ("byzantine_share", "clip_norm", "clip_quantile", "bucket_size")
         _refuse_unused(self, [key for key in options if key not in used], "aggregation")
         if self.clip_norm is not None:
             _refuse_unused(self, ["clip_quantile"], "clip_norm")
+        unused_by = {
+            "none": ("momentum", "beta2", "tau"),
+            "momentum": ("beta2", "tau"),
+            "adagrad": ("beta2",),
+        }
+        _refuse_unused(self, unused_by.get(self.optimizer, ()), "optimizer")
         return self
+
+    @property
+    def completed(self) -> ServerTable:
+        """Return the table with its learning rate written out."""
+        usual = 1.0 if self.optimizer in ("none", "momentum") else 0.01
+        return self.model_copy(update={"lr": usual if self.lr is None else self.lr})
 
 
 class AlgorithmTable(ChoiceTable):
@@ -469,7 +527,7 @@ class ProbeTable(Table):
         """Refuse the keys of matrices where none are measured."""
         for key in ("layers", "rounds"):
             if getattr(self, key) and not self.matrices:
-                raise ValueError(f"matrices beside {key}, which nothing else uses; found no matrices")
+                raise wrong_key(key, getattr(self, key), "none without matrices, which use it")
         return self
 
 
@@ -597,6 +655,24 @@ class Experiment(Table):
     probe: ProbeTable = ProbeTable()
     records: RecordsTable = RecordsTable()
     report: ReportTable = ReportTable()
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        """Refuse keys that contradict those of another table."""
+        local = self.local
+        if local.warmup_rounds >= self.rounds:
+            raise wrong_key("local.warmup_rounds", local.warmup_rounds, f"fewer than rounds = {self.rounds}")
+        end = local.warmup_rounds + (local.schedule_rounds or self.rounds)
+        if local.schedule == "cosine" and not local.lr_min and end < self.rounds:
+            still = f"from round {end + 1} on of {self.rounds} nothing would be learned"
+            raise wrong_key("local.lr_min", local.lr_min, f"a number above 0: {still}")
+        metric = local.completed(self.rounds).metric
+        least, most = info_named(metric).bounds
+        if self.probe.target is not None and not least <= self.probe.target <= most:
+            raise wrong_key(
+                "probe.target", self.probe.target, f"{least:g} to {most:g}, as local.metric = {metric!r} has no others"
+            )
+        return self
 
     @property
     def title(self) -> str:

@@ -8,8 +8,8 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
     state, diagnostics = algorithm.update(problem, state, report)
 
 `protocols` has the two sides of a round, `problem` what is fixed for a run, `state` what changes, and `messages` what
-travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `local_training` is how clients
-train.
+travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `lr_schedule` is how the step
+size of clients changes.
 
 `standard_round` has what most algorithms are made of. `aggregation` makes one update of many, `server_optimizer`
 applies it, and `update_checks` is what is known of the updates of clients.
@@ -17,7 +17,7 @@ applies it, and `update_checks` is what is known of the updates of clients.
 
 from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
-from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
+from fedstrata.core.lr_schedule import LearningRateSchedule, Schedule
 from fedstrata.core.messages import (
     CLIENT,
     CLIENT_STATS,
@@ -29,6 +29,7 @@ from fedstrata.core.messages import (
     Diagnostics,
     Evaluation,
     LocalTask,
+    LocalTraining,
     Matrix,
     Metric,
     Plan,
@@ -40,7 +41,7 @@ from fedstrata.core.messages import (
 from fedstrata.core.problem import Problem
 from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
 from fedstrata.core.rows import Rows, empty_rows, evenly_spread
-from fedstrata.core.server_optimizer import ServerMoments, ServerOptimizer, ServerOptimizerName
+from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     aggregate,
     assign_pending,
@@ -51,7 +52,17 @@ from fedstrata.core.standard_round import (
     initial_state,
     members_in_cohort,
 )
-from fedstrata.core.state import Decision, Node, State, Tree, descends, extend_state, make_pending, reassign
+from fedstrata.core.state import (
+    Decision,
+    Node,
+    ServerMoments,
+    State,
+    Tree,
+    descends,
+    extend_state,
+    make_pending,
+    reassign,
+)
 
 __all__ = [
     "CLIENT",

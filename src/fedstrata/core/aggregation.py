@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout
+from fedstrata.core.row_products import norms_of
 from fedstrata.core.rows import Rows
 
 _BLOCK_CLIENTS = 16
@@ -311,7 +312,7 @@ def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
 
     The norms are those of convolutions and linear layers.
     """
-    norms = torch.from_numpy(updates.norms(layout.conv_and_linear_ranges)).float()
+    norms = torch.from_numpy(norms_of(updates, layout.conv_and_linear_ranges)).float()
     tiny = 1e-30  # A smaller norm is that of an update of zeros.
     moved = norms > tiny
     if int(moved.sum()) < _MIN_COMPARED:

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from tempfile import TemporaryFile, gettempdir
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedstrata.base.errors import ContractError, ResourceError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.row_products import norms_of_squares, row_norms, row_products
 
 IN_MEMORY = 2**30
 """The bytes of rows that are held in memory. More than 1 GB lies in a temporary file that is mapped into memory."""
 
 _LARGE = 2**23
 """The bytes of rows from which it is worth asking for large pages. Smaller memory is kept by the C library."""
-
-_FEW_ROWS = 32
-"""Of so many rows, the inner product of each two is computed: of more, there are too many products."""
-
-_SHORT_ROWS = 2**17
-"""Of few rows with up to so many columns, norms are those of the products: reading the rows takes most of the time, and
-whoever asks for both has them at once. Of longer rows, the products take twice as long as norms."""
-
-_Columns: TypeAlias = tuple[tuple[int, int], ...]
-"""The first column, and the one after the last, of each range of columns."""
 
 
 def empty_rows(m: int, p: int) -> torch.Tensor:
@@ -144,56 +131,9 @@ class Rows:
         rows = self.on_device
         return rows if rows.device.type == "cpu" else rows_for(rows.device, *rows.shape).copy_(rows)
 
-    def norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
-        """The norm of some columns of every row, (m,); not finite if a number in them is not.
-
-        They are computed once, however often they are asked for. Not to be written to.
-        """
-        key = _key(spans)
-        if key not in self._known_norms:
-            self._known_norms[key] = self._compute_norms(spans)
-        return self._known_norms[key]
-
-    def _compute_norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
-        """The norms, for the first time."""
-        rows = self.on_device
-        short = rows.device.type == "cpu" and rows.shape[1] <= _SHORT_ROWS
-        products = self.products(spans) if short else None
-        if products is None:
-            return row_norms(rows, spans)
-        return norms_of_squares(products.diagonal(), rows, spans)
-
-    def products(self, spans: Sequence[slice]) -> NDArray[np.float64] | None:
-        """The inner product of some columns of each two rows, (m, m); None where there are many rows, or long ones.
-
-        They too are computed once, to the same bits in any order of the rows. Not to be written to.
-        """
-        rows = self.on_device
-        if len(rows) > _FEW_ROWS or not fits(*rows.shape):
-            return None
-        key = _key(spans)
-        if key not in self._known_products:
-            self._known_products[key] = self._compute_products(rows, spans)
-        return self._known_products[key]
-
-    def _compute_products(self, rows: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
-        """The products, for the first time: of rows in the order of their clients, on which the last bits depend."""
-        ids = self.clients.tolist()
-        if ids == sorted(ids):
-            return row_products(rows, spans)
-        order = self.clients.numpy().argsort()
-        products = np.empty((len(ids), len(ids)))
-        products[np.ix_(order, order)] = row_products(rows[torch.from_numpy(order).to(rows.device)], spans)
-        return products
-
     @cached_property
-    def _known_norms(self) -> dict[_Columns, NDArray[np.float64]]:
-        """The norms so far, by their columns."""
-        return {}
-
-    @cached_property
-    def _known_products(self) -> dict[_Columns, NDArray[np.float64]]:
-        """The inner products so far, by their columns."""
+    def computed(self) -> dict[Any, Any]:
+        """What functions have computed of these rows, such as `row_products.norms`, so that they compute it once."""
         return {}
 
     def of(self, ids: torch.Tensor) -> torch.Tensor:
@@ -231,11 +171,6 @@ class Rows:
         for row, values in zip(picked, self.values, strict=True):
             torch.index_select(values, 0, columns, out=row)
         return Rows(self.clients, picked)
-
-
-def _key(spans: Sequence[slice]) -> _Columns:
-    """Some columns, as Python compares them."""
-    return tuple((span.start, span.stop) for span in spans)
 
 
 @lru_cache(maxsize=16)

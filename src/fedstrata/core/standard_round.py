@@ -10,10 +10,10 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
 from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
-from fedstrata.core.server_optimizer import server_step
 from fedstrata.core.state import (
     Decision,
     Node,
+    ServerMoments,
     State,
     StateT,
     Tree,
@@ -235,9 +235,13 @@ def aggregate(
         )
         updated = enough
     grown, origins = _with_new_clusters(state, labels, parents, decisions or {}, founded)
-    moves, moments = server_step(
-        problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
-    )
+    moves = means
+    moments: ServerMoments | None = None
+    if problem.server is not None:
+        nodes = grown.nodes.tolist()
+        moves, moments = problem.server.step(
+            problem.layout, state.server, origins, nodes, means, updated, sent_as_values
+        )
     moved = replace(grown, models=grown.models + moves, server=moments)
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
     events = (*found, *_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)

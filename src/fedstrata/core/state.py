@@ -9,16 +9,15 @@ from typing import Any, Self, TypeVar
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.server_optimizer import ServerMoments
 from fedstrata.core.update_checks import UpdateHistory
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a cluster in one round. `fedstrata.report.decisions` has a sentence for every kind.
+    """What was decided about a cluster in one round. ``report/words.toml`` has a sentence for every kind.
 
     Attributes:
-        kind: What was decided, as a snake_case name.
+        kind: What was decided, as a snake_case name; or the sentence itself, such as ``"p = {p:.2g} is too large"``.
         layer: The layers that were compared; None if none were.
         values: The numbers that decided, by name.
     """
@@ -114,6 +113,21 @@ def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tupl
 def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
     """The tree with new members of some nodes, by node id."""
     return tuple(replace(node, members=tuple(members.get(node.id, node.members))) for node in tree)
+
+
+@dataclass(frozen=True)
+class ServerMoments:
+    """The moments of the server's optimiser.
+
+    Attributes:
+        nodes: The tree node of each cluster that has moments, (k',) int64.
+        first: The first moment of each (m), (k', p) float32.
+        second: The second moment of each (v), (k', p) float32; (k', 0) for "momentum".
+    """
+
+    nodes: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
 
 
 @dataclass(frozen=True)

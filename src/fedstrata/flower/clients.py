@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedstrata.base.errors import EngineError, InputError, check_rules
+from fedstrata.base.errors import EngineError, InputError
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT, Plan, Report
 from fedstrata.engine import ClientStore, Loop
@@ -19,6 +19,7 @@ from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import NO_NODE, ClientRegistry, Registration
+from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
@@ -28,35 +29,6 @@ from fedstrata.models import layout_of
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
-
-
-@dataclass(frozen=True)
-class RoundRules:
-    """When a round is over.
-
-    Attributes:
-        deadline: The seconds from its messages on after which a client that has not replied is absent.
-        min_reply_fraction: The share of the clients whose sound replies end the round at once, in (0, 1]: so many of
-            the selected ones, which train, and so many of all that are asked, with those that only score. Below 1, the
-            work of the others is lost.
-        min_replies: The number of sound replies without which the round is repeated.
-        max_attempts: How often a round is sent at most.
-    """
-
-    deadline: float = 600.0
-    min_reply_fraction: float = 1.0
-    min_replies: int = 1
-    max_attempts: int = 3
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        rules = {
-            "deadline is above 0": self.deadline > 0,
-            "min_reply_fraction is above 0 and at most 1": 0 < self.min_reply_fraction <= 1,
-            "min_replies is at least 1": self.min_replies >= 1,
-            "max_attempts is at least 1": self.max_attempts >= 1,
-        }
-        check_rules("rounds", rules, self)
 
 
 @dataclass

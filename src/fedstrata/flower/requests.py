@@ -1,4 +1,4 @@
-"""What one client is asked in a round, as a message.
+"""What one client is asked in a round or when it registers, as a message.
 
 The fields of a dataclass are written and read by its schema. So a new field of a task or of its training travels by
 itself.
@@ -28,6 +28,9 @@ from fedstrata.flower.payload import (
 
 WORK = "train"
 """The type of the message that asks a client to score and train; `client_app` has a function for it."""
+
+REGISTER = "query.register"
+"""The type of the message that asks a node which client it is; `client_app` has a function for it."""
 
 
 @dataclass(frozen=True)
@@ -194,3 +197,17 @@ def read_request(payload: Payload, layout: Layout) -> Request:
     except ContractError as error:
         raise InputError(str(error)) from None
     return Request(head.client, plan, head.models, sent, head.counted)
+
+
+@dataclass(frozen=True)
+class InfoRequest:
+    """What a node that registers is asked, beside the config of the run.
+
+    Attributes:
+        client: The id that its client will have; None as long as the server does not know whose node it is.
+    """
+
+    client: int | None = None
+
+
+INFO_REQUEST = Schema(InfoRequest)

@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
+from fedstrata.report.catalogue import event_text, sentence
 from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.decisions import sentence
-from fedstrata.report.events import event_text
 from fedstrata.report.words import brief, ranges
 
 _ABSENT_SHARE = 0.5
@@ -137,10 +136,9 @@ def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
     layer = rest.pop("layer", "")
     why = rest.pop("why", "")
     who = [f"{key} {_subjects(key, rest.pop(key), names)}" for key in list(rest) if key in _SUBJECT_KEYS]
-    values = names.in_values(event.get("values", {}))
     if what == "split":
-        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, values))
-    if text := event_text(event):
+        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, event.get("values", {}), names))
+    if text := event_text(event, names):
         return RoundEvent(what, " ".join(who), layer if what == "scout" else "", text)
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from fedstrata.build.participation import CohortSample
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
 from fedstrata.uploads.steps import UploadStep, through
@@ -74,44 +75,72 @@ class PlayedRound(Generic[StateT]):
     replied: float
 
 
+def no_events(state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
+    """Nothing happens to clients before a round."""
+    return state, []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(Generic[StateT]):
+    """What rounds are played by.
+
+    Attributes:
+        algorithm: The algorithm.
+        problem: What is fixed for the run.
+        sample: Draws who takes part in a round.
+        apply_events: Returns the state with what happens to clients before a round, and the events.
+        steps: What happens to a report between the clients and the algorithm, one after the other.
+        checked: Whether decisions are taken back that leave unusable models.
+    """
+
+    algorithm: Algorithm[StateT]
+    problem: Problem
+    sample: Callable[[int], CohortSample]
+    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = no_events
+    steps: Sequence[UploadStep] = ()
+    checked: bool = True
+
+    @classmethod
+    def of(cls, setup: RunSetup) -> Rules[Any]:
+        """The rules of a run."""
+        server = setup.server
+        return Rules(
+            algorithm=server.algorithm,
+            problem=server.problem,
+            sample=server.participation.sample,
+            apply_events=server.participation.apply_events,
+            steps=setup.steps,
+        )
+
+
 def play_rounds(
-    algorithm: Algorithm[StateT],
-    problem: Problem,
+    rules: Rules[StateT],
     state: StateT,
-    sample: Callable[[int], CohortSample],
     *,
     stop: Callable[[StateT], bool],
-    observe: Callable[[PlayedRound[StateT]], None],
-    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
+    observe: Callable[[PlayedRound[StateT]], object],
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
-    steps: Sequence[UploadStep] = (),
-    checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
 
     Args:
-        algorithm: The algorithm.
-        problem: What is fixed for the run.
+        rules: The algorithm, the problem, and what happens to clients and their updates.
         state: The state to begin with.
-        sample: Draws who takes part in a round.
         stop: Is asked before every round whether there shall be no more.
         observe: Is called after every round.
-        apply_events: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
-        steps: What happens to a report between the clients and the algorithm, one after the other.
-        checked: Whether decisions are taken back that leave unusable models.
     """
 
     def play_round(before: StateT) -> Generator[Plan, PlanReply, StateT]:
         # A function of its own, so that nothing of a round is kept in memory during the next one.
         began = perf_counter()
-        changed, events = apply_events(before, before.round + 1)
-        sampled = sample(before.round + 1)
-        plan = algorithm.plan(problem, changed, sampled.cohort)
+        changed, events = rules.apply_events(before, before.round + 1)
+        sampled = rules.sample(before.round + 1)
+        plan = rules.algorithm.plan(rules.problem, changed, sampled.cohort)
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        received = through(steps, plan, reply.report)
+        received = through(rules.steps, plan, reply.report)
         rejected = {client for event in received.events if event["kind"] == "rejected" for client in event["clients"]}
         noticed = [
             *missing_events("absent", reply.absent),
@@ -120,7 +149,7 @@ def play_rounds(
         ]
         report = replace(received, cohort=plan.cohort, events=())
         clock = perf_counter()
-        after, diagnostics, undone = _decided(algorithm, problem, changed, report, checked=checked)
+        after, diagnostics, undone = _decided(rules, changed, report)
         observe(
             PlayedRound(
                 plan=plan,
@@ -145,13 +174,11 @@ def play_rounds(
     return state
 
 
-def _decided(
-    algorithm: Algorithm[StateT], problem: Problem, state: StateT, report: Report, *, checked: bool
-) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
+def _decided(rules: Rules[StateT], state: StateT, report: Report) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
     """Let the algorithm decide, and take decisions back that leave unusable models, if they are checked."""
-    if checked:
-        return decide(algorithm, problem, state, report)
-    return *algorithm.update(problem, state, report), []
+    if rules.checked:
+        return decide(rules.algorithm, rules.problem, state, report)
+    return *rules.algorithm.update(rules.problem, state, report), []
 
 
 def timed_reply(clients: Clients, plan: Plan) -> PlanReply:

@@ -206,4 +206,6 @@ def gain_text(summary: Mapping[str, Any], metric: MetricInfo, baseline: Experime
         gained = f"{metric.name} {metric.gain_text(abs(found))} {metric.better if found >= 0 else metric.worse}"
     better = plural(summary["baseline_better"], "client")
     took = duration(summary["baseline_seconds"])
-    return f"gain over {other}: {gained}; {better} better off, {summary['baseline_worse']} worse off ({took})"
+    clearly = "clearly " if metric.share_of_samples else ""
+    counts = f"{better} {clearly}better off, {summary['baseline_worse']} {clearly}worse off"
+    return f"gain over {other}: {gained}; {counts} ({took})"

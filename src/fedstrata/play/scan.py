@@ -38,7 +38,7 @@ from fedstrata.core import (
     initial_state,
 )
 from fedstrata.engine.device import one_thread
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import Rules, answer_plans, no_events, play_rounds, timed_reply
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,12 @@ def scan_experiment(
         problem = setup.server.problem
         for warning in setup.warnings:
             warn(f"WARNING: {warning}")
+        rules = replace(Rules.of(setup), algorithm=algorithm, apply_events=no_events)
         steps = play_rounds(
-            algorithm,
-            problem,
+            rules,
             algorithm.init(problem),
-            setup.server.participation.sample,
             stop=lambda state: state.round >= rounds,
             observe=lambda done: show(f"round {done.plan.round}/{rounds}"),
-            steps=setup.steps,
         )
         state = answer_plans(steps, partial(timed_reply, setup.clients))
         return scan_layers(problem.layout, state.evidence, problem.generator("scout", rounds))

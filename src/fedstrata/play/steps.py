@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fedstrata.play.client_descriptions import data_record, describe_clients, di
 from fedstrata.play.finish import finish_run, score_last_models
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.recorder import OnRound, Recorder
-from fedstrata.play.rounds import PlanReply, play_rounds
+from fedstrata.play.rounds import PlanReply, Rules, play_rounds
 from fedstrata.records.folder import Folder
 from fedstrata.records.origin import origin
 from fedstrata.records.resume import Resumable, find_resumable
@@ -98,15 +99,11 @@ def run_steps(
 
             recorder = Recorder(resolved, setup, folder, record, recorded, tell, may_skip_checkpoints)
             state = yield from play_rounds(
-                algorithm,
-                setup.server.problem,
+                replace(Rules.of(setup), algorithm=algorithm),
                 state,
-                setup.server.participation.sample,
                 stop=lambda state: state.round >= experiment.rounds or stop(),
                 observe=recorder.write,
-                apply_events=setup.server.participation.apply_events,
                 evaluate=recorder.evaluations,
-                steps=setup.steps,
             )
             if recorder.unsaved:
                 recorder.save(state)

@@ -12,9 +12,14 @@ Wainwright, "Local privacy and statistical minimax rates", FOCS 2013.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
 
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import read_file, replace_file
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import secret_generator
 from fedstrata.core import Layout, LocalTask, Mask, Plan, Report, Result, Rows, empty_rows, weighted_mean
@@ -248,3 +253,21 @@ class LocalNoise:
             )
             values[row, columns] = (update + noise).float()
         return replace(result, updates=Rows(sent.clients, values))
+
+
+def secret_seed(path: Path) -> int:
+    """The secret seed in a file, which never leaves the server or the device that adds the noise.
+
+    It is drawn and written first where there is none, so that a resumed run has the same noise.
+
+    Raises:
+        RecordError: When the file holds something else.
+    """
+    try:
+        found = read_file(path, limit=100).decode(errors="replace")
+    except FileNotFoundError:
+        found = token_hex(16)
+        replace_file(path, found.encode(), private=True)
+    if re.fullmatch(r"[0-9a-f]{1,32}", found) is None:
+        raise RecordError(f"{path}: expected at most 32 hexadecimal digits, found something else; restore the file")
+    return int(found, 16)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, rows
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, row_products
 from fedstrata.core.update_checks import DirectionHistory
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
@@ -359,7 +359,7 @@ def test_many_clients_are_compared_likewise(monkeypatch: pytest.MonkeyPatch) -> 
     for labels, clients, updates in clusters_that_turn(0):
         usual = of_round(usual, labels, clients, updates)
         with monkeypatch.context() as patched:
-            patched.setattr(rows, "_FEW_ROWS", 0)
+            patched.setattr(row_products, "_FEW_ROWS", 0)
             slow = of_round(slow, labels, clients, updates)
         assert slow.cosines.allclose(usual.cosines, atol=1e-5)
         assert slow.left_out.equal(usual.left_out) and slow.backward_rounds.equal(usual.backward_rounds)

@@ -9,6 +9,7 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Floats, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows
+from fedstrata.core.row_products import norms_of, products_of
 
 ZERO_NORM = 1e-30
 """A smaller norm is that of an update of zeros. Updates of a converged client are small, but far longer."""
@@ -37,7 +38,7 @@ class ComparedUpdates:
     @property
     def products(self) -> Floats | None:
         """The inner product of each two rows, (m, m); None where there are many rows, or they are large."""
-        return self.sent.products(self.ranges)
+        return products_of(self.sent, self.ranges)
 
     def of_clusters(self, report: Report, labels: torch.Tensor) -> ComparedUpdates:
         """The same with other clusters, (n,)."""
@@ -68,7 +69,7 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
 def compared_norms(layout: Layout, updates: Rows) -> Floats:
     """The norms of convolutions and linear layers of some updates, float32 (m,)."""
     # numpy would warn of a norm that is no float32 number; torch makes it infinite.
-    norms: Floats = torch.from_numpy(updates.norms(layout.conv_and_linear_ranges)).float().numpy()
+    norms: Floats = torch.from_numpy(norms_of(updates, layout.conv_and_linear_ranges)).float().numpy()
     return norms
 
 

@@ -6,7 +6,7 @@ from fedstrata.core import LearningRateSchedule, LocalTraining
 
 
 def rates(schedule: LearningRateSchedule, rounds: int) -> list[float]:
-    return [schedule.factor(round) for round in range(1, rounds + 1)]
+    return [schedule(round) for round in range(1, rounds + 1)]
 
 
 def test_a_schedule_without_keys_leaves_the_rate_as_it_is() -> None:
