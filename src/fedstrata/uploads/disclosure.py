@@ -36,7 +36,7 @@ class Disclosure:
             each of the tasks that the first plan asks of it, which count in every round. It is not read where
             `no_local_noise` says why there is none.
         no_central_noise: Why there is no central differential privacy, as the end of a sentence; "" if there is.
-            There is one only if every model that leaves the server moves by `Problem.released_means` alone, as with
+            There is one only if every model that leaves the server moves by `Problem.aggregation` alone, as with
             `aggregate`.
         no_local_noise: Why there is no local differential privacy, likewise. There is one only if the number of
             updates that a client sends is known before the run.
