@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedstrata.algorithms.shared.model_stability import UpdateWindow
+from fedstrata.algorithms.bipartition.model_stability import UpdateWindow
 from fedstrata.base.errors import ExperimentError, LayoutError
 from fedstrata.base.quoting import shown
 from fedstrata.clustering import bipartition_accuracy
