@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences
+.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences size
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -35,7 +35,7 @@ recipes:
 
 # Material for MkDocs warns of a MkDocs that is not out yet.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 check: .venv/installed
 	$(BIN)/ruff format --check
@@ -66,7 +66,11 @@ sbom: .venv/installed
 	  --output-file sbom/fedstrata.cdx.json .venv
 
 licences: .venv/installed
-	$(BIN)/python experiments/licences.py
+	$(BIN)/python -m experiments.tools.licences
+
+# Lines of code and files of each package, beside the most that it should have; it needs no environment.
+size:
+	$(PYTHON) experiments/tools/code_size.py
 
 # The versions of the lock without its hashes, and torch without the build that it names. A constraint has no extras.
 VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock

@@ -44,7 +44,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "model": {"name": "mlp", "hidden": [64]},
         "local": {"epochs": 1, "batch": 10, "lr": 0.1},
     },
-    # Attacks are measured with these two (experiments/tolerated_attacks.py).
+    # Attacks are measured with these two (experiments/trust/tolerated_attacks.py).
     "mnist": {
         "data": {"name": "mnist", "clients": CLIENTS, "samples": 400, "test": 0.5},
         "partition": {"scheme": "rotation", "groups": 4},

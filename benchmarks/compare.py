@@ -1,6 +1,6 @@
 """A comparison against separate runs of the same algorithms: the ratio of each pair, and what the shared jobs say.
 
-    FEDSTRATA_DATA=DATA python benchmarks/compare.py experiments/late_split.toml
+    FEDSTRATA_DATA=DATA python benchmarks/compare.py experiments/strata/late_split.toml
 
 Both sides read and deal the data, train, score and write their records; neither makes pages. The share of the local
 jobs that had to be done is the ideal, and the last figure is how far from it the comparison is: 1 is the ideal.

@@ -274,7 +274,7 @@ def seeds(precision: str) -> list[Federation]:
 
 
 def vgg16(precision: str) -> list[Federation]:
-    """The exhibit of LayerCFL with the paper's width: experiments/exhibits/layercfl_rotation.toml with width 1."""
+    """The exhibit of LayerCFL with the paper's width: experiments/papers/layercfl_rotation.toml with width 1."""
     dataset = noise(20 * 271)
     module = make("vgg16", dataset.shape, dataset.classes, seed=0)
     training = LocalTraining(epochs=2, batch=50, lr=0.001, optimizer="adam")

@@ -6,12 +6,12 @@
 
 With ``--records`` it measures what a round writes, and the time until the first round begins, of a new run and of one
 that is resumed. It kills each run once it has seen that, and writes
-``experiments/results/many_clients_records.json``, from which ``experiments/tables.py`` makes the table. It needs the
-folder ``/proc`` of Linux.
+``experiments/results/many_clients_records.json``, from which ``experiments/tools/tables.py`` makes the table. It needs
+the folder ``/proc`` of Linux.
 
-Every number of clients is a run of ``experiments/many_clients.toml`` in a process of its own: MNIST in four groups, a
-perceptron, Strata. MNIST is repeated so often that each client has 25 images. The slopes are those of least squares of
-the logarithms: 1 is in proportion to the number of clients.
+Every number of clients is a run of ``experiments/speed/many_clients.toml`` in a process of its own: MNIST in four
+groups, a perceptron, Strata. MNIST is repeated so often that each client has 25 images. The slopes are those of least
+squares of the logarithms: 1 is in proportion to the number of clients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-EXPERIMENT = Path(__file__).parent.parent / "experiments" / "many_clients.toml"
+EXPERIMENT = Path(__file__).parent.parent / "experiments" / "speed" / "many_clients.toml"
 RESULTS = EXPERIMENT.parent / "results" / "many_clients_records.json"
 IMAGES = 60_000
 IMAGES_OF_A_CLIENT = 25

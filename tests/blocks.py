@@ -44,7 +44,8 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """All blocks of a page of ``docs``, in order."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (path,) = (ROOT / "docs").rglob(page)
+    text = path.read_text(encoding="utf-8")
     return [Block(*found) for found in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
 
 

@@ -44,7 +44,7 @@ def made_once() -> None:
     import made_once  # noqa: F401 (which computes, and needs the lines above)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are forked from one that has imported torch, where a test is not about how they start."""
     from fedstrata.engine.parallel import processes

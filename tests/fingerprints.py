@@ -1,145 +1,237 @@
-"""SHA-256 of the labels and the model files of many short runs, to show that a change of code changes no result.
+"""What many short runs leave, part by part, to show that a change of code changes no result.
 
 Bits depend on the processor and on the versions of the libraries, so both files are made on one machine:
 
-    python tests/fingerprints.py write before.json    # at one revision
-    python tests/fingerprints.py compare before.json  # at another: names every run that differs, exit status 1
-    python tests/fingerprints.py compare before.json strata hicfl  # only the runs whose names hold one of the words
+    python tests/fingerprints.py write before.json             # at one revision
+    python tests/fingerprints.py compare before.json           # at another: names what differs, exit status 1
+    python tests/fingerprints.py compare before.json strata    # only runs whose names hold one of the words
+    python tests/fingerprints.py compare before.json --without experiment payload  # these parts may differ
+    python tests/fingerprints.py write before.json --jobs 2    # in two processes
+    python tests/fingerprints.py list                          # the names of all runs
 
-The runs are:
-
-- every case of the conformance suite, with joins, leaves, changed data and misplaced clients, on the loop engine;
-- every algorithm on two processes;
-- every algorithm over Flower's messages in memory;
-- every algorithm on 200 images of MNIST for each of 20 clients, where ``FEDSTRATA_DATA`` names the data folder.
-
-A run that ends in an error has the error as its fingerprint.
+The runs are those of `fingerprint_runs`, some on MNIST where ``FEDSTRATA_DATA`` names the data folder, and the refusals
+of `bad_inputs`. Parts are the labels of all rounds, the model files, each field of ``rounds.jsonl``, ``tree.json``,
+``summary.json`` and the other records, the tables of ``experiment.toml``, and the bytes of Flower's messages. Times,
+versions, and what says where the run was made, are left out. A run that ends in an error has the error as its part.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config import load_experiment
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.server import drive
-from fedstrata.play.run import run_experiment
-from test_every_algorithm import CASES, EAGER
-from turns import EVENTS
-
 # Only the folder of this script is searched for modules by itself.
 sys.path.append(str(Path(__file__).parent / "flower"))
 
-from in_process import Loopback, Ticks, federation
+import torch
 
-DIGITS: dict[str, Any] = {
-    "rounds": 8,
-    "data": {"name": "digits", "clients": 12, "samples": 64, "test": 0.2, "public": 64},
-    "partition": {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]},
-    "model": {"name": "mlp", "hidden": [16]},
-    "local": {"lr": 0.5, "batch": 16},
-    "engine": {"name": "loop"},
-}
-MNIST: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "mnist", "clients": 20, "samples": 200, "public": 64},
-    "partition": {"scheme": "rotation", "groups": 4},
-    "local": {"lr": 0.05, "batch": 50},
-    "engine": {"name": "loop"},
-}
-FLOWER: dict[str, Any] = {**DIGITS, "rounds": 4, "data": {**DIGITS["data"], "clients": 8, "public": 0}}
+from bad_inputs import bad_inputs
+from fingerprint_runs import Run, runs
+
+Parts = dict[str, str]
+
+VOLATILE = re.compile(r"(.+_)?seconds(_.+)?|time|versions|machine|date|memory|folder|report")
+"""Names of what a second run need not have again."""
+
+TIMES = re.compile(r"[\d.,]+ (ms|s|min|h)\b")
+"""Times in a table for people."""
+
+SHORT = 160
+"""Longer values are kept as their digest."""
 
 
-NOT_OVER_FLOWER = ("centralized", "oracle", "fedtsdp", "flis")
-"""Algorithms that need the union of the data, the hidden groups, or public samples: over Flower there are none."""
+def steady(value: Any) -> Any:
+    """A value without what a second run need not have again."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):
+        value = value.model_dump()
+    if isinstance(value, Mapping):
+        return {str(key): steady(each) for key, each in value.items() if not VOLATILE.fullmatch(str(key))}
+    if isinstance(value, list | tuple):
+        return [steady(each) for each in value]
+    return value
 
 
-def fingerprint(folder: Path) -> dict[str, str]:
-    """SHA-256 of the labels of all rounds, and of the model files in the order of their names."""
-    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    labels = json.dumps([record["labels"] for record in records])
-    models = hashlib.sha256()
-    for path in sorted((folder / "models").glob("*.safetensors")):
-        models.update(path.name.encode() + path.read_bytes())
-    return {"labels": hashlib.sha256(labels.encode()).hexdigest(), "models": models.hexdigest()}
+def text_of(value: Any) -> str:
+    """A value as a text, and long ones that are no text as their digest."""
+    if isinstance(value, str):
+        return value
+    text = json.dumps(steady(value), default=str)
+    return text if len(text) <= SHORT else f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def simulated(keys: dict[str, Any], out: Path) -> None:
-    """A run of the simulator."""
-    run_experiment(load_experiment(keys), out, quiet=True)
+def digest(paths: Sequence[Path]) -> str:
+    """SHA-256 of files, in the order of their names."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        found.update(path.name.encode() + path.read_bytes())
+    return f"sha256 {found.hexdigest()[:16]}"
 
 
-def over_messages(keys: dict[str, Any], devices: dict[int, Device], members: Federation, out: Path) -> None:
-    """A run over Flower's messages, in this process."""
-    here = {node: Device(device.key, device.data, out / device.key) for node, device in devices.items()}
-    drive(Loopback(here), load_experiment(keys), members, out, clock=Ticks().clock)
+def parts_of(folder: Path, secret: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The parts of a run folder.
+
+    Args:
+        folder: The folder of a run.
+        secret: What stands for texts that say where it is.
+    """
+
+    def read(name: str) -> str:
+        text = (folder / name).read_text()
+        for path, stands in secret.items():
+            text = text.replace(path, stands)
+        return text
+
+    records = [json.loads(line) for line in read("rounds.jsonl").splitlines()]
+    fields = dict.fromkeys(name for record in records for name in record if not VOLATILE.fullmatch(name))
+    yield "labels", text_of([record.get("labels") for record in records])
+    for name in fields:
+        yield f"rounds.{name}", text_of([record.get(name) for record in records])
+    yield "models", digest([*folder.glob("models/*.safetensors")])
+    yield "models.clients", digest([*folder.glob("models/*.json")])
+    yield "tree", text_of(json.loads(read("tree.json")))
+    for name, value in steady(json.loads(read("summary.json"))).items():
+        yield f"summary.{name}", text_of(value)
+    for name, value in steady(tomllib.loads(read("experiment.toml"))).items():
+        yield f"experiment.{name}", text_of(value)
+    for name in ("data.json", "metric.json"):
+        if (folder / name).exists():
+            yield name, text_of(json.loads(read(name)))
+    for name in ("client_data.npz", "confusion.parquet", "right_samples.parquet"):
+        if (folder / name).exists():
+            yield name, digest([folder / name])
+    for name in ("clients", "gaps", "matrices", "weights"):
+        if (folder / name).exists():
+            yield name, digest([*(folder / name).iterdir()])
+    yield "files", text_of(sorted({path.relative_to(folder).parts[0] for path in folder.rglob("*")}))
 
 
-def runs(scratch: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Every run: its name, and what makes it in a folder."""
-    for label, case in CASES.items():
-        algorithm = {"name": case.name, **case.keys}
-        yield f"digits {label}", partial(simulated, {**DIGITS, "events": EVENTS, "algorithm": algorithm})
-    two = {"name": "processes", "workers": 2}
-    for name in ALGORITHMS:
-        algorithm = {"name": name, **EAGER.get(name, {})}
-        yield f"processes {name}", partial(simulated, {**DIGITS, "rounds": 3, "algorithm": algorithm, "engine": two})
-    made = federation(FLOWER, scratch)
-    keys = tuple(device.key for device in made.devices.values())
-    members = Federation(keys, made.config.samples, wait_seconds=5.0)
-    for name in ALGORITHMS:
-        if name in NOT_OVER_FLOWER:
-            continue
-        algorithm = {"name": name, **EAGER.get(name, {})}
-        yield f"flower {name}", partial(over_messages, {**FLOWER, "algorithm": algorithm}, made.devices, members)
-    if "FEDSTRATA_DATA" not in os.environ:
-        return
-    for name in ALGORITHMS:
-        algorithm = {"name": name, **EAGER.get(name, {})}
-        yield f"mnist {name}", partial(simulated, {**MNIST, "algorithm": algorithm})
+def comparison_parts(folder: Path, secret: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The parts of the folder of a comparison or a sweep, those of its runs included."""
+    for name, value in steady(json.loads((folder / "comparison.json").read_text())).items():
+        yield f"comparison.{name}", text_of(value)
+    yield "comparison.md", text_of([TIMES.sub("", (folder / "comparison.md").read_text())])
+    for path in sorted(folder.glob("*/rounds.jsonl")):
+        for name, text in parts_of(path.parent, secret):
+            yield f"{path.parent.name}/{name}", text
 
 
-def fingerprints(words: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-    """Those of all runs whose names hold one of the words, by name; without words those of all."""
-    found = dict[str, dict[str, str]]()
+def fingerprint(name: str) -> Parts:
+    """The parts of the run of a name."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    run = every_run()[name]
     with TemporaryDirectory() as scratch:
-        (Path(scratch) / "devices").mkdir()
-        for place, (name, make) in enumerate(runs(Path(scratch) / "devices")):
-            if words and not set(words) & set(re.findall(r"\w+", name)):
-                continue
-            out = Path(scratch) / str(place)
-            try:
-                make(out)
-                found[name] = fingerprint(out)
-            except Exception as error:
-                found[name] = {"error": repr(error)[:300]}
-            print(name, found[name].get("error", "done"), file=sys.stderr, flush=True)
+        out = Path(scratch) / "run"
+        secret = {str(out): "<run>", scratch: "<scratch>"}
+        try:
+            found = {part: text_of(value) for part, value in run(out).items()}
+            if (out / "rounds.jsonl").exists():
+                found |= parts_of(out, secret)
+            if (out / "comparison.json").exists():
+                found |= comparison_parts(out, secret)
+        except Exception as error:
+            text = repr(error)[:400]
+            for path, stands in secret.items():
+                text = text.replace(path, stands)
+            return {"error": text}
     return found
 
 
-def main(verb: str, path: Path, *words: str) -> int:
-    """Write the fingerprints to a file, or compare them with those of a file."""
-    found = fingerprints(words)
-    if verb == "write":
-        path.write_text(json.dumps(found, indent=1) + "\n")
+def every_run() -> dict[str, Run]:
+    """All runs by name."""
+    return dict(runs()) | dict(bad_inputs())
+
+
+def selected(words: Sequence[str]) -> list[str]:
+    """The names of the runs that hold one of the words; without words those of all."""
+    return [name for name in every_run() if not words or set(words) & {name, *re.findall(r"[\w-]+|\w+", name)}]
+
+
+def fingerprints(words: Sequence[str], jobs: int) -> dict[str, Parts]:
+    """Those of the selected runs, by name."""
+    names = selected(words)
+    context = multiprocessing.get_context("spawn")
+    found = dict[str, Parts]()
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        made = pool.map(fingerprint, names) if jobs > 1 else map(fingerprint, names)
+        for name, parts in zip(names, made, strict=True):
+            found[name] = parts
+            print(name, parts.get("error", "done"), file=sys.stderr, flush=True)
+    return found
+
+
+def without(parts: Parts, left_out: Sequence[str]) -> Parts:
+    """Parts but for those that begin with one of the names, in a run of a comparison too."""
+    starts = tuple(left_out)
+    return {name: text for name, text in parts.items() if not starts or not name.split("/")[-1].startswith(starts)}
+
+
+def differences(before: Mapping[str, Parts], after: Mapping[str, Parts], left_out: Sequence[str]) -> int:
+    """Print what differs, run by run, and how often each part does; return the number of runs that differ."""
+    gone = [name for name in before if name not in after]
+    new = [name for name in after if name not in before]
+    counts = Counter[str]()
+    different = 0
+    for name in before:
+        if name not in after:
+            continue
+        old, now = without(before[name], left_out), without(after[name], left_out)
+        parts = [part for part in {**old, **now} if old.get(part) != now.get(part)]
+        different += bool(parts)
+        counts.update(part.split("/")[-1] for part in parts)
+        if parts:
+            print(f"{name}: {', '.join(parts)}")
+        for part in parts:
+            was, is_now = old.get(part, "nothing"), now.get(part, "nothing")
+            if not (was.startswith("sha256") and is_now.startswith("sha256")):
+                print(f"    {part}: {was} -> {is_now}")
+    for kind, names in (("are gone", gone), ("are new", new)):
+        if names:
+            print(f"{len(names)} runs {kind}: {', '.join(names)}")
+    if counts:
+        print("by part: " + ", ".join(f"{part} {count}" for part, count in counts.most_common()))
+    print(f"{len(before) - len(gone)} runs compared, {different or 'none'} differ")
+    return different + len(gone)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Write the fingerprints to a file, or compare them with those of a file, or list the names of the runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("write", "compare", "list"))
+    parser.add_argument("file", type=Path, nargs="?", default=Path("fingerprints.json"))
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--without", nargs="+", default=[], metavar="PART")
+    given = parser.parse_args(args)
+    if given.verb == "list":
+        print("\n".join(selected(given.words)))
         return 0
-    before = json.loads(path.read_text())
-    compared = [name for name in before if not words or name in found]
-    different = [name for name in compared if found.get(name) != before[name]]
-    print(f"{len(compared)} runs, {len(different)} differ: {', '.join(different) or 'none'}")
-    return int(bool(different))
+    # Nothing is asked of the hub, and no terminal is there.
+    os.environ |= {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+    found = fingerprints(given.words, given.jobs)
+    if given.verb == "write":
+        given.file.write_text(json.dumps(found, indent=1) + "\n")
+        return 0
+    before = json.loads(given.file.read_text())
+    compared = {name: parts for name, parts in before.items() if not given.words or name in found}
+    return int(bool(differences(compared, found, given.without)))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main())

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import fedstrata as fs
+from builders import DISK_EVENTS, left
 from fedstrata.base.errors import ResourceError
-from run_folder import DISK_EVENTS, left
 
 KIB = (4, 12, 16, 20, 28, 40, 52, 60, 96)
 """Sizes of the disk. The records of these runs take about 70 KiB, and their pages 5 MB."""

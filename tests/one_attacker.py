@@ -16,7 +16,8 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, Result, Rows
 from fedstrata.engine import Engine
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.engine.device import one_thread
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.results.run import Run
 

@@ -25,7 +25,6 @@ from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.partition import PARTITIONS
 from fedstrata.personal import PERSONAL
 from fedstrata.play.interrupt import Stopped
-from fedstrata.report.live import LiveServer
 
 FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
 
@@ -294,7 +293,7 @@ def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_go
     [
         (["report", "."], "fedstrata.report.build"),
         (["report", ".", "--figures", "png"], "fedstrata.report.export.save_figures"),
-        (["watch", "."], "fedstrata.report.live.LiveServer.serve_forever"),
+        (["report", ".", "--follow"], "fedstrata.report.follow"),
         (["assign", ".", "new.npz"], "fedstrata.results.assign.assign"),
         (["scout"], "fedstrata.play.scan.scan_experiment"),
         (["deploy", "init", "new"], "fedstrata.flower.deploy.init"),
@@ -390,20 +389,17 @@ def test_report_builds_the_page_of_a_comparison_again(
     assert capsys.readouterr().out == f"{Path('c/comparison.html')}\n"
 
 
-def test_watch_says_where_until_it_is_interrupted(
+def test_report_follows_a_run_until_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(watcher: LiveServer) -> None:
-        urls.append(watcher.url)
+    def interrupted(folder: Path, wait: Callable[[], object], say: Callable[[str], object]) -> None:
+        say(f"{folder}: 1 round")
         raise KeyboardInterrupt
 
-    urls: list[str] = []
-    monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
-    Path("a").mkdir()
-    assert status("watch", "a") == 0
-    assert capsys.readouterr() == (f"watching: {urls[0]} (Ctrl-C ends it)\n", "")
-    assert status("watch", "b") == 2 and status("watch", "a", "--port", "65536") == 2
-    assert "found no folder at b" in capsys.readouterr().err
+    monkeypatch.setattr("fedstrata.report.follow", interrupted)
+    assert status("report", "a", "--follow") == 0
+    assert capsys.readouterr() == (f"{Path('a/report.html')}\n", "a: 1 round\n")
+    assert status("report", "a", "--follow", "--figures", "svg") == 2
 
 
 @pytest.mark.parametrize(
@@ -446,7 +442,7 @@ def test_help_names_the_commands(args: list[str], capsys: pytest.CaptureFixture[
     assert status(*args) == 0
     out = capsys.readouterr().out
     assert out.startswith("Usage: ")
-    assert all(f"  {command}  " in out for command in ("run", "compare", "report", "watch", "list"))
+    assert all(f"  {command}  " in out for command in ("run", "compare", "report", "runs", "list"))
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

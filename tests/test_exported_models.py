@@ -104,7 +104,7 @@ def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(case: Case
         assert (predicted == labels).mean() == pytest.approx(accuracy, abs=1e-12)
         assert (run.predict_proba(client, inputs).argmax(1) == predicted).all()
 
-    run.export(tmp_path / "models")
+    fedstrata.export(run, tmp_path / "models")
     index = json.loads((tmp_path / "models" / INDEX).read_text())
     if case.algorithm in PERSONAL or "ending" in case.keys:
         assert len(index["models"]) == len(scores), "each client has a model of its own"
@@ -159,7 +159,7 @@ def test_models_of_named_clients_with_data_of_a_program_are_taken_home(loss: str
         else:
             score = (predicted == y).mean()
         assert score == pytest.approx(scores[place], abs=1e-5)
-    files = run.export(tmp_path / "models", ["Ghent / north", "15"], format="torch")
+    files = fedstrata.export(run, tmp_path / "models", ["Ghent / north", "15"], format="torch")
     assert [path.stem for path in files] == ["models", *["client-Ghent_north"] * 2, *["client-15"] * 2]
     program = torch.export.load(files[2]).module()
     x = clients["Ghent / north"][1][0]

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from fedstrata.base.errors import ExperimentError, InputError
 from fedstrata.cli import main
 from fedstrata.comparison import Comparison
 from fedstrata.results.assign import assign
-from fedstrata.tuning import optuna_objective
 
 KEYS: dict[str, Any] = {
     "rounds": 4,
@@ -129,7 +127,7 @@ def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_la
 def test_the_axis_shows_all_values_of_the_error(pair: tuple[Comparison, Comparison]) -> None:
     for comparison in pair:
         for run in comparison.runs:
-            drawn = fs.load(run.folder).plot()
+            drawn = fs.plot(run)
             low, high = drawn.layout.yaxis.range
             known = [value for trace in drawn.data for value in trace.y if value is not None]
             assert low <= min(known) < max(known) <= high
@@ -220,7 +218,7 @@ def test_runs_whose_metric_is_described_otherwise_are_not_compared(tmp_path: Pat
     other = json.loads((runs[1].folder / "metric.json").read_text()) | {"larger_is_better": True}
     (runs[1].folder / "metric.json").write_text(json.dumps(other))
     with pytest.raises(InputError, match=r"expected runs with one metric, found another metric\.json in"):
-        runs[0].compare(runs[1])
+        fs.tabulate(runs[:2])
 
 
 def test_a_damaged_entry_leaves_the_metric_that_the_experiment_names(tmp_path: Path) -> None:
@@ -240,25 +238,3 @@ def test_new_clients_are_scored_by_the_metric(tmp_path: Path) -> None:
     run = fs.run({**keys, "algorithm": {"name": "ifca", "k": 1}}, tmp_path / "run", quiet=True)
     (placed,) = assign(run.folder, [tmp_path / "new.npz"])
     assert placed["mse"] >= 0 and "accuracy" not in placed
-
-
-def test_a_study_that_would_choose_the_largest_error_is_refused(tmp_path: Path) -> None:
-    class Study:
-        directions = (SimpleNamespace(name="MAXIMIZE"),)
-
-    class Trial:
-        number = 0
-        study = Study
-
-        def report(self, value: float, step: int) -> None:
-            raise AssertionError
-
-        def should_prune(self) -> bool:
-            raise AssertionError
-
-        def set_user_attr(self, key: str, value: Any) -> None:
-            raise AssertionError
-
-    keys = {**KEYS, "data": {"name": "digits", "clients": 2}, "local": {"loss": "mse", "metric": "mse"}}
-    with pytest.raises(ExperimentError, match=r"direction = 'maximize': expected 'minimize', as lower is better of"):
-        optuna_objective(keys, lambda trial: {}, out=tmp_path)(Trial())

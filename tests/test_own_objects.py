@@ -10,6 +10,8 @@ import pytest
 
 from forked import run
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SCRIPT = """
 import sys
 from dataclasses import dataclass, replace

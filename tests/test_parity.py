@@ -19,14 +19,17 @@ from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.engine import Parallel, Processes
+from fedstrata.engine.device import one_thread
 from fedstrata.play.interrupt import Stopped
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.run import run_experiment
 from fedstrata.play.steps import run_steps
 from personal_stage import METHODS, with_stage
 from personal_stage import play as play_personal
 from played_rounds import KEYS, by_loop, loop_setting, play, setting_of
 from turns import same
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 @pytest.fixture(scope="module")

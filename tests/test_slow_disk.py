@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
+from builders import left
 from fedstrata.engine.parallel import processes
-from run_folder import left
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 KEYS: dict[str, Any] = {
     "rounds": 3,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from importlib.metadata import requires
 
 import pytest
-from licences import LOCK, PAGE, absent, extras, is_locked_environment, locked, page, project, reached
+from experiments.tools.licences import LOCK, PAGE, absent, extras, is_locked_environment, locked, page, project, reached
+from experiments.tools.website import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from website import ROOT
 
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()

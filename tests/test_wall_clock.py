@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from run_folder import left
+from builders import left
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 SOURCE = Path(fs.__file__).parent
 KEYS: dict[str, Any] = {

@@ -23,14 +23,13 @@ from fedstrata.algorithms.bipartition.round import (
     one_cluster,
 )
 from fedstrata.algorithms.hicfl import MAY_SPLIT, HiCFL
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, Window
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.shared.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, Window
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -46,7 +45,7 @@ from fedstrata.core import (
 
 
 @validated_dataclass(frozen=True, config=STRICT)
-class TryingLayerCFL(LayerCFL):
+class RetryingLayerCFL(LayerCFL):
     """LayerCFL that examines a cluster again in the next round after Theorem 1 refused a split, as CFL does."""
 
     def examine(self, problem: Problem, state: State, answers: RoundAnswers, cluster: int) -> SplitDecision:
@@ -154,7 +153,3 @@ class StableCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedstrata.algorithms import ALGORITHMS
     from fedstrata.algorithms.strata import Strata
-    from fedstrata.comparison import Comparison, Sweep
+    from fedstrata.comparison import Comparison, Sweep, tabulate
     from fedstrata.config import Experiment
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fedstrata.personal import PERSONAL
     from fedstrata.play.iterate import Step
     from fedstrata.results.assign import assign
+    from fedstrata.results.export import export
+    from fedstrata.results.plot import plot
     from fedstrata.results.run import Run, load
 
     __version__: str
@@ -52,10 +54,13 @@ __all__ = [
     "assign",
     "compare",
     "describe_metric",
+    "export",
     "iterate",
     "load",
+    "plot",
     "run",
     "sweep",
+    "tabulate",
 ]
 
 _HOMES = {
@@ -71,7 +76,10 @@ _HOMES = {
     "Sweep": "fedstrata.comparison",
     "assign": "fedstrata.results.assign",
     "describe_metric": "fedstrata.objective.metric_info",
+    "export": "fedstrata.results.export",
     "load": "fedstrata.results.run",
+    "plot": "fedstrata.results.plot",
+    "tabulate": "fedstrata.comparison",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
 

@@ -20,7 +20,7 @@ LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
 """A network of one weight, so that distances are differences."""
 
 POINTS = torch.tensor([[0.0], [1.0], [2.0], [3.5], [5.2]])
-"""docs/semantics.md, golden case 13."""
+"""semantics.md, golden case 13."""
 
 PAIRS = torch.tensor([[0.0], [0.2], [4.0], [4.2]])
 """Two clusters, around 0.1 and 4.1; each member is 0.2 away from the other one of its cluster."""

@@ -7,7 +7,7 @@ from baseline_federation import HEAD, PARAMETERS, federation
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fedclust import FedClust
-from fedstrata.algorithms.shared.one_shot import SignatureState
+from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.base.errors import LayoutError
 from fedstrata.core import Problem, make_pending
 from fedstrata.core.private_aggregation import CentralPrivacy

@@ -21,7 +21,7 @@ def test_the_pull_keeps_the_model_nearer_to_where_it_was() -> None:
 
 
 def test_the_server_averages_as_fedavg_does() -> None:
-    """docs/semantics.md, golden case 12: (1, 2), (3, 4), (5, 0) with 1, 2 and 5 samples; then without client 1."""
+    """semantics.md, golden case 12: (1, 2), (3, 4), (5, 0) with 1, 2 and 5 samples; then without client 1."""
     updates = torch.tensor([[1.0, 2], [3, 4], [5, 0]]).repeat(1, 3)
     sizes = torch.tensor([1, 2, 5])
     state, _ = play(FedProx(), toy_problem(3), [updates], sizes=sizes)

@@ -50,7 +50,7 @@ FOUR = Layout(
 """Four layers of a weight and a bias, as the paper's network."""
 
 GOLDEN = torch.tensor([[[1, 0], [0.5, 0.5]], [[0, 1], [0.5, 0.5]], [[0.8, 0.2], [0.4, 0.6]]], dtype=torch.float64)
-"""Predictions of three clients for two samples (docs/semantics.md, golden case 9)."""
+"""Predictions of three clients for two samples (semantics.md, golden case 9)."""
 
 Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -517,7 +517,7 @@ def test_before_samples_are_read_a_first_plan_can_be_made() -> None:
 
 
 def test_a_residual_block_is_one_layer_and_has_no_half() -> None:
-    """docs/semantics.md, A25: stem, eight blocks and linear layer are ten layers; only the last has half layers."""
+    """semantics.md, A25: stem, eight blocks and linear layer are ten layers; only the last has half layers."""
     layout = layout_of(make("resnet18", (3, 8, 8), 10, 0, width=0.05))
     assert len(layer_tensors(layout)) == 10
     names = {

@@ -4,7 +4,7 @@ from baseline_federation import federation, metrics_of, train
 from grouped_digits import ROTATIONS, STEEP, agreement
 
 from fedstrata.algorithms.fesem import FeSEM
-from fedstrata.algorithms.shared.one_shot import OneShotState
+from fedstrata.algorithms.one_shot import OneShotState
 from fedstrata.core import Layout, TensorSpec, make_pending, reassign
 from fedstrata.testing import Scripted, play, toy_problem
 

@@ -9,7 +9,7 @@ from baseline_federation import experiment, federation, metrics_of, train
 from grouped_digits import CLASSES, PATIENT, agreement
 
 from fedstrata.algorithms.flis import FLIS, disagreement, resolution
-from fedstrata.algorithms.shared.one_shot import SignatureState
+from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.base.errors import ContractError, ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup

@@ -79,7 +79,7 @@ def test_models_are_averaged_by_samples_inside_the_choice_and_an_empty_cluster_s
 
 @pytest.mark.parametrize(("average", "expected"), [("gradient", 0.833333), ("model", 0.75)])
 def test_gradients_are_divided_by_the_number_of_all_participants(average: Any, expected: float) -> None:
-    """docs/semantics.md, golden case 12: model (1, 1), gradients (1, 0), (0, 1), (2, 2); two chose it, step .5."""
+    """semantics.md, golden case 12: model (1, 1), gradients (1, 0), (0, 1), (2, 2); two chose it, step .5."""
     problem = replace(toy_problem(3), fresh=lambda start: torch.ones(6), training=LocalTraining(lr=0.5))
     algorithm = IFCA(k=2, average=average)
     gradients = torch.tensor([[1.0, 0], [0, 1], [2, 2]]).repeat(1, 3)

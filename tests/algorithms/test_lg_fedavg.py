@@ -13,7 +13,7 @@ FIRST = 64 * 12 + 12
 
 @pytest.mark.parametrize(("depth", "local"), [(4, 2), (3, 1), (2, 1), (1, 1)])
 def test_by_itself_it_shares_the_two_deepest_layers_and_keeps_at_least_one(depth: int, local: int) -> None:
-    """docs/semantics.md, A32: FL-bench shares the shallow layers instead, which is the wrong way round."""
+    """semantics.md, A32: FL-bench shares the shallow layers instead, which is the wrong way round."""
     layout = Layout(tuple(TensorSpec(f"{i}.weight", f"{i}", "linear", (1,)) for i in range(depth)))
     problem, algorithm = toy_problem(2, layout), LGFedAvg()
     fit = algorithm.plan(problem, algorithm.init(problem), torch.arange(2)).tasks["train"]

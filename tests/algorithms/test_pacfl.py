@@ -8,8 +8,8 @@ import torch
 from baseline_federation import experiment, federation, train
 from grouped_digits import CLASSES, STEEP, agreement
 
+from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.algorithms.pacfl import PACFL, RESOLUTION
-from fedstrata.algorithms.shared.one_shot import SignatureState
 from fedstrata.build.build import build_run
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load_experiment

@@ -8,7 +8,7 @@ import torch
 from baseline_federation import federation, train
 from folded import SHARES, Folded, Turn, drive, groups_of, problem_of
 
-from fedstrata.algorithms.shared import split_half
+from fedstrata.algorithms.evidence import split_half
 from fedstrata.algorithms.strata import Strata, outliers
 from fedstrata.algorithms.strata.outliers import OUTLIER_TASK
 from fedstrata.build.build import build_run

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.algorithms.shared.fold_similarity import empty_similarity, groups_test, with_round
+from fedstrata.algorithms.evidence.fold_similarity import empty_similarity, groups_test, with_round
 from fedstrata.algorithms.strata.algorithm import Strata
 from fedstrata.algorithms.strata.split_tests import _test_cluster
 from fedstrata.core import Layout, Problem, Report, Result, Rows, TensorSpec, make_pending

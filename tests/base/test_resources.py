@@ -19,17 +19,20 @@ import pytest
 import torch
 
 import fedstrata as fs
+from builders import DISK_EVENTS, left, records_of
 from fedstrata.base.errors import EngineError, InputError, MachineError, ResourceError
 from fedstrata.base.files import replace_file
 from fedstrata.base.resources import resource_error, resource_errors
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import State
+from fedstrata.engine.device import one_thread
 from fedstrata.play.recorder import OnRound
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from forked import Done, command, run
-from run_folder import DISK_EVENTS, left, records_of
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 HERE = Path(__file__).parent
 EXPERIMENT: dict[str, Any] = {

@@ -17,6 +17,8 @@ from fedstrata.play.backdoor import backdoor_summary
 from fedstrata.play.used_models import ModelInUse
 from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 TABLES: dict[str, Any] = {
     "rounds": 4,
     "data": {"name": "digits", "clients": 10, "samples": 60, "test": 0.25},

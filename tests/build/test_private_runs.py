@@ -12,9 +12,11 @@ from fedstrata.base.errors import ExperimentError, RecordError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.core import Disclosure, disclosure_of
 from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def declared(name: str) -> Disclosure:

@@ -12,10 +12,10 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.core import disclosure_of
 from fedstrata.play.run import run_experiment
 from fedstrata.report.events import event_text
 from fedstrata.results.run import Run
+from fedstrata.uploads.disclosure import disclosure_of
 
 KEYS: dict[str, Any] = {
     "rounds": 2,
@@ -60,7 +60,7 @@ def test_an_algorithm_of_ones_own_that_declares_it_needs_sums_alone(tmp_path: Pa
     own = played(tmp_path / "own", algorithm={"name": "own_algorithm:Declared"})
     assert torch.equal(own.state.models, played(tmp_path / "fedavg").state.models)
     name = "own_algorithm:Undeclared"
-    with pytest.raises(ExperimentError, match=f"algorithm.name = '{name}': .* in a method `disclosure` of its"):
+    with pytest.raises(ExperimentError, match=f"algorithm.name = '{name}': .* with `register_disclosure`"):
         build_run(load_experiment({**KEYS, "algorithm": {"name": name}}))
 
 

@@ -12,9 +12,10 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import State
+from fedstrata.engine.device import one_thread
 from fedstrata.play import recorder
 from fedstrata.play.interrupt import Stopped
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.run import run_experiment
 from fedstrata.play.steps import run_steps
 from fedstrata.records import checkpoint, state_text

@@ -16,6 +16,8 @@ from fedstrata.engine import Parallel
 from fedstrata.partition import Partition, with_validation
 from turns import same
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 KEYS: dict[str, Any] = {
     "rounds": 4,
     "data": {"name": "digits", "clients": 4, "samples": 50, "validation": 0.2},

@@ -28,6 +28,8 @@ from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import ComparisonProgress
 from fedstrata.records import Folder, save
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 ALGORITHMS = ("fedavg", "cfl", "layercfl", "hicfl", "adacfl", "fedper", "ditto", "ifca", "strata")
 
 

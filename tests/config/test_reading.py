@@ -14,9 +14,9 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.algorithms.keys import STRICT
 from fedstrata.base.errors import DataError, ExperimentError, InputError
-from fedstrata.base.key_errors import RENAMED, explain
+from fedstrata.base.key_errors import explain
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.config.reading import _as_in_file
@@ -318,45 +318,6 @@ def test_a_mapping_has_the_same_limits_as_a_file() -> None:
 @pytest.mark.parametrize("clients", [100_000, 1_000_000])
 def test_a_million_clients_are_an_experiment(clients: int, found: None) -> None:
     assert load_experiment({"data": {"name": "mnist", "clients": clients}}).data.clients == clients
-
-
-# Keys with a new name
-
-
-@pytest.mark.parametrize(("table", "algorithm", "old"), [key for key in RENAMED if not key[0].startswith("federation")])
-def test_an_old_key_is_an_error_that_names_the_new_one(table: str, algorithm: str | None, old: str) -> None:
-    new = RENAMED[table, algorithm, old]
-    keys: dict[str, Any] = {old: 1} if algorithm is None else {"name": algorithm, old: 1}
-    for part in reversed(table.split(".")):
-        keys = {part: keys}
-    if table == "algorithm":
-        assert old not in fields_of(algorithm) and new in fields_of(algorithm)
-        other: dict[str, Any] = {"algorithms": {algorithm: {old: 1}}}
-        found = message(lambda: load_experiment(other))
-        assert found == f"algorithms.{algorithm}.{old}: this key has a new name; write {new} instead"
-    found = message(lambda: load_experiment(keys))
-    assert found == f"{table}.{old}: this key has a new name; write {new} instead"
-
-
-def test_an_old_value_is_an_error_that_names_the_new_one() -> None:
-    end = "this value has a new name; write 'halves' instead"
-    keys: dict[str, Any] = {"algorithm": {"name": "layercfl", "gamma": "bootstrap"}}
-    assert message(lambda: load_experiment(keys)) == f"algorithm.gamma = 'bootstrap': {end}"
-    keys = {"algorithms": {"layercfl": {"gamma": "bootstrap"}}}
-    assert message(lambda: load_experiment(keys)) == f"algorithms.layercfl.gamma = 'bootstrap': {end}"
-
-
-def fields_of(algorithm: str | None) -> set[str]:
-    """The keys of an algorithm."""
-    fields = getattr(ALGORITHMS[algorithm or ""], "__pydantic_fields__")  # noqa: B009 - the type has no such attribute
-    return {field.alias or name for name, field in fields.items()}
-
-
-def test_a_key_with_a_new_name_is_found_in_a_list() -> None:
-    change = {"round": 2, "client": 1, "holds": 3}
-    assert message(lambda: load_experiment({"events": {"change": [change]}})).startswith(
-        "events.change.holds: this key has a new"
-    )
 
 
 # Without torch

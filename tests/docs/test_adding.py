@@ -24,7 +24,7 @@ from fedstrata.data import load_dataset
 from fedstrata.results.assign import assign
 from turns import Case
 
-BLOCKS = blocks("adding.md")
+BLOCKS = blocks("methods/adding.md")
 FILES = {block.file: block.text for block in BLOCKS if block.file}
 COMMANDS = dict(command for block in BLOCKS if block.language == "console" for command in block.commands)
 NAME = "headmeans"

@@ -8,12 +8,12 @@ from blocks import blocks
 from fedstrata.core import AGGREGATIONS
 from fedstrata.uploads.attacks import named_attacks
 
-PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods" / "attacks.md"
 
 
 def test_the_example_learns_under_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (example,) = [block for block in blocks("attacks.md") if block.language == "python"]
+    (example,) = [block for block in blocks("methods/attacks.md") if block.language == "python"]
     namespace: dict[str, object] = {}
     exec(compile(example.text, "attacks.md", "exec"), namespace)
     summary = namespace["run"].summary  # type: ignore[attr-defined]

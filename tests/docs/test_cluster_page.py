@@ -1,4 +1,4 @@
-"""What docs/cluster.md shows: the comparison runs, and Ray takes the file of its launcher."""
+"""What docs/deploy/cluster.md shows: the comparison runs, and Ray takes the file of its launcher."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ from fedstrata.config import load_experiment
 # Ray's own: how it looks for accelerators, and what it leaves to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 
-BLOCKS = blocks("cluster.md")
+BLOCKS = blocks("deploy/cluster.md")
 
 
 def shown(name: str) -> str:
@@ -25,7 +25,7 @@ def shown(name: str) -> str:
 
 def file_of_list(name: str) -> str:
     """The same for a block inside a list."""
-    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "deploy" / "cluster.md").read_text()
     text = page.partition(f"    ```yaml\n    # {name}\n")[2].partition("    ```\n")[0]
     return "".join(line.removeprefix("    ") for line in text.splitlines(keepends=True))
 

@@ -1,4 +1,4 @@
-"""The recipes of ``docs/data.md`` run as they stand on small files."""
+"""The recipes of ``docs/data/data.md`` run as they stand on small files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from pyarrow import csv
 import fedstrata
 from blocks import Block, blocks, run
 
-RECIPES = {block.file: block for block in blocks("data.md") if block.file}
+RECIPES = {block.file: block for block in blocks("data/data.md") if block.file}
 SITES = ("Ghent", "Lyon", "Oslo")
 
 

@@ -1,4 +1,4 @@
-"""Every row of ``docs/data-problems.md`` has a test of what it says."""
+"""Every row of ``docs/data/data-problems.md`` has a test of what it says."""
 
 import ast
 import re
@@ -86,7 +86,7 @@ TESTED_BY = {
 
 def rows() -> list[str]:
     """The first cells of all rows but the headings."""
-    text = (ROOT / "docs" / "data-problems.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "data" / "data-problems.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (.*?) \| .* \|$", text, re.MULTILINE)
     return [cell for cell in cells if cell not in ("---", "what is wrong")]
 

@@ -1,4 +1,4 @@
-"""What ``docs/algorithms/facts.toml`` says of every algorithm, and the pages of it, is so.
+"""What ``docs/methods/algorithms/facts.toml`` says of every algorithm, and the pages of it, is so.
 
 The tables for choosing an algorithm have it, and the page on privacy: what clients send and receive, and what the
 server keeps.
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from descriptions import facts, title_of
+from experiments.tools.descriptions import facts, title_of
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.hyperparameters import algorithm_from
@@ -31,7 +31,7 @@ NORMALISED = "fedbn"
 
 TRAINED = [name for name in ALGORITHMS if name not in (CENTRAL, NORMALISED)]
 
-PRIVACY = Path(__file__).parents[2] / "docs" / "privacy.md"
+PRIVACY = Path(__file__).parents[2] / "docs" / "methods" / "privacy.md"
 
 OWN_MODEL = {"the global model", "the model of its cluster", "nothing but the initial model"}
 """What is said where a client sees no model of another cluster."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from published import published
-from website import ROOT, is_external, links, pages, targets
+from experiments.tools.published import published
+from experiments.tools.website import ROOT, is_external, links, pages, targets
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
@@ -78,7 +78,10 @@ def build(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
 def test_a_reference_to_what_does_not_exist_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n::: fedstrata.load\n\n{text}\n")
-    python = {"paths": [str(ROOT / "src")], "options": {"extensions": [str(ROOT / "experiments/docstring_links.py")]}}
+    python = {
+        "paths": [str(ROOT / "src")],
+        "options": {"extensions": [str(ROOT / "experiments/tools/docstring_links.py")]},
+    }
     site = {"site_name": "a", "plugins": [{"mkdocstrings": {"handlers": {"python": python}}}]}
     (tmp_path / "mkdocs.yml").write_text(json.dumps(site))  # JSON is YAML
     done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
@@ -90,12 +93,17 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
     built = tmp_path / "site"
     done = build(ROOT / "mkdocs.yml", built)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
-    for name in ("index.html", "docs/tutorial/index.html", "docs/algorithms/strata/index.html", "CHANGELOG/index.html"):
+    for name in (
+        "index.html",
+        "docs/start/tutorial/index.html",
+        "docs/methods/algorithms/strata/index.html",
+        "CHANGELOG/index.html",
+    ):
         assert "fedstrata" in (built / name).read_text()
     assert (built / "docs" / "report.png").exists()
     assert 'id="fedstrata.Run.predict"' in (built / "docs/reference/fedstrata/index.html").read_text()
-    for card in links((ROOT / "docs" / "gallery.md").read_text()):
-        shown = published((ROOT / "docs" / card[0]).resolve())
+    for card in links((ROOT / "docs/start/gallery.md").read_text()):
+        shown = published((ROOT / "docs/start" / card[0]).resolve())
         assert shown is None or "<title>" in (built / shown.relative_to(ROOT)).read_text()
     for page in built.rglob("*.html"):
         loaded = re.findall(

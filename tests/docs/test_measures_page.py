@@ -11,7 +11,7 @@ import fedstrata
 from fedstrata.results.run import Run
 
 ROOT = Path(__file__).parents[2]
-NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "measures.md").read_text()))
+NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "reference" / "measures.md").read_text()))
 
 
 @pytest.fixture(scope="module", params=["strata", "ditto", "layercfl", "hicfl", "fedtsdp", "fedclust", "oracle+best"])

@@ -10,7 +10,7 @@ from blocks import blocks
 
 def run_of(word: str) -> Any:
     """The run of the example with a word."""
-    (example,) = [block for block in blocks("privacy.md") if block.language == "python" and word in block.text]
+    (example,) = [block for block in blocks("methods/privacy.md") if block.language == "python" and word in block.text]
     namespace: dict[str, object] = {}
     exec(compile(example.text, "privacy.md", "exec"), namespace)
     return namespace["run"]

@@ -77,6 +77,7 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
         Recipe("sweeps.md", "# mine.toml", _SWEEPS),
         Recipe("sweeps.md", "fedstrata sweep mine.toml", _SWEEPS),
     ),
+    "Optuna": (Recipe("sweeps.md", "# tune.py", _SWEEPS),),
     "torch alone": (
         Recipe("results.md", "fedstrata export runs/digits", _RESULTS),
         Recipe("results.md", "# elsewhere.py", _RESULTS),
@@ -84,11 +85,11 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
     "extend": (Recipe("results.md", "--set rounds=32", _RESULTS),),
     "notebook": (),
 }
-"""The recipes, by a text in their row of ``docs/recipes.md``. The notebook is a file of its own."""
+"""The recipes, by a text in their row of ``docs/start/recipes.md``. The notebook is a file of its own."""
 
 
 def test_every_recipe_is_in_the_list() -> None:
-    rows = re.findall(r"^\| (.*?) \| .* \|$", (ROOT / "docs/recipes.md").read_text(), re.MULTILINE)[2:]
+    rows = re.findall(r"^\| (.*?) \| .* \|$", (ROOT / "docs/start/recipes.md").read_text(), re.MULTILINE)[2:]
     assert len(rows) == len(RECIPES)
     for row, name in zip(rows, RECIPES, strict=True):
         assert name in row

@@ -88,7 +88,7 @@ def emptied(text: StringIO) -> str:
 
 def follow(folder: Path, capsys: Any) -> Iterator[Step]:
     """Do what the page says."""
-    for block in blocks("recordings.md"):
+    for block in blocks("data/recordings.md"):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
             continue

@@ -11,7 +11,7 @@ import pytest
 
 from blocks import agree, blocks, run
 
-BLOCKS = blocks("results.md")
+BLOCKS = blocks("start/results.md")
 
 
 @pytest.mark.pages

@@ -9,7 +9,7 @@ import pytest
 
 from blocks import Block, blocks
 
-BLOCKS = [block for block in blocks("training.md") if block.language == "python"]
+BLOCKS = [block for block in blocks("data/training.md") if block.language == "python"]
 FILES = [block for block in BLOCKS if block.file]
 RECIPES = [block for block in BLOCKS if not block.file]
 LEARNED = 0.3

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import outcomes
 import pytest
-from trust import GREEN, PARTLY, RED, ROOT, UNMEASURED, Counts, Row, counted, matrix, measure, rows
-from trust_figures import FIGURES, Figure, Found
+from experiments.tools import outcomes
+from experiments.trust.trust import GREEN, PARTLY, RED, ROOT, UNMEASURED, Counts, Row, counted, matrix, measure, rows
+from experiments.trust.trust_figures import FIGURES, Figure, Found
 
-PAGE = ROOT / "docs" / "trust.md"
+PAGE = ROOT / "docs" / "evidence" / "trust.md"
 MATRIX = {"R": 21, "S": 6, "P": 4, "V": 5, "D": 1}
 """The rows of each letter."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from blocks import ROOT, agree, blocks, run
 
-BLOCKS = blocks("tutorial.md")
+BLOCKS = blocks("start/tutorial.md")
 
 
 def test_the_demo_is_the_run_without_a_file() -> None:

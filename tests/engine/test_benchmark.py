@@ -17,6 +17,8 @@ from fedstrata.engine.vectorized import Vectorized
 from fedstrata.models import make
 from fedstrata.objective import Objective
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SIZES = [40] * 20
 TRAINING = LocalTraining(epochs=1, batch=5, lr=0.1)
 COHORT = torch.arange(20)

@@ -37,6 +37,8 @@ from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import ShardRequest
 from turns import same
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def test_workers_are_as_many_as_cores_unless_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Processes(SITE).workers == processes.cores() >= 1 and Processes(SITE, 3).workers == 3

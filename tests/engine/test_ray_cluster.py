@@ -1,4 +1,4 @@
-"""A cluster of Ray, each node a real `ray start`, as `experiments/cluster.py` measures it: never a changed bit."""
+"""A cluster of Ray, each node a real `ray start`, as `speed/cluster.py` measures it: never a changed bit."""
 
 import json
 import os
@@ -20,10 +20,10 @@ PARTS = ("equal", "shipped", "added", "killed", "autoscaling")
 @cache
 def found() -> dict[str, Any]:
     """What comes out on nodes that are started for this, in a process of its own: Ray is joined once in a process."""
-    places = [ROOT / "tests", ROOT / "tests" / "engine", ROOT / "examples" / "flower", *sys.path]
+    places = [ROOT, ROOT / "tests", ROOT / "tests" / "engine", ROOT / "examples" / "flower", *sys.path]
     with TemporaryDirectory() as room:
         out = Path(room) / "cluster.json"
-        command = [sys.executable, str(ROOT / "experiments" / "cluster.py"), "--out", str(out), "--parts", *PARTS]
+        command = [sys.executable, "-m", "experiments.speed.cluster", "--out", str(out), "--parts", *PARTS]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

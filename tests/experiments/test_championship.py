@@ -4,11 +4,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import championship
 import numpy as np
 import pytest
 import torch
-from championship import (
+from experiments.strata import championship
+from experiments.strata.championship import (
     FEDERATIONS,
     METHODS,
     SHARED_MODEL,
@@ -22,7 +22,7 @@ from championship import (
     true_groups,
     unpacked,
 )
-from networks import small_cnn
+from experiments.strata.networks import small_cnn
 
 import fedstrata as fs
 from fedstrata.config import load_experiment

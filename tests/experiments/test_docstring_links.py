@@ -3,7 +3,7 @@ from pathlib import Path
 
 import griffe
 import pytest
-from docstring_links import DocstringLinks
+from experiments.tools.docstring_links import DocstringLinks
 
 CODE = '''
 """A package. It has `Thing` and `thing.lost`."""

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exhibits import running
-from exhibits.catalogue import EXHIBITS, PAPERS, chosen
-from exhibits.command import main
-from exhibits.exhibit import (
+from experiments.papers import running
+from experiments.papers.catalogue import EXHIBITS, PAPERS, chosen
+from experiments.papers.command import main
+from experiments.papers.exhibit import (
     CANNOT_BE_RUN,
     DOES_NOT_HOLD,
     HOLDS,
@@ -22,8 +22,8 @@ from exhibits.exhibit import (
     Setting,
     judged,
 )
-from exhibits.layercfl import first_separation
-from exhibits.measures import (
+from experiments.papers.layercfl import first_separation
+from experiments.papers.measures import (
     contrast,
     dip,
     final,
@@ -40,9 +40,9 @@ from exhibits.measures import (
     smooth,
     within_and_across,
 )
-from exhibits.page import PAGE, figure, page_text, short
-from exhibits.rivals import other
-from exhibits.run_folder import RunFolder
+from experiments.papers.page import PAGE, figure, page_text, short
+from experiments.papers.rivals import other
+from experiments.papers.run_folder import RunFolder
 
 from fedstrata.config import Experiment
 
@@ -308,7 +308,7 @@ def test_results_of_seeds_are_gathered_until_the_settings_change(tmp_path: Path)
         running.keep(which, seed, {"measured": {"a": 1.0}, "hours": 0.0}, tmp_path)
     kept = json.loads((tmp_path / "X-T1.json").read_text())
     assert list(kept["seeds"]) == ["0", "2"] and kept["verdict"]["kind"] == HOLDS
-    assert kept["command"] == "python -m experiments.reproduce X-T1 --seeds 0,2"
+    assert kept["command"] == "python -m experiments.papers.reproduce X-T1 --seeds 0,2"
     assert running.keep(second, 1, {"measured": {"a": 2.0}, "hours": 0.0}, tmp_path).kind == DOES_NOT_HOLD
     assert list(json.loads((tmp_path / "X-T1.json").read_text())["seeds"]) == ["1"]
 
@@ -351,7 +351,7 @@ def test_the_page_and_the_verdicts_are_those_of_the_committed_results() -> None:
         assert kept["verdict"] == {"kind": verdict.kind, "why": verdict.why, "conditions": dict(verdict.conditions)}, (
             path.stem
         )
-    assert PAGE.read_text() == page_text(running.RESULTS), "run python -m experiments.reproduce --page"
+    assert PAGE.read_text() == page_text(running.RESULTS), "run python -m experiments.papers.reproduce --page"
 
 
 def test_numbers_have_the_digits_that_a_reader_needs() -> None:

@@ -2,11 +2,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fault_tables
-import outcomes
 import pytest
-import soak
-from outcomes import MISSING
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING
+from experiments.trust import fault_tables, soak
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import federations
 import pytest
 import torch
-from federations import Step, follow, gather, read, write
-from null_federations import ALPHAS, FOLLOWED, SETTINGS
-from power_federations import CASES
+from experiments.strata import federations
+from experiments.strata.federations import Step, follow, gather, read, write
+from experiments.strata.null_federations import ALPHAS, FOLLOWED, SETTINGS
+from experiments.strata.power_federations import CASES
 
 import fedstrata as fs
 from fedstrata.config import Experiment, load_experiment

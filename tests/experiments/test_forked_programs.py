@@ -1,4 +1,4 @@
-"""Programs of Flower that are forked from one process, as `experiments/super_nodes.py` starts them."""
+"""Programs of Flower that are forked from one process, as `experiments/speed/super_nodes.py` starts them."""
 
 import os
 import subprocess
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked_programs import ForkedPrograms
+from experiments.speed.forked_programs import ForkedPrograms
 from machines import family, free_ports, processes, within
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_workers]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from gallery import DOCS, PICTURES, SHOTS, Shot
-from published import COMPARISON, RUNS, SHOWN, make_pages, published
-from website import links
+from experiments.tools.gallery import DOCS, PICTURES, SHOTS, Shot
+from experiments.tools.published import COMPARISON, RUNS, SHOWN, make_pages, published
+from experiments.tools.website import links
 
-LINKS = [path for path, _ in links((DOCS / "gallery.md").read_text())]
+LINKS = [path for path, _ in links((DOCS / "start" / "gallery.md").read_text())]
 
 
 def test_every_picture_is_on_the_page_and_can_be_made_again() -> None:
@@ -16,7 +16,7 @@ def test_every_picture_is_on_the_page_and_can_be_made_again() -> None:
 
 
 def test_every_published_run_is_linked_or_part_of_the_comparison(tmp_path: Path) -> None:
-    linked = {published((DOCS / path).resolve()) for path in LINKS} - {None}
+    linked = {published((DOCS / "start" / path).resolve()) for path in LINKS} - {None}
     assert COMPARISON / "comparison.html" in linked
     assert published(RUNS / "ditto") is None and published(DOCS) is None
     made = {RUNS / page.relative_to(tmp_path) for page in make_pages(tmp_path)}

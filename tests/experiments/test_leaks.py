@@ -1,14 +1,12 @@
 import math
 from pathlib import Path
 
-import leak_tables
-import leakage
-import leaks
 import numpy as np
-import outcomes
 import pytest
 import torch
-from outcomes import MISSING
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING
+from experiments.trust import leak_tables, leakage, leaks
 from torch import nn
 
 from fedstrata.clustering import sketch

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exhibits import pictures, running
-from exhibits.catalogue import EXHIBITS
-from exhibits.exhibit import Exhibit, Setting
-from exhibits.page import page_text
-from exhibits.pictures import (
+from experiments.papers import pictures, running
+from experiments.papers.catalogue import EXHIBITS
+from experiments.papers.exhibit import Exhibit, Setting
+from experiments.papers.page import page_text
+from experiments.papers.pictures import (
     PICTURES,
     Picture,
     accuracies,
@@ -31,8 +31,8 @@ from exhibits.pictures import (
     unstable_again,
     write_picture,
 )
-from exhibits.run_folder import RunFolder
-from exhibits.svg import Curves, HeatMap, Panel, draw, png, steps
+from experiments.papers.run_folder import RunFolder
+from experiments.papers.svg import Curves, HeatMap, Panel, draw, png, steps
 from PIL import Image
 
 RUNS = Path(__file__).parents[1] / "report" / "runs"

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import outcomes
 import pytest
-import rankings
-from championship import FEDERATIONS, METHODS, packed
-from outcomes import MISSING
-from rank_picture import PICTURE, picture
-from rankings import (
+from experiments.strata import rankings
+from experiments.strata.championship import FEDERATIONS, METHODS, packed
+from experiments.strata.rank_picture import PICTURE, picture
+from experiments.strata.rankings import (
     COMPETITORS,
     TITLES,
     championship,
@@ -26,6 +24,8 @@ from rankings import (
     share_worse,
     with_cluster_models,
 )
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING
 
 NAMES = list(FEDERATIONS)
 
@@ -181,7 +181,7 @@ def test_the_picture_has_the_mean_ranks_and_the_methods_that_are_told_apart() ->
 
 
 def test_the_picture_is_that_of_the_results() -> None:
-    assert PICTURE.read_text() == picture(competitors_ranks(played())), "run experiments/tables.py"
+    assert PICTURE.read_text() == picture(competitors_ranks(played())), "run experiments/tools/tables.py"
 
 
 def test_every_method_and_federation_has_a_title() -> None:

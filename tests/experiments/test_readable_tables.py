@@ -1,8 +1,8 @@
 from xml.etree.ElementTree import fromstring
 
 import pytest
+from experiments.tools.readable_tables import ReadableTables
 from markdown import markdown
-from readable_tables import ReadableTables
 
 NUMBERS = """method | accuracy | minus FedAvg | lower than
 --- | --- | --- | ---

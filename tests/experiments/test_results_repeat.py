@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import repeat
-from exhibits.catalogue import EXHIBITS
-from exhibits.running import RESULTS as EXHIBIT_RESULTS
-from instructions import NATIVE, WAYS, known
-from repeat import EQUAL, TOLERANCES, Committed, cheapest, deviations
+from experiments.papers.catalogue import EXHIBITS
+from experiments.papers.running import RESULTS as EXHIBIT_RESULTS
+from experiments.speed.instructions import NATIVE, WAYS, known
+from experiments.tools import repeat
+from experiments.tools.repeat import EQUAL, TOLERANCES, Committed, cheapest, deviations
 
 from fedstrata.config import load_experiment
 

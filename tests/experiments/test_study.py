@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import study
-from study import keep, outcomes, separate
+from experiments.strata import study
+from experiments.strata.study import keep, outcomes, separate
 
 from fedstrata.algorithms.fedavg import FedAvg
 from forked import run

@@ -17,11 +17,12 @@ from in_process import Loopback, Ticks, Twist, federation, without
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan
+from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_work import Device
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server import drive
-from fedstrata.play.rounds import PlanReply, answer_plans, one_thread
+from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.steps import run_steps
 from fedstrata.results.run import Run
 

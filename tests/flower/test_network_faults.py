@@ -1,12 +1,12 @@
-"""Real SuperNodes behind a bad network, as `experiments/network_faults.py` measures it: rows are lost, never bits."""
+"""Real SuperNodes behind a bad network, as `trust/network_faults.py` measures it: rows are lost, never bits."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import network_faults
 import pytest
-from network_faults import CLIENTS, EXPERIMENT, VICTIM, Network, measured
+from experiments.trust import network_faults
+from experiments.trust.network_faults import CLIENTS, EXPERIMENT, VICTIM, Network, measured
 
 pytestmark = pytest.mark.deploy
 

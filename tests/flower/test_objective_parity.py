@@ -18,6 +18,8 @@ from fedstrata.engine import Parallel
 from fedstrata.flower.client_data import no_client_data
 from turns import same
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 NETWORK = """
 from torch import nn
 

@@ -41,10 +41,12 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    for block in blocks("adding.md"):
+    for block in blocks("methods/adding.md"):
         if block.file and block.file.startswith(("known_groups", "small_net")):
             (tmp_path / block.file).write_text(block.text)
-    consoles = [command for block in blocks("adding.md") if block.language == "console" for command in block.commands]
+    consoles = [
+        command for block in blocks("methods/adding.md") if block.language == "console" for command in block.commands
+    ]
     init, run = (command for command, _ in consoles if command.startswith("fedstrata deploy"))
     return Page(tmp_path, init, run)
 

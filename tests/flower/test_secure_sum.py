@@ -26,7 +26,7 @@ def test_every_pattern_of_drop_outs_gives_the_exact_sum_or_none(n: int, monkeypa
 
 @pytest.mark.parametrize("n", [5, 6, pytest.param(7, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_every_pattern_of_drop_outs_of_more_clients_likewise(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of these, secrets are not put together: `experiments/secure_sums.py` does that as well."""
+    """Of these, secrets are not put together: `experiments/trust/secure_sums.py` does that as well."""
     without_curves(monkeypatch, shamir=False)
     assert_exact_or_none(n, counted(n))
 

@@ -31,8 +31,7 @@ FIGURES = ("report", "run", "--figures", "svg")
 RESUME = ("run", "--resume", "--out", "run", "--quiet")
 ASSIGN = ("assign", "run", "outside/newcomer.npz")
 COMPARE = ("compare", "run", "outside/other", "--out", "comparison")
-WATCH = ("watch", "run")
-"""What is done with a folder; `WATCH` asks for the page once, without a server."""
+"""What is done with a folder."""
 
 EXPERIMENT = {
     "rounds": 4,
@@ -104,14 +103,6 @@ def good_run(folder: Path) -> None:
         place.mkdir(parents=True)
         for entry in ("canary.txt", "00004.parquet", "00009.safetensors", "00009.sha256", "cluster-0.safetensors"):
             (place / entry).write_text("SECRET OF ANOTHER FOLDER\n")
-
-
-def look_once(folder: str) -> None:
-    """Make the page that `fedstrata watch` serves."""
-    from fedstrata.report.live import Pages
-
-    page = Pages(Path(folder)).page("/page")
-    assert page is not None and page.text
 
 
 def run_folders() -> list[Case]:
@@ -404,7 +395,7 @@ def _arrays() -> list[Case]:
         return Case(f"{place} {name}", lambda run: pq.write_table(pa.table(columns), run / place), (REPORT,))
 
     def archive(name: str, **arrays: Any) -> Case:
-        return Case(f"matrices {name}", lambda run: np.savez(run / "matrices" / "00002.npz", **arrays), (REPORT, WATCH))
+        return Case(f"matrices {name}", lambda run: np.savez(run / "matrices" / "00002.npz", **arrays), (REPORT,))
 
     def raw(name: str, entries: dict[str, bytes]) -> Case:
         def write(run: Path) -> None:

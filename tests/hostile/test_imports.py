@@ -1,4 +1,4 @@
-"""A module that an experiment names is imported where docs/keys.md says so, and nowhere else."""
+"""A module that an experiment names is imported where docs/reference/keys.md says so, and nowhere else."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from descriptions import keys_of
-from pages import TABLES
+from experiments.tools.descriptions import keys_of
+from experiments.tools.pages import TABLES
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import FedstrataError

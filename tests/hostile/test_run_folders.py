@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile.run_folders import COMPARE, WATCH, Case, good_run, run_folders
+from hostile.run_folders import COMPARE, Case, good_run, run_folders
 from hostile.runner import Outcome, Runner, complaints
 
 CASES = run_folders()
@@ -21,9 +21,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tried(runner: Runner, command: tuple[str, ...], place: Path) -> Outcome:
     """What a command does in a folder in which it may write to the run and to a comparison alone."""
     writable = [place / "run", place / "comparison"]
-    function = "hostile.run_folders:look_once" if command[0] == "watch" else "fedstrata.cli:main"
-    arguments = [command[1]] if command == WATCH else [list(command)]
-    return runner.call(function, arguments, folder=place, surroundings=place, writable=writable)
+    return runner.call("fedstrata.cli:main", [list(command)], folder=place, surroundings=place, writable=writable)
 
 
 def wrong(outcome: Outcome, command: tuple[str, ...]) -> list[str]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import fedstrata
-from fedstrata.algorithms.shared.interpolation import SHARES
+from builders import left
+from fedstrata.algorithms.tuning import SHARES
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
 from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec
@@ -16,7 +17,6 @@ from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, k
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
 from fedstrata.play.run import run_experiment
-from run_folder import left
 
 LAYOUT = Layout(
     (
@@ -194,7 +194,7 @@ def test_a_run_says_what_each_client_gained_and_its_models_are_taken_home(method
     if method == "head":
         head, base = (each.network.state_dict() for each in (run.model(0), run.cluster_model(run.labels["0"])))
         assert {name for name in base if not torch.equal(head[name], base[name])} == {"linear2.weight", "linear2.bias"}
-    assert len(run.export(tmp_path / "models")) > 2
+    assert len(fedstrata.export(run, tmp_path / "models")) > 2
 
 
 @pytest.mark.parametrize("method", ["ditto", "best"])
@@ -231,7 +231,7 @@ def test_runs_that_differ_in_the_personal_method_are_put_into_one_table(tmp_path
         fedstrata.run({**KEYS, "rounds": 1, "personal": table}, tmp_path / str(place), quiet=True)
         for place, table in enumerate(tables)
     ]
-    compared = runs[0].compare(*runs[1:], out=tmp_path / "table")
+    compared = fedstrata.tabulate(runs, tmp_path / "table")
     plain, *tuned = (row.algorithm for row in compared.table)
     assert plain == "oracle"
     for label, epochs in zip(tuned, (4, 1), strict=True):

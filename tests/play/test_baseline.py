@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
+from builders import left
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.steps import run_steps
 from fedstrata.report.reader import read
-from run_folder import left
 
 KEYS: dict[str, Any] = {
     "rounds": 4,

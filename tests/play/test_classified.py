@@ -10,6 +10,8 @@ import fedstrata as fs
 from fedstrata.play import classified
 from fedstrata.records.final_scores import read_right_samples
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 KEYS: dict[str, Any] = {
     "rounds": 3,
     "data": {"name": "digits", "clients": 6, "samples": 40},

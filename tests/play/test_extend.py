@@ -10,12 +10,12 @@ import pytest
 
 import fedstrata
 import own_data
+from builders import left
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.cli import main
 from fedstrata.config import load_experiment
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.run import run_experiment
-from run_folder import left
 
 
 def keys(rounds: int, algorithm: str = "ditto") -> dict[str, Any]:

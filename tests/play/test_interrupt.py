@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
+from builders import left
 from fedstrata.engine import Loop, Processes, Ray
 from fedstrata.play.interrupt import Interrupt, Stopped
 from forked import Process, command, run
-from run_folder import left
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 EXPERIMENT = """
 rounds = 5

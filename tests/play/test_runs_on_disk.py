@@ -19,6 +19,8 @@ from fedstrata.config import load_experiment
 from fedstrata.engine.parallel.messages import pack, unpack
 from own_data import arrays, as_test, keys, save
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from fedstrata.testing import Scripted, toy_problem
 
 
 def test_fedavg_sends_every_parameter_both_ways() -> None:
-    """docs/semantics.md, Bytes: 33,580 parameters and 20 clients make 5,372,800 bytes a round, up and down."""
+    """semantics.md, Bytes: 33,580 parameters and 20 clients make 5,372,800 bytes a round, up and down."""
     layout = Layout((TensorSpec("w", "w", "conv", (33_580,)),))
     problem = toy_problem(20, layout)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(20))
@@ -64,7 +64,7 @@ def test_what_a_client_keeps_is_not_sent_and_statistics_are_counted_apart() -> N
 
 
 def test_what_a_device_is_to_keep_but_does_not_have_yet_is_sent() -> None:
-    """docs/semantics.md, Bytes: FedPer sends all layers in the first round, so that all heads start equal."""
+    """semantics.md, Bytes: FedPer sends all layers in the first round, so that all heads start equal."""
     slots = (TensorSpec("a", "a", "conv", (3,)), TensorSpec("b", "b", "linear", (2,)))
     problem = toy_problem(2, Layout(slots))
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(2))

@@ -15,9 +15,11 @@ from safetensors.torch import save as to_bytes
 import fedstrata as fs
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.config import load_experiment
-from fedstrata.play.machine import machine
-from fedstrata.play.machine import versions as found_versions
 from fedstrata.play.run import run_experiment
+from fedstrata.records.origin import machine
+from fedstrata.records.origin import versions as found_versions
+
+pytestmark = pytest.mark.usefixtures("forked_workers")
 
 EXPERIMENT: dict[str, Any] = {
     "rounds": 5,
@@ -226,13 +228,13 @@ def test_only_keys_that_no_result_depends_on_may_differ() -> None:
 
 def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = found_versions()
-    monkeypatch.setattr("fedstrata.play.machine.versions", lambda: {**versions, "torch": "99"})
+    monkeypatch.setattr("fedstrata.records.origin.versions", lambda: {**versions, "torch": "99"})
     resume(broken)
     assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
 
 
 def test_another_processor_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.play.machine.machine", lambda device: {**machine(device), "processor": "another"})
+    monkeypatch.setattr("fedstrata.records.origin.machine", lambda device: {**machine(device), "processor": "another"})
     resume(broken)
     assert f"processor was {machine()['processor']}, is another" in said(broken)[5]
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from synthetic_comparison import compare, edit
 from synthetic_run import write
 
 from fedstrata.report import build, comparison
-from fedstrata.report.live import LiveServer
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -442,50 +440,3 @@ def test_html_in_the_names_of_a_comparison_never_runs(opened: Open, tmp_path: Pa
     assert EVIL in page.locator("h1").inner_text()
     assert page.evaluate("window.ran") is None and page.locator("main img").count() == 0
     assert (found.errors, found.fetched) == ([], [])
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LiveServer]:
-    with LiveServer(write(tmp_path / "run", count=8, finished=False)) as served:
-        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield served
-        served.shutdown()
-        thread.join()
-
-
-def test_a_watched_page_renews_itself_where_the_reader_is(server: LiveServer, opened: Open, tmp_path: Path) -> None:
-    found = opened(server.url, width=390)
-    frame = found.page.frame_locator("iframe:not(.next)")
-    expect(frame.locator(".lead")).to_contain_text("After 8 of 30 rounds", timeout=TIMEOUT)
-    frame.locator(".sortable button.client").nth(2).click()
-    client = frame.locator("#client-name").inner_text()
-    frame.locator("#round").focus()
-    found.page.keyboard.press("ArrowRight")
-    chosen = frame.locator("#slider output").inner_text()
-    before = found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY")
-    assert chosen != "1" and before > 0
-    write(tmp_path / "more", count=9, finished=False)
-    shutil.copytree(tmp_path / "more", tmp_path / "run", dirs_exist_ok=True)
-    expect(frame.locator(".lead")).to_contain_text("After 9 of 30 rounds", timeout=TIMEOUT)
-    assert frame.locator("#slider output").inner_text() == chosen
-    assert frame.locator("#client-name").inner_text() == client
-    assert found.page.evaluate("document.querySelector('iframe').contentWindow.scrollY") == before
-    assert found.page.title().startswith("layercfl on digits")
-    assert found.page.frames[-1].evaluate(FITS)
-    assert found.errors == []
-    assert all(url.startswith((server.url, "data:", "blob:")) for url in found.fetched)
-
-
-def test_a_page_whose_server_has_ended_says_so_and_stays(opened: Open, tmp_path: Path) -> None:
-    with LiveServer(write(tmp_path / "run", count=3)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        page = opened(server.url).page
-        frame = page.frame_locator("iframe:not(.next)")
-        expect(frame.locator(".lead")).to_contain_text("20 clients", timeout=TIMEOUT)
-        expect(page.locator("#stopped")).to_be_hidden()
-        server.shutdown()
-        thread.join()
-    expect(page.locator("#stopped")).to_be_visible(timeout=TIMEOUT)
-    expect(frame.locator(".lead")).to_contain_text("20 clients")

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from base64 import b64encode
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from plotly.offline import get_plotlyjs
 from synthetic_run import EXPERIMENT, changed, write
 
 from fedstrata.base.errors import RecordError
 from fedstrata.data.memory import PREFIX
 from fedstrata.records.schema import Round
-from fedstrata.report import build, meanings, words
+from fedstrata.report import build, follow, meanings, words
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.page import facts, result_sentence, tiles, title
@@ -85,10 +87,7 @@ def test_the_page_says_why_each_node_was_split_or_not(folder: Path) -> None:
     ("keys", "text"),
     [
         ('name = "strata"', "Splits are tested on disjoint halves of every client's data (alpha = 0.05)."),
-        (
-            'name = "cfl"\nsplit_guard = "split_half"\nalpha = 0.01',
-            "disjoint halves of every client's data (alpha = 0.01).",
-        ),
+        ('name = "strata"\nalpha = 0.01', "disjoint halves of every client's data (alpha = 0.01)."),
         ('name = "layercfl"\nlayers = "auto"', "The compared layer is chosen on disjoint halves of every client's"),
     ],
 )
@@ -419,3 +418,38 @@ def test_of_many_clients_the_table_has_the_worst(folder: Path, monkeypatch: pyte
     table = re.compile(r'<table class="sortable">.*?<tbody>(.*?)</tbody>', re.DOTALL)
     rows = [re.findall("<tr>.*?</tr>", found[1]) for text in (some, everyone) if (found := table.search(text))]
     assert rows[0] == rows[1][:5] and len(rows[1]) == 20
+
+
+def test_a_page_that_follows_a_run_is_made_after_every_round_until_the_run_is_finished(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write(folder, count=1, finished=False)
+    (folder / "rounds.jsonl").rename(folder / "later")
+    write(tmp_path / "more", count=3)
+    lines = (tmp_path / "more" / "rounds.jsonl").read_text().splitlines(keepends=True)
+    lock = FileLock(folder / "lock", thread_local=False)
+    lock.acquire()  # as the run does; only the last page asks for it
+
+    def finish() -> None:
+        shutil.copytree(tmp_path / "more", folder, dirs_exist_ok=True)
+        lock.release()
+
+    steps: Iterator[Callable[[], object]] = iter(
+        [
+            lambda: (folder / "later").rename(folder / "rounds.jsonl"),
+            lambda: None,
+            lambda: (folder / "rounds.jsonl").write_text(lines[0] + lines[1] + lines[2][:9]),
+            finish,
+        ]
+    )
+    said: list[str] = []
+    leads: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line.removeprefix(str(folder / "report.html")))
+        leads.append(re.findall(r'class="lead">([^.]*)', (folder / "report.html").read_text())[0])
+
+    follow(folder, lambda: next(steps)(), say)
+    assert said == [": 1 round", ": 2 rounds", ": the run is finished"]
+    assert [lead[:13] for lead in leads] == ["After 1 of 30", "After 2 of 30", "20 clients in"]
+    with pytest.raises(RecordError, match=r"holds no experiment\.toml"):
+        follow(tmp_path, lambda: None, say)

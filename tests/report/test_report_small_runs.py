@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from experiments.tools.small_runs import BASE, LEFT_OUT, RUNS, make, merged
 from plotly.offline import get_plotlyjs
-from small_runs import BASE, LEFT_OUT, RUNS, make, merged
 
 from fedstrata.report import build
 from fedstrata.report.reader import read

@@ -49,7 +49,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_every_model_in_use_is_written_with_what_it_needs(finished: Run, tmp_path: Path) -> None:
-    files = finished.export(tmp_path / "models")
+    files = fedstrata.export(finished, tmp_path / "models")
     names = [path.name for path in files]
     clients = [f"client-{client}.safetensors" for client in range(4)]
     assert names == [INDEX, "cluster-0.safetensors", *clients]
@@ -66,7 +66,7 @@ def test_every_model_in_use_is_written_with_what_it_needs(finished: Run, tmp_pat
 
 
 def test_a_file_alone_says_what_its_model_needs(finished: Run, tmp_path: Path) -> None:
-    files = finished.export(tmp_path / "models", [2])
+    files = fedstrata.export(finished, tmp_path / "models", [2])
     with safe_open(files[1], framework="pt") as file:
         metadata = json.loads(file.metadata()["fedstrata"])
     assert metadata["clients"] == ["2"] and metadata["samples"]["classes"] == 10
@@ -74,7 +74,7 @@ def test_a_file_alone_says_what_its_model_needs(finished: Run, tmp_path: Path) -
 
 
 def test_a_program_predicts_raw_samples_where_only_torch_is(finished: Run, tmp_path: Path) -> None:
-    files = finished.export(tmp_path / "models", [1], format="torch")
+    files = fedstrata.export(finished, tmp_path / "models", [1], format="torch")
     assert [path.name for path in files] == [INDEX, "client-1.safetensors", "client-1.pt2"]
     torch.save(DIGITS.inputs[:50], tmp_path / "samples.pt")
     arguments = [str(files[2]), str(tmp_path / "samples.pt")]
@@ -86,7 +86,7 @@ def test_a_program_predicts_raw_samples_where_only_torch_is(finished: Run, tmp_p
 def test_a_program_of_onnx_has_the_same_outputs(finished: Run, tmp_path: Path) -> None:
     import onnxruntime
 
-    *_, path = finished.export(tmp_path / "models", [1], format="onnx")
+    *_, path = fedstrata.export(finished, tmp_path / "models", [1], format="onnx")
     session = onnxruntime.InferenceSession(str(path))
     for count in (1, 7):
         samples = DIGITS.inputs[:count].numpy()
@@ -99,7 +99,7 @@ def test_onnx_without_its_library_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr("fedstrata.results.export.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"expected onnxscript, found none; pip install"):
-        finished.export(tmp_path / "models", format="onnx")
+        fedstrata.export(finished, tmp_path / "models", format="onnx")
     assert not (tmp_path / "models").exists()
 
 
@@ -129,34 +129,34 @@ def test_an_export_that_fails_leaves_nothing_behind(finished: Run, tmp_path: Pat
     """The advice of the error is to export again with --format safetensors: the same target must be free."""
     target = tmp_path / "deep" / "models"
     with pytest.raises(ModelError):
-        finished.export(target, format="torch")
+        fedstrata.export(finished, target, format="torch")
     assert list(tmp_path.iterdir()) == []
-    assert finished.export(target)[0].is_file()
+    assert fedstrata.export(finished, target)[0].is_file()
     assert [path.name for path in target.parent.iterdir()] == ["models"]
 
 
 @pytest.mark.usefixtures("unrecordable")
 def test_an_empty_folder_stays_empty_when_an_export_fails(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(ModelError):
-        finished.export(tmp_path, format="torch")
+        fedstrata.export(finished, tmp_path, format="torch")
     assert list(tmp_path.iterdir()) == []
-    files = finished.export(tmp_path, [0])
+    files = fedstrata.export(finished, tmp_path, [0])
     assert sorted(tmp_path.iterdir()) == sorted(files)
 
 
 def test_a_target_that_holds_something_is_refused_with_what_to_do(finished: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match=r"expected a new or empty folder, found something .*give another target"):
-        finished.export(tmp_path)
+        fedstrata.export(finished, tmp_path)
     with pytest.raises(InputError, match=r"expected a folder that can be made: .*give another target"):
-        finished.export(tmp_path / "mine.txt" / "models")
+        fedstrata.export(finished, tmp_path / "mine.txt" / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("client", ["12", 12, np.int64(12)])
 def test_a_name_or_a_number_alone_is_one_client(finished: Run, tmp_path: Path, client: Any) -> None:
     run = replace(finished, names=("1", "2", "12", "3"))
-    files = run.export(tmp_path / "models", client)
+    files = fedstrata.export(run, tmp_path / "models", client)
     assert [path.name for path in files] == [INDEX, "client-12.safetensors"]
 
 
@@ -176,7 +176,7 @@ def test_a_network_whose_layers_share_a_weight_is_written_under_both_names(tmp_p
         "algorithm": {"name": "fedavg"},
     }
     run = fedstrata.run(keys, tmp_path / "run", model=Tied, quiet=True)
-    tensors = load_file(run.export(tmp_path / "models")[1])
+    tensors = load_file(fedstrata.export(run, tmp_path / "models")[1])
     assert torch.equal(tensors["1.weight"], tensors["2.weight"])
     assert tensors.keys() == run.model(0).network.state_dict().keys()
 

@@ -16,6 +16,7 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
 from fedstrata.records.final_scores import last_scores
+from fedstrata.results.plot import charts
 from fedstrata.results.run import Run
 
 DIGITS = load_dataset("digits")
@@ -125,19 +126,19 @@ def test_a_client_that_waits_uses_the_model_that_it_chose(tmp_path: Path) -> Non
 
 
 def test_charts_are_drawn_by_their_names(finished: Run) -> None:
-    assert {"accuracy", "clusters", "bytes"} <= set(finished.charts)
-    figure = finished.plot("accuracy")
+    assert {"accuracy", "clusters", "bytes"} <= set(charts(finished))
+    figure = fedstrata.plot(finished, "accuracy")
     assert len(figure.data) >= 3 and figure.layout.title.text == "All clients"
     with pytest.raises(InputError, match=r"plot\('nothing'\): expected one of accuracy, "):
-        finished.plot("nothing")
+        fedstrata.plot(finished, "nothing")
 
 
 @pytest.mark.parametrize("name", ["strata", "hicfl", "fedtsdp"])
 def test_every_chart_of_an_older_run_is_drawn(name: str) -> None:
     run = fedstrata.load(Path(__file__).parents[1] / "report" / "runs" / name)
-    assert len(run.charts) > 5
-    for chart in run.charts:
-        figure = run.plot(chart)
+    assert len(charts(run)) > 5
+    for chart in charts(run):
+        figure = fedstrata.plot(run, chart)
         assert figure.data and json.loads(figure.to_json())["layout"]["title"]["text"]
     with pytest.raises(RecordError, match=r"expected a file that says which model each client uses, found none"):
         run.model(0)
@@ -156,7 +157,7 @@ def test_a_console_shows_what_was_run_in_a_line(finished: Run) -> None:
 
 def test_runs_are_compared_in_one_table(finished: Run, tmp_path: Path) -> None:
     other = fedstrata.run(keys("fedavg"), tmp_path / "fedavg", quiet=True)
-    compared = finished.compare(other, out=tmp_path / "compared")
+    compared = fedstrata.tabulate([finished, other], tmp_path / "compared")
     assert repr(compared).endswith("algorithms=['oracle', 'fedavg'], seeds=[0])")
     assert [row.algorithm for row in compared.table] == ["oracle", "fedavg"]
     assert (tmp_path / "compared" / "comparison.html").exists()

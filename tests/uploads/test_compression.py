@@ -20,6 +20,8 @@ from fedstrata.uploads.compression import Compression, CompressionKind
 from test_every_algorithm import EAGER
 from turns import first_plan_of
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 LAYOUT = Layout(
     (
         TensorSpec("conv.weight", "conv", "conv", (4,)),

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from fedstrata.core import TRAIN, Disclosure, Plan, fedavg_plan, fixed_clusters
+from fedstrata.core import TRAIN, Plan, fedavg_plan, fixed_clusters
 from fedstrata.testing import toy_problem
 from fedstrata.uploads.coverage import Coverage, coverage_of
+from fedstrata.uploads.disclosure import Disclosure
 
 
 def plan_of(*labels: int) -> Plan:

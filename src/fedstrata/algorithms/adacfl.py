@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.keys import (
     STRICT,
     Auto,
     NonNegativeInteger,
@@ -22,7 +22,7 @@ from fedstrata.algorithms.shared.keys import (
     Selectors,
     selector_tuple,
 )
-from fedstrata.algorithms.shared.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
+from fedstrata.algorithms.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import entropy_groups, euclidean
@@ -31,7 +31,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Mask,
     Matrix,
@@ -183,13 +182,6 @@ class AdaCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster, a pending client the one of lowest loss on its training data."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates and statistics decide about clusters, and one update may become a model."""
-        return Disclosure(
-            server_needs="updates",
-            no_central_noise="the cluster of a newcomer starts from what this client sent, without noise",
-        )
 
     def cluster(self, clients: torch.Tensor, weights: torch.Tensor, client_stats: torch.Tensor) -> Groups:
         """Algorithm 1, lines 6 to 8: pre-clusters, and in each of them agglomerative clustering.

@@ -7,14 +7,13 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -59,10 +58,6 @@ class Local:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own model."""
         return personal_evaluation(problem, state, clients, problem.layout.everything)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """No client sends anything."""
-        return Disclosure(server_needs="nothing")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -114,10 +109,6 @@ class Centralized:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)
 
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server has all data."""
-        return Disclosure(server_needs="data")
-
 
 @dataclass(frozen=True, config=STRICT)
 class Oracle:
@@ -157,10 +148,6 @@ class Oracle:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its group."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of the updates of each true group."""
-        return Disclosure(server_needs="sums", given_clusters=True)
 
 
 def random_groups(problem: Problem, groups: int) -> torch.Tensor:
@@ -211,7 +198,3 @@ class RandomGroups:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its group."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of the updates of each random group."""
-        return Disclosure(server_needs="sums", given_clusters=True)

@@ -11,14 +11,13 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.bipartition.round import BipartitionState, reopened
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, PositiveInteger
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.shared.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, PositiveInteger
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -100,10 +99,6 @@ class CFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""

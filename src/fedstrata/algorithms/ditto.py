@@ -10,15 +10,14 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.ditto_task import ditto_task
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
+    LocalTask,
     Plan,
     Problem,
     Report,
@@ -74,6 +73,27 @@ class Ditto:
         shared = cluster_evaluation(problem, state, clients)[CLIENT]
         return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
 
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Personal models stay on the clients."""
-        return Disclosure(server_needs="sums")
+
+def ditto_task(problem: Problem, round: int, candidates: torch.Tensor, lam: float, epochs: int | Auto) -> LocalTask:
+    """Let every client train its own model: v <- v - eta (grad F_i(v) + lambda (v - w)).
+
+    Args:
+        problem: What is fixed for the run.
+        round: The round.
+        candidates: The shared model w of each client, (m, 1), or several of which it chooses one, (m, k); -1 for none.
+        lam: The weight of the pull towards it (lambda); 0 is training alone.
+        epochs: The local epochs; "auto" is as many as the shared model gets.
+    """
+    layout = problem.layout
+    training = problem.training_of(round)
+    return LocalTask(
+        candidates=candidates,
+        training=training if isinstance(epochs, str) else training.with_epochs(epochs),
+        trainable=layout.everything,
+        upload=layout.nothing,
+        load_local=layout.everything,
+        save_local=layout.everything,
+        prox_weight=lam,
+        # The same random stream: without the pull the personal model sees the very batches of training alone.
+        stream=TRAIN,
+    )

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT
+from fedstrata.algorithms.keys import STRICT
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -62,7 +61,3 @@ class FedAvg:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the one model."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone."""
-        return Disclosure(server_needs="sums")

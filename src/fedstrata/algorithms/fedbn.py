@@ -11,12 +11,11 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT
-from fedstrata.algorithms.shared.personal_layers import personal_evaluation, personal_plan
+from fedstrata.algorithms.keys import STRICT
+from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Layout,
     Mask,
@@ -66,10 +65,6 @@ class FedBN:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own batch normalisation in the shared network."""
         return personal_evaluation(problem, state, clients, batch_norms(problem.layout))
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Batch normalisation stays on the clients."""
-        return Disclosure(server_needs="sums")
 
 
 def batch_norms(layout: Layout) -> Mask:

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, Selectors, selector_tuple
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, Selectors, selector_tuple
+from fedstrata.algorithms.one_shot import (
     SIGNATURE_TASK,
     SignatureState,
     agglomerative_groups,
@@ -30,7 +30,6 @@ from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Mask,
     Plan,
@@ -96,10 +95,6 @@ class FedClust:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Layers that single clients trained decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _mask(self, problem: Problem) -> Mask:
         """The tensors that are compared, (l,)."""

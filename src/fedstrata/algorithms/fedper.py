@@ -10,12 +10,11 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT
-from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
+from fedstrata.algorithms.keys import STRICT
+from fedstrata.algorithms.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -62,7 +61,3 @@ class FedPer:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its personal layers on the shared base."""
         return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Personal layers stay on the clients."""
-        return Disclosure(server_needs="sums")

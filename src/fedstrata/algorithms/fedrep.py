@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.shared.personal_layers import (
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.personal_layers import (
     Personal,
     outside,
     personal_evaluation,
@@ -23,7 +23,6 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -78,7 +77,3 @@ class FedRep:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses its own head on the shared body."""
         return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Heads stay on the clients."""
-        return Disclosure(server_needs="sums")

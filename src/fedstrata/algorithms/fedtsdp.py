@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -28,7 +28,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Layout,
     Mask,
@@ -232,11 +231,6 @@ class FedTSDP:
         """Everyone uses the shared tensors of its cluster with its own personal ones."""
         evaluation = cluster_evaluation(problem, state, clients)[CLIENT]
         return {CLIENT: replace(evaluation, load_local=self._personal(problem, state.shared_layers))}
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters, and personal layers are sent as they are."""
-        no_noise = "clients send the values of their own layers, which no small norm clips"
-        return Disclosure(server_needs="updates", no_central_noise=no_noise, no_local_noise=no_noise)
 
     def decouple(self, clients: torch.Tensor, predictions: torch.Tensor, models: torch.Tensor) -> Decoupling:
         """Group some clients by the two stages (lines 18 to 26).

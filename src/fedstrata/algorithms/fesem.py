@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.shared.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -22,7 +22,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Matrix,
     Metric,
@@ -97,10 +96,6 @@ class FeSEM:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _first_models(
         self, problem: Problem, state: OneShotState, report: Report, labels: torch.Tensor

@@ -14,13 +14,12 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, PositiveInteger
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     CLIENT,
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -78,7 +77,3 @@ class FineTune:
         """Everyone uses the model that it tuned; the global one is recorded beside it."""
         shared = cluster_evaluation(problem, state, clients)[CLIENT]
         return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Tuned models stay on the clients."""
-        return Disclosure(server_needs="sums")

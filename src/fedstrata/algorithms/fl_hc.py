@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.one_shot import (
     OneShotState,
     agglomerative_groups,
     one_shot_state,
@@ -26,7 +26,6 @@ from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -105,7 +104,3 @@ class FLHC:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")

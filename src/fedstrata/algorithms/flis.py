@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Degrees
+from fedstrata.algorithms.one_shot import (
     SIGNATURE_TASK,
     SignatureState,
     agglomerative_groups,
@@ -34,7 +34,6 @@ from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -114,10 +113,6 @@ class FLIS:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """What the models of single clients predict decides about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _predicted(self, problem: Problem, report: Report) -> Rows:
         """The class that each first model predicts for every public sample, (m, samples)."""

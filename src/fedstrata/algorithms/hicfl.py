@@ -35,7 +35,7 @@ from fedstrata.algorithms.bipartition.round import (
     proposed_splits,
     reopened,
 )
-from fedstrata.algorithms.shared.keys import STRICT, AtLeastTwo, Auto, Norm, PositiveInteger, Window
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Norm, PositiveInteger, Window
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import cosine, reference_split
@@ -44,7 +44,6 @@ from fedstrata.core import (
     TRAIN,
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Matrix,
     Plan,
@@ -256,10 +255,6 @@ class HiCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""

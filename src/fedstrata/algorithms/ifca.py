@@ -15,15 +15,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.baselines import random_groups
-from fedstrata.algorithms.shared.keys import STRICT, Auto, PositiveInteger
-from fedstrata.algorithms.shared.personal_layers import outside, personal_mask
+from fedstrata.algorithms.keys import STRICT, Auto, PositiveInteger
+from fedstrata.algorithms.personal_layers import outside, personal_mask
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Metric,
     Plan,
@@ -152,15 +151,6 @@ class IFCA:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model that it chose last."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The losses of single clients decide about clusters."""
-        no_noise = ""
-        if self.average == "gradient":
-            no_noise = (
-                "with algorithm.average = 'gradient' the number of clients that chose a model scales every update"
-            )
-        return Disclosure(server_needs="updates", no_central_noise=no_noise)
 
     def _draw(self, problem: Problem, redraws: int) -> torch.Tensor:
         """K independent models, (k, p); with one body where that is wanted."""

@@ -26,7 +26,7 @@ from fedstrata.algorithms.bipartition.round import (
     proposed_splits,
     reopened,
 )
-from fedstrata.algorithms.shared.keys import (
+from fedstrata.algorithms.keys import (
     STRICT,
     AtLeastTwo,
     Auto,
@@ -45,7 +45,6 @@ from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
     Decision,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Matrix,
     Plan,
@@ -188,10 +187,6 @@ class LayerCFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the compared layers, without a threshold."""

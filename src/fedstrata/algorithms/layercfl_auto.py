@@ -1,12 +1,13 @@
 """LayerCFL on the layer that a scan of the first rounds chooses.
 
 The paper has its layers "by statistics obtained in advance". Here they are those of
-`fedstrata.algorithms.shared.layer_scan`, gathered in the first rounds of the run itself.
+`fedstrata.algorithms.evidence.layer_scan`, gathered in the first rounds of the run itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
@@ -17,14 +18,13 @@ from fedstrata.algorithms.bipartition.round import (
     apply_decisions,
     collect_answers,
 )
+from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
+from fedstrata.algorithms.keys import STRICT
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.shared.keys import STRICT
-from fedstrata.algorithms.shared.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Decision,
     Diagnostics,
-    Disclosure,
     Plan,
     Problem,
     ProposedSplit,
@@ -50,6 +50,9 @@ class AutoLayerCFLState(BipartitionState):
 @validated_dataclass(frozen=True, config=STRICT)
 class AutoLayerCFL(LayerCFL):
     """FedAvg with a layer scan until the scan chooses a layer, then `LayerCFL` on that layer. Its keys are the same."""
+
+    made_by: ClassVar[type[LayerCFL]] = LayerCFL
+    """It is found by the name of this class, which makes it."""
 
     def init(self, problem: Problem) -> AutoLayerCFLState:
         """Everyone in one cluster, and no evidence."""
@@ -83,11 +86,6 @@ class AutoLayerCFL(LayerCFL):
             undecided = {cluster: SplitDecision(Decision(kind="no_layer_found")) for cluster in answers.usable}
             after, diagnostics = apply_decisions(problem, state, report, answers, undecided)
         return after, replace(diagnostics, events=(*events, *diagnostics.events))
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters."""
-        no_noise = "with algorithm.layers = 'auto' the number of uploads is not known before the run"
-        return Disclosure(server_needs="updates", no_local_noise=no_noise)
 
     def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the compared layer, once it is known, without a threshold."""

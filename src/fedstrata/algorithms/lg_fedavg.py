@@ -10,12 +10,11 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto
-from fedstrata.algorithms.shared.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
+from fedstrata.algorithms.keys import STRICT, Auto
+from fedstrata.algorithms.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Diagnostics,
-    Disclosure,
     Evaluation,
     Mask,
     Plan,
@@ -66,10 +65,6 @@ class LGFedAvg:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the shared layers on its own ones."""
         return personal_evaluation(problem, state, clients, self._mask(problem))
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """The server needs the sum of all updates alone. Shallow layers stay on the clients."""
-        return Disclosure(server_needs="sums")
 
     def _mask(self, problem: Problem) -> Mask:
         """The personal tensors, (l,)."""

@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Degrees
-from fedstrata.algorithms.shared.one_shot import (
+from fedstrata.algorithms.keys import STRICT, Auto, Degrees
+from fedstrata.algorithms.one_shot import (
     Distance,
     SignatureState,
     agglomerative_groups,
@@ -34,7 +34,6 @@ from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -112,10 +111,6 @@ class PACFL:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Singular vectors of single clients decide about clusters."""
-        return Disclosure(server_needs="updates")
 
     def _angles(self, problem: Problem) -> Distance:
         """The angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features), zero for an absent class."""

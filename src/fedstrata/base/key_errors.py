@@ -1,4 +1,4 @@
-"""One line about a wrong key: its place, its value, and what was expected; or its new name."""
+"""One line about a wrong key: its place, its value, and what was expected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from fedstrata.base.errors import ExperimentError
 from fedstrata.base.limits import KEY_CHARACTERS
 from fedstrata.base.quoting import dotted, shown
 
@@ -37,42 +36,6 @@ _EXPECTED = {
     "literal_error": "{expected}",
 }
 """What was expected, in the words of the file, by the type of pydantic's error."""
-
-RENAMED: Mapping[tuple[str, str | None, str], str] = {
-    ("algorithm", "cfl", "proof"): "split_guard",
-    ("algorithm", "layercfl", "proof"): "split_guard",
-    ("algorithm", "hicfl", "proof"): "split_guard",
-    ("algorithm", "hicfl", "clear"): "min_t_statistic",
-    ("algorithm", "hicfl", "require_negative_cross"): "min_t_statistic",
-    ("algorithm", "hicfl", "select"): "weight_selection",
-    ("algorithm", "strata", "when"): "test_schedule",
-    ("algorithm", "strata", "settle"): "reassignment_rounds",
-    ("algorithm", "strata", "benefit"): "holdout_check",
-    ("algorithm", "fedtsdp", "least"): "min_samples",
-    ("algorithm", "fedtsdp", "amend"): "weight_gain",
-    ("algorithm", "fedtsdp", "psi_mode"): "shrink_mode",
-    ("algorithm", "fedtsdp", "confirm"): "require_split",
-    ("algorithm", "fl_hc", "metric"): "measure",
-    ("algorithm", "ifca", "least"): "min_share",
-    ("algorithm", "ifca", "restarts"): "max_restarts",
-    ("events.change", None, "holds"): "takes_data_of",
-    ("federation", None, "start"): "min_clients",
-    ("federation", None, "patience"): "wait_seconds",
-    ("federation", None, "most"): "max_samples",
-    ("federation.rounds", None, "enough"): "min_reply_fraction",
-    ("federation.rounds", None, "least"): "min_replies",
-    ("federation.rounds", None, "tries"): "max_attempts",
-}
-"""The new name of a key, by its table, its algorithm and its old name.
-
-The table is "algorithm" for the keys of an algorithm, whose name is second; otherwise the second part is None. The
-table "federation" is the file of a federation.
-"""
-
-RENAMED_VALUES: Mapping[tuple[str, str | None, str, object], str] = {
-    ("algorithm", "layercfl", "gamma", "bootstrap"): "halves",
-}
-"""The new word for the value of a key, by the table, the algorithm, the key and the old word."""
 
 _KeyPath = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
@@ -130,32 +93,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Ask for the name that was probably meant; an empty string when none is near."""
     near = get_close_matches(name[:KEY_CHARACTERS], list(known), n=1)
     return f"did you mean {near[0]}?" if near else ""
-
-
-def refuse_renamed(keys: Mapping[str, Any], table: str, algorithm: str | None = None, place: str = "") -> None:
-    """Refuse keys and values that have a new name, in a table and in the tables inside it.
-
-    Args:
-        keys: The keys of the table.
-        table: The name of the table, as in `RENAMED`.
-        algorithm: The algorithm whose keys they are; None in other tables.
-        place: The place of the table in the file, for the message, where it is another than `table`.
-
-    Raises:
-        ExperimentError: For the first key or value that has a new name.
-    """
-    place = place or table
-    for key, value in keys.items():
-        found = dotted([*place.split("."), key])
-        new = RENAMED.get((table, algorithm, key))
-        if new is not None:
-            raise ExperimentError(f"{found}: this key has a new name; write {new} instead")
-        word = RENAMED_VALUES.get((table, algorithm, key, value)) if isinstance(value, str) else None
-        if word is not None:
-            raise ExperimentError(f"{found} = {shown(value)}: this value has a new name; write {word!r} instead")
-        for entry in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(entry, Mapping):
-                refuse_renamed(entry, f"{table}.{key}", algorithm, f"{place}.{key}")
 
 
 def _path(error: Any, given: Any) -> _KeyPath:

@@ -16,7 +16,7 @@ from fedstrata.base.quoting import shown
 from fedstrata.base.registry import load_users_object
 from fedstrata.clustering import ari
 from fedstrata.config import Experiment
-from fedstrata.core import Layout, disclosure_of
+from fedstrata.core import Layout
 from fedstrata.data import Dataset
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.objective.named import in_user_code
@@ -37,6 +37,7 @@ from fedstrata.uploads.attacks import (
     trigger_of,
     with_backdoor,
 )
+from fedstrata.uploads.disclosure import disclosure_of
 
 
 def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tensor | None) -> ByzantineClients | None:

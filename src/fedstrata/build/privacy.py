@@ -12,13 +12,14 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import Participation, cohort_size, most_answers
 from fedstrata.config import Experiment
+from fedstrata.config.baseline import baseline_of
 from fedstrata.config.tables import PrivacyTable
-from fedstrata.core import Disclosure, Layout, Mask, Plan, Problem
+from fedstrata.core import Layout, Mask, Plan, Problem
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed
-from fedstrata.play.baseline import baseline_of
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for
 from fedstrata.uploads.coverage import Coverage, coverage_of
+from fedstrata.uploads.disclosure import Disclosure
 from fedstrata.uploads.local_noise import LocalPrivacy
 
 _LARGEST_DELTA = 1e-5

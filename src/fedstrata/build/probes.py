@@ -46,8 +46,8 @@ def check_probes(experiment: Experiment, algorithm: Algorithm[Any], problem: Pro
         )
     if probe.unstable_weights and _window(algorithm.init(problem)) is None:
         raise ExperimentError(
-            "probe.unstable_weights = true: needs an algorithm that keeps the last uploads of its clients (hicfl, or "
-            f"cfl and layercfl with trigger = 'stability'), but algorithm.name = {name!r} does not; leave it out"
+            "probe.unstable_weights = true: needs an algorithm that keeps the last uploads of its clients (hicfl), "
+            f"but algorithm.name = {name!r} does not; leave it out"
         )
 
 

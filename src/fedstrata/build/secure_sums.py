@@ -7,10 +7,11 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.build.participation import cohort_size, most_answers
 from fedstrata.build.privacy import refuse_more_than_answer
 from fedstrata.config import Experiment
-from fedstrata.core import TRAIN, Disclosure, Layout, Plan, disclosure_of
+from fedstrata.core import TRAIN, Layout, Plan
 from fedstrata.core.aggregation_rules import MEANS
 from fedstrata.flower.secure_sum.sums import SumTerms, require_sums_alone
 from fedstrata.uploads.coverage import UNDECLARED
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 
 _ON = "with privacy.secure_aggregation = true"
 

@@ -14,12 +14,13 @@ from fedstrata.build.probes import check_probes
 from fedstrata.build.problem import objective_of
 from fedstrata.build.secure_sums import sum_terms
 from fedstrata.config import Experiment
-from fedstrata.core import Algorithm, Disclosure, Layout, Plan, Problem, disclosure_of
+from fedstrata.core import Algorithm, Layout, Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.uploads.compression import Compression
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from fedstrata.uploads.local_noise import LocalPrivacy
 
 _LAYER_KEYS = ("layers", "personal")

@@ -23,7 +23,6 @@ from fedstrata.cli.commands import (
     runs_command,
     scout_command,
     sweep_command,
-    watch_command,
 )
 from fedstrata.cli.logs import note_error, start_logging, stop_logging
 from fedstrata.cli.plain_help import PlainCommand
@@ -34,7 +33,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare_command,
     "sweep": sweep_command,
     "report": report_command,
-    "watch": watch_command,
     "assign": assign_command,
     "export": export_command,
     "runs": runs_command,

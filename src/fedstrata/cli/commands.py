@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -40,6 +41,10 @@ from fedstrata.cli.terminal import (
 if TYPE_CHECKING:
     from fedstrata.comparison import Comparison
     from fedstrata.results.run import Run
+
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+"""How long `report --follow` waits before it looks at the records again."""
 
 
 def run_command(
@@ -212,21 +217,32 @@ def report_command(
     figures: Annotated[
         str | None, typer.Option(metavar="png|svg|pdf", help="Save the pictures as files of this kind instead.")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Build the page again after every round, until the run is finished.")
+    ] = False,
 ) -> None:
     """Build the page of a run or of a comparison again, from its records alone."""
+    if follow and figures is not None:
+        raise ExperimentError("report: expected --figures or --follow, found both; use one")
     if figures is not None:
         from fedstrata.report.export import save_figures
 
         _say_files(save_figures(folder, figures), as_json=as_json)
         return
-    from fedstrata.report import build
+    from fedstrata import report
     from fedstrata.report.comparison import build_comparison
 
     if (folder / "comparison.json").is_file():
-        _say_files([build_comparison(folder)], as_json=as_json)
+        build_comparison(folder)
+        page = folder / "comparison.html"
+    elif follow:
+        page = folder / "report.html"
+        with suppress(KeyboardInterrupt):  # which is how a reader ends it
+            report.follow(folder, partial(time.sleep, _SECONDS_BETWEEN_LOOKS), partial(print, file=sys.stderr))
     else:
-        build(folder)
-        _say_files([folder / "report.html"], as_json=as_json)
+        report.build(folder)
+        page = folder / "report.html"
+    _say_files([page], as_json=as_json)
 
 
 def _say_files(paths: Sequence[Path], *, as_json: bool) -> None:
@@ -262,18 +278,6 @@ def runs_command(
     show_table(titles, rows, headed=True)
 
 
-def watch_command(
-    folder: AnyFolder,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is one that is free.")] = 0,
-) -> None:
-    """Serve the page of a run while it goes on, on 127.0.0.1 alone; Ctrl-C ends it."""
-    from fedstrata.report.live import LiveServer
-
-    with LiveServer(folder, port) as server, suppress(KeyboardInterrupt):
-        say(f"watching: {server.url} (Ctrl-C ends it)")
-        server.serve_forever()
-
-
 def assign_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
     clients: Annotated[
@@ -301,10 +305,10 @@ def export_command(
 
     A program of --format torch is read by torch.export.load alone, and takes raw samples.
     """
-    from fedstrata.results.export import export_models, format_of
+    from fedstrata.results.export import export, format_of
     from fedstrata.results.run import load
 
-    _say_files(export_models(load(folder), target, clients or (), format_of(format)), as_json=as_json)
+    _say_files(export(load(folder), target, clients or (), format_of(format)), as_json=as_json)
 
 
 def list_command(

@@ -28,6 +28,7 @@ from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison import COLUMNS, RunEntry, read_document
+from fedstrata.results.run import Run
 
 _SCORE_BYTES = 512 * 2**20
 """A larger file of scores is not read."""
@@ -149,11 +150,11 @@ def _finished_outcome(run: RunEntry, folder: Path, common: Mapping[str, Any]) ->
         return None
 
 
-def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
+def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) -> Comparison:
     """Compare finished runs.
 
     Args:
-        folders: The folders of the runs. Runs of one algorithm with different keys are told apart by these. A run that
+        runs: The runs, or their folders. Runs of one algorithm with different keys are told apart by these. A run that
             is damaged or not finished is left out.
         out: The folder of the comparison; None is ``runs/compare``, numbered from the second on.
 
@@ -161,7 +162,8 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
         RecordError: When none of them is a finished run, when they differ in more than algorithm and seed, when two
             are the same run, or when the folder of the comparison holds something.
     """
-    folder_out = next_run_folder("compare", resume=False) if out is None else out
+    folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
+    folder_out = next_run_folder("compare", resume=False) if out is None else Path(out)
     require_new_folder(folder_out)
     experiments = dict[Path, Mapping[str, Any]]()
     outcomes = dict[Path, Outcome]()
@@ -175,13 +177,13 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
             left_out[folder] = str(error)
     if not experiments:
         raise RecordError(next(iter(left_out.values())))
-    twice = [folder for folder, times in Counter(folders).items() if times > 1]
-    if twice:
-        raise RecordError(f"expected different runs, found {twice[0]} more than once; leave one out")
+    repeated = [folder for folder, times in Counter(folders).items() if times > 1]
+    if repeated:
+        raise RecordError(f"expected different runs, found {repeated[0]} more than once; leave one out")
     first_folder, *_ = experiments
     first = _common_keys(experiments[first_folder])
     names = _names(experiments)
-    runs = list[Outcome]()
+    kept = list[Outcome]()
     for folder, experiment in experiments.items():
         common = _common_keys(experiment)
         wrong = [key for key in {**first, **common} if common.get(key) != first.get(key)]
@@ -191,17 +193,17 @@ def tabulate(folders: Sequence[Path], out: Path | None = None) -> Comparison:
                 "compare runs that differ in algorithm, personal method and seed only"
             )
         run = replace(outcomes[folder], algorithm=names[folder])
-        _refuse_other_data(run, runs)
-        same = [other.folder for other in runs if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
+        _refuse_other_data(run, kept)
+        same = [other.folder for other in kept if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
         if same:
-            found = f"{run.algorithm} with seed {run.seed}"
-            raise RecordError(f"expected different runs, found {found} in {same[0]} and in {folder}; leave one out")
-        runs.append(run)
+            twice = f"{run.algorithm} with seed {run.seed}"
+            raise RecordError(f"expected different runs, found {twice} in {same[0]} and in {folder}; leave one out")
+        kept.append(run)
     with folder_lock(root_folder(folder_out)):
-        warnings, clients = _about_data(runs)
-        metric = _metric_of(runs)
+        warnings, clients = _about_data(kept)
+        metric = _metric_of(kept)
         return write_comparison(
-            Comparison(folder_out, first, tuple(runs), None, left_out, warnings, clients, metric=metric)
+            Comparison(folder_out, first, tuple(kept), None, left_out, warnings, clients, metric=metric)
         )
 
 

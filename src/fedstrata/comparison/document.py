@@ -13,7 +13,7 @@ from itertools import combinations
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scipy.special import stdtrit
 
@@ -38,6 +38,10 @@ from fedstrata.report.comparison import (
 )
 from fedstrata.report.summary import stage_cost
 from fedstrata.report.words import capital
+from fedstrata.results.plot import plot
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 _logger = logging.getLogger(__name__)
 
@@ -185,6 +189,10 @@ class Comparison:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
                 found.append(_difference(pairs, self.metric, same_clients=self._same_clients))
         return tuple(found)
+
+    def plot(self, chart: str | None = None) -> Figure:
+        """Draw one of the charts of the page of the comparison, as `fedstrata.plot`."""
+        return plot(self, chart)
 
     @property
     def _same_clients(self) -> bool:

@@ -28,11 +28,11 @@ from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import State
+from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.engine.vectorized import budget
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import ComparisonProgress, StatusLine
-from fedstrata.play.rounds import one_thread
 from fedstrata.play.steps import run_steps
 
 _FLOAT_BYTES = 4

@@ -122,7 +122,7 @@ def _algorithm_class(name: str, place: str) -> type[Any]:
         lacks = f" without {', '.join(missing)}" if missing else ""
         raise ExperimentError(
             f"{key} = {shown(name)}: expected a dataclass with {', '.join(ALGORITHM_METHODS)}, found "
-            f"{kind!r:.60}{lacks}; see docs/adding.md"
+            f"{kind!r:.60}{lacks}; see docs/methods/adding.md"
         )
     return kind
 

@@ -69,7 +69,7 @@ def algorithm_table(algorithm: Any) -> dict[str, Any]:
     if not is_dataclass(kind) or not all(callable(getattr(kind, method, None)) for method in ALGORITHM_METHODS):
         raise ExperimentError(
             f"algorithm = {algorithm!r:.80}: expected a name, a table, or a dataclass with "
-            f"{', '.join(ALGORITHM_METHODS)}; see docs/adding.md"
+            f"{', '.join(ALGORITHM_METHODS)}; see docs/methods/adding.md"
         )
     keys = {} if isinstance(algorithm, type) else keys_of_algorithm(algorithm)
     return {"name": _name_of(kind), **keys}
@@ -77,7 +77,7 @@ def algorithm_table(algorithm: Any) -> dict[str, Any]:
 
 def _name_of(kind: type[Any]) -> str:
     """Return the name by which the class of an algorithm is found again."""
-    registered = ALGORITHMS.name_of(kind)
+    registered = ALGORITHMS.name_of(getattr(kind, "made_by", kind))
     if registered is not None:
         return registered
     if "<locals>" in kind.__qualname__:

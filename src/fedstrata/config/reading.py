@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fedstrata.base.errors import DataError, ExperimentError, FedstrataError, PartitionError
 from fedstrata.base.files import parse_toml
-from fedstrata.base.key_errors import explain, nearest, refuse_renamed, unknown
+from fedstrata.base.key_errors import explain, nearest, unknown
 from fedstrata.base.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
@@ -79,7 +79,6 @@ def load_experiment(
     given = dict(source) if isinstance(source, Mapping) else _read_file(source)
     given = _as_in_file(with_named_objects({**given, **(tables or {})}))
     given = _as_in_file(_override(_with_tables(given), [_parse_set(text) for text in sets]))
-    _refuse_renamed(given)
     try:
         draft = Experiment.model_validate(given)
     except ValidationError as failure:
@@ -219,21 +218,6 @@ def _replace(given: dict[str, Any], keys: list[str], value: Any, above: tuple[st
     if not isinstance(inner, dict):
         raise ExperimentError(f"{dotted((*path, *rest))}: expected a key, but {dotted(path)} is no table")
     return {**given, key: _replace(inner, rest, value, path)}
-
-
-def _refuse_renamed(given: Mapping[str, Any]) -> None:
-    """Refuse keys that have a new name, in all tables."""
-    for table, keys in given.items():
-        if not isinstance(keys, Mapping):
-            continue
-        if table == "algorithm":
-            refuse_renamed(keys, table, str(keys.get("name", _SELECTORS["algorithm"][1])))
-        elif table == "algorithms":
-            for name, options in keys.items():
-                if isinstance(options, Mapping):
-                    refuse_renamed(options, "algorithm", str(options.get("name", name)), f"algorithms.{name}")
-        else:
-            refuse_renamed(keys, table)
 
 
 def _resolve(draft: Experiment) -> Experiment:

@@ -13,12 +13,10 @@ train.
 
 `standard_round` has what most algorithms are made of. `aggregation` makes one update of many, by the rules in
 `aggregation_rules` and `robust_aggregation`, or with noise by `private_aggregation`; `server_optimizer` applies it.
-`disclosure` says what an algorithm discloses about single clients.
 """
 
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.aggregation_rules import AGGREGATIONS
-from fedstrata.core.disclosure import DeclaresDisclosure, Disclosure, disclosure_of
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
 from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
 from fedstrata.core.messages import (
@@ -68,9 +66,7 @@ __all__ = [
     "Algorithm",
     "Clients",
     "Decision",
-    "DeclaresDisclosure",
     "Diagnostics",
-    "Disclosure",
     "Evaluation",
     "Kind",
     "Layout",
@@ -101,7 +97,6 @@ __all__ = [
     "candidate_models",
     "cluster_evaluation",
     "descends",
-    "disclosure_of",
     "empty_rows",
     "evenly_spread",
     "extend_state",

@@ -6,8 +6,8 @@ finds files of them, and `locate_own` those of a user's own; both give a `locati
 
 Kinds of files: `npz`, `csv_files`, `parquet` (with `parquet_columns` and `parquet_answers`), `image_folder` (with
 `images`), a file for each client (`client_files`), the `hub`, scikit-learn's `digits`, and objects in `memory`. `parts`
-puts several files together, `tables` and `recordings` make samples of rows, and `column_roles` and `split_column` read
-what columns mean.
+puts several files together, `tables` and `recordings` make samples of rows, `features` of columns, and `column_roles`
+and `split_column` read what columns mean.
 """
 
 from __future__ import annotations

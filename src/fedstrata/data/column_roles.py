@@ -1,7 +1,7 @@
 """What the name of a column says about it: classes, units of dependence, numbers of rows."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.key_errors import nearest
@@ -142,3 +142,10 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
 def _words(column: str) -> list[str]:
     """Return the words in the name of a column, in lower case: patientID and patient_id have patient and id."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", column)]
+
+
+def refuse_same_names(columns: Sequence[str], place: str) -> None:
+    """Refuse a table with two columns of one name."""
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise DataError(f"{place} has two columns {twice[0]!r}; give each a name of its own")

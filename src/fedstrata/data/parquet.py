@@ -8,6 +8,7 @@ from pathlib import Path
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.data.column_roles import label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
+from fedstrata.data.features import dataset_of_features, feature_columns, finite_features
 from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
@@ -77,8 +78,6 @@ def read_parquet(
 
 def _read_features(location: Location, split: Split, options: ReadOptions, writer: InputWriter) -> Dataset:
     """Read files whose inputs are columns of numbers."""
-    from fedstrata.data.tables import dataset_of_features, feature_columns, finite_features
-
     options.refuse_windows(str(location.train[0]))
     files, others = (location.test, location.train) if split == "test" else (location.train, location.test)
     # Features mean the same in both splits, in whatever order the files have them.

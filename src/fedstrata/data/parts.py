@@ -11,7 +11,7 @@ import numpy as np
 
 from fedstrata.base.errors import DataError, RowError, first_line
 from fedstrata.base.quoting import shown
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, may_be_feature
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, may_be_feature, refuse_same_names
 from fedstrata.data.dataset import Dataset, Split, is_number
 from fedstrata.data.mapped import Inputs
 from fedstrata.data.options import ReadOptions
@@ -241,13 +241,6 @@ def refuse_no_rows(rows: int, place: str) -> None:
     """Refuse a table that has the names of its columns alone."""
     if not rows:
         raise DataError(f"{place} holds no samples; expected a row for each, found none")
-
-
-def refuse_same_names(columns: Sequence[str], place: str) -> None:
-    """Refuse a table with two columns of one name."""
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
-        raise DataError(f"{place} has two columns {twice[0]!r}; give each a name of its own")
 
 
 def refuse_other_shapes(key: str, parts: Sequence[Part]) -> None:

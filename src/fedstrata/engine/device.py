@@ -21,6 +21,17 @@ def has_device(kind: str) -> bool:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: the bits of a sum depend on how many share it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def repeatable(device: torch.device) -> Iterator[None]:
     """Give the random generators of the CPU and of the device back as they were, and compute float32 exactly."""
     if device.type == "cpu":

@@ -61,10 +61,10 @@ def init(
         copy_modules(experiment, Path(beside))
         refuse_unknown_modules(experiment, Path(beside))
     from fedstrata.build.build import build_run
+    from fedstrata.engine.device import one_thread
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import node_keys, scaffold
-    from fedstrata.play.rounds import one_thread
     from fedstrata.report.client_names import ClientNames
 
     with one_thread():

@@ -10,7 +10,6 @@ import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
 from fedstrata.base.errors import ExperimentError, check_rules
-from fedstrata.base.key_errors import refuse_renamed
 from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.run_config import Samples
 
@@ -61,10 +60,6 @@ def read_federation(path: Path) -> Federation:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExperimentError(f"{path}: expected the file of a federation: {error}") from None
-    try:
-        refuse_renamed(table, "federation")
-    except ExperimentError as error:
-        raise ExperimentError(f"{path}: {error}") from None
     for place, kind in (("", Federation), ("samples", Samples), ("rounds", RoundRules)):
         known = [each.name for each in fields(kind)]
         keys = table.get(place, {}) if place else table

@@ -11,7 +11,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.base.registry import OBJECT, ONLY_HERE
 from fedstrata.config import Experiment
-from fedstrata.core import disclosure_of
+from fedstrata.uploads.disclosure import disclosure_of
 
 ON_DEVICES = ("engine.name=loop", "engine.device=cpu")
 """What all experiments on devices have: each device trains its client by itself."""

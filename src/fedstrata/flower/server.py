@@ -26,10 +26,11 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.samples import spreads_units
 from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Plan, Problem, disclosure_of
+from fedstrata.core import Plan, Problem
 from fedstrata.core.private_aggregation import NoiseSeed
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
+from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients, RoundTraffic
@@ -42,13 +43,14 @@ from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.run_config import RunConfig, Samples
 from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.play.progress import Progress, StatusLine
-from fedstrata.play.rounds import PlanReply, answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.records import Folder
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
+from fedstrata.uploads.disclosure import disclosure_of
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""

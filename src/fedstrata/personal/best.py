@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
 from fedstrata.personal.finetune import ALL, check_layers, tuned_mask
@@ -45,7 +45,7 @@ class Best:
         prior: Whether the losses of a client are combined with those of the others ("cohort") or stand alone ("none").
     """
 
-    source: ClassVar[str] = "fedstrata, docs/personal.md"
+    source: ClassVar[str] = "fedstrata, docs/methods/personal.md"
 
     epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 4
     layers: Selectors = ALL

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.ditto_task import ditto_task
-from fedstrata.algorithms.shared.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.ditto import ditto_task
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.shared.keys import STRICT, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.keys import STRICT, PositiveInteger, Selectors, selector_tuple
 from fedstrata.base.errors import ExperimentError, LayoutError
 from fedstrata.core import Algorithm, Layout, Mask, Problem
 from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from fedstrata.algorithms.shared.tuning import tuning_by_epochs
+from fedstrata.algorithms.tuning import tuning_by_epochs
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
 

@@ -8,5 +8,5 @@ Its end: `finish` makes the summary. `used_models` says which model each client 
 and `backdoor` test it.
 
 Around it: `run` and `iterate` start a run, `baseline` another one beside it, and `scan` a few rounds before it.
-`interrupt`, `progress` and `notebook` are what the user sees meanwhile, `machine` is what last digits depend on.
+`interrupt`, `progress` and `notebook` are what the user sees meanwhile.
 """

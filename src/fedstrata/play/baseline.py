@@ -9,7 +9,7 @@ from typing import Any
 from fedstrata.base.files import root_folder
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.config import Experiment
-from fedstrata.config.tables import AlgorithmTable, EngineTable, ProbeTable, RecordsTable, ReportTable
+from fedstrata.config.baseline import BASELINE
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records import Folder
 from fedstrata.records.final_scores import last_scores, read_right_samples
@@ -17,30 +17,6 @@ from fedstrata.report.gains import gain
 from fedstrata.report.paired import paired_differences
 from fedstrata.report.references import reference_text
 from fedstrata.report.words import duration, plural
-
-_ALGORITHM = "fedavg"
-"""The algorithm of the baseline."""
-
-
-def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | None:
-    """The experiment of the baseline of a run; None where none is asked for, or the run is one of FedAvg itself.
-
-    Args:
-        experiment: The experiment of the run.
-        engine: Its engine, with the choice that "auto" led to.
-    """
-    if not experiment.report.baseline or experiment.algorithm.name == _ALGORITHM:
-        return None
-    changes = {
-        "algorithm": AlgorithmTable(name=_ALGORITHM),
-        "algorithms": {},
-        "label": None,
-        "engine": engine,
-        "probe": ProbeTable(),
-        "records": RecordsTable(),
-        "report": ReportTable(),
-    }
-    return experiment.model_copy(update=changes)
 
 
 def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any]:
@@ -78,7 +54,7 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
 
 def gain_text(summary: Mapping[str, Any], metric: MetricInfo, baseline: Experiment) -> str:
     """Say what a run gained over its baseline, in one line for the terminal."""
-    other = reference_text(_ALGORITHM, baseline.model_dump(include={"personal"}))
+    other = reference_text(BASELINE, baseline.model_dump(include={"personal"}))
     found = summary["baseline_gain"]
     gained = "unknown"
     if found is not None:

@@ -17,8 +17,8 @@ from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import State
 from fedstrata.data import DATASETS
 from fedstrata.play.client_descriptions import describe_clients, digest_clients
-from fedstrata.play.machine import origin
 from fedstrata.records import Folder
+from fedstrata.records.origin import origin
 from fedstrata.records.resume import Resumable, find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 

@@ -13,10 +13,11 @@ from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
 from fedstrata.core import Layout, Plan, State, Tree
 from fedstrata.data import SampleFormat
+from fedstrata.engine.device import one_thread
 from fedstrata.models import load_row
 from fedstrata.models.trained import TrainedModel
 from fedstrata.play.progress import StatusLine
-from fedstrata.play.rounds import PlanReply, one_thread, timed_reply
+from fedstrata.play.rounds import PlanReply, timed_reply
 from fedstrata.play.run import with_baseline
 from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.results.run import Run, labels_by_name, network_factory

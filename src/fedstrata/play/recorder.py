@@ -19,11 +19,11 @@ from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
 from fedstrata.play.layer_gap import client_matrices, gaps
-from fedstrata.play.machine import origin
 from fedstrata.play.rounds import PlayedRound
 from fedstrata.play.traffic import traffic
 from fedstrata.records import Folder, complete, save
 from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.origin import origin
 from fedstrata.records.state_text import require_saveable
 from fedstrata.uploads.validation import divergence_of_loss
 

@@ -5,8 +5,8 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
@@ -184,14 +184,3 @@ def answer_plans(steps: Generator[Plan, PlanReply, _T], reply: Callable[[Plan], 
         except StopIteration as end:
             finished: _T = end.value
             return finished
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the bits of a sum depend on how many share it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -11,12 +11,14 @@ from typing import Any
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
+from fedstrata.config.baseline import baseline_of
 from fedstrata.core import State
+from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.play.baseline import add_baseline, baseline_of, gain_text
+from fedstrata.play.baseline import add_baseline, gain_text
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import Progress, StatusLine
-from fedstrata.play.rounds import answer_plans, one_thread, timed_reply
+from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.records.schema import BASELINE
 from fedstrata.results.run import Run

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from fedstrata.algorithms.shared.layer_scan import (
+from fedstrata.algorithms.evidence.layer_scan import (
     LEVEL,
     SCAN_ROUNDS,
     TASKS,
@@ -20,7 +20,7 @@ from fedstrata.algorithms.shared.layer_scan import (
     participants,
     scan_layers,
 )
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients
+from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
@@ -38,7 +38,8 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.play.rounds import answer_plans, one_thread, play_rounds, timed_reply
+from fedstrata.engine.device import one_thread
+from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
 
 
 @dataclass(frozen=True)

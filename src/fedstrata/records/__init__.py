@@ -4,8 +4,8 @@
 `measures` computes what records say of a round and of a run, `final_scores` reads what clients reached, and
 `client_models` which models they use. `tracking` also gives the numbers to other programs.
 
-`checkpoint` keeps a state, which `state_text` writes. `resume` chooses one to go on from, and `changed_keys` says what
-may differ then.
+`checkpoint` keeps a state, which `state_text` writes, and `origin` says with which software it was made. `resume`
+chooses one to go on from, and `changed_keys` says what may differ then.
 """
 
 from importlib import import_module

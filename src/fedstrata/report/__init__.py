@@ -1,7 +1,7 @@
 """The pages about a run and about a comparison, made from the records in their folders and from nothing else.
 
-`reader` reads a run folder, `page` makes its page, and `live` serves one that is still being written. `comparison` has
-the page of a comparison, and `runs` the list of a folder of runs.
+`reader` reads a run folder, and `page` makes its page, also while the run goes on. `comparison` has the page of a
+comparison, and `runs` the list of a folder of runs.
 
 What a page says: the `overview`, the `summary`, the `clusters`, `decisions` and `events`, and `client_details`.
 `gains`, `paired` and `references` compare a run with others. `meanings` explains measures, `client_names` and `words`
@@ -10,6 +10,6 @@ are how names and numbers are written, and `template` puts all into one file.
 Charts: `charts` has them, of parts from `drawing`, and `export` writes them as files.
 """
 
-from fedstrata.report.page import build
+from fedstrata.report.page import build, follow
 
-__all__ = ["build"]
+__all__ = ["build", "follow"]

@@ -26,7 +26,7 @@ def sentence(kind: str, layer: str | None, values: Mapping[str, Any]) -> str:
 
 
 # Below, a text in braces stands for a value of the decision, and a function chooses between texts by the values.
-# CFL, LayerCFL and HiCFL: recursive bipartition, model stability, the reference split, the split guard, the layer scan.
+# CFL, LayerCFL and HiCFL: recursive bipartition, model stability, the reference split, the layer scan.
 
 _THEOREM_1 = (
     "{first_part:.0f} and {second_part:.0f} clients, largest cosine across {cross_max:.3f}, "
@@ -60,26 +60,10 @@ def _of_sides(text: str) -> _Words:
     return words
 
 
-def _sides_not_distinct(layer: str | None, values: Mapping[str, float]) -> str:
-    found = "those on one side do not agree or the sides do"
-    if "t_statistic" in values:
-        found = "t = {t_statistic:.1f}, at least {min_t_statistic:g} is needed"
-    return _of_sides(": without the reference, " + found)(layer, values)
-
-
 def _split(layer: str | None, values: Mapping[str, float]) -> str:
     if "reference" in values:
         return _of_sides("; mean cosine across {cross_mean:.3f}")(layer, values)
     return _THEOREM_1 + " is above gamma = {gamma:.3f}"
-
-
-def _split_confirmed(layer: str | None, values: Mapping[str, float]) -> str:
-    test = "; a split-half test confirmed groups in round {test_round:.0f} (Z = {z:.1f}, " + _CHANCE + ")"
-    return _split(layer, values) + test
-
-
-def _not_confirmed(reason: str) -> _Words:
-    return lambda layer, values: "proposed but not confirmed: " + reason + "; " + _split(layer, values)
 
 
 def _scan_without_samples(layer: str | None, values: Mapping[str, float]) -> str:
@@ -227,10 +211,9 @@ _GROUPS_REPLICATE = "the groups found in one fold of the data are found again in
 _NEWCOMERS_DIFFER = "the newcomers differ from the members"
 _MODELS_DIFFER = "the models of others fit the clients worse"
 _OUTLIERS_DIFFER = "few clients differ from all others: each side's model fits the other side worse"
-_GUARD_NOT_TESTED = "not tested in round {test_round:.0f}: "
 
 SENTENCES: Mapping[str, str | _Words] = {
-    # Recursive bipartition and its split guard.
+    # Recursive bipartition.
     "too_few_members": _too_few_members,
     "not_stationary": "the mean update, {mean_norm:.4g}, is not below eps1 = {eps1:.4g}",
     "members_converged": "the members have converged: the longest update, {max_norm:.4g}, is not above "
@@ -241,23 +224,9 @@ SENTENCES: Mapping[str, str | _Words] = {
     "theorem_1_not_met": _THEOREM_1 + " is not above gamma = {gamma:.3f}",
     "split": _split,
     "same_direction": "all updates point in the direction of client {reference:.0f}, the reference",
-    "sides_not_opposed": _of_sides(": the mean cosine across, {cross_mean:.3f}, is not below 0"),
-    "sides_not_distinct": _sides_not_distinct,
     "clustering_complete": "the clustering is complete",
     "merged": "merged into node {into:.0f}: the models of both moved alike",
     "no_layer_found": "no layer has been found so far in which the members differ",
-    "split_confirmed": _split_confirmed,
-    "split_not_confirmed": _not_confirmed(_CHANCE + " in round {test_round:.0f}"),
-    "split_awaits_test": _not_confirmed("no test so far"),
-    "split_not_tested": _not_confirmed(
-        _GUARD_NOT_TESTED + "{tested_members:.0f} members answered with all folds of their data, who reach "
-        "p = {floor:.2g} at best, level {level:.2g}"
-    ),
-    "split_not_tested_for_samples": _not_confirmed(
-        _GUARD_NOT_TESTED + "{able_members:.0f} of {tested_members:.0f} members are known to have "
-        "{samples_needed:.0f} samples, too few members for a test"
-    ),
-    "split_not_tested_again": _not_confirmed("some members that differed have left since the test"),
     "scan_without_samples": _scan_without_samples,
     "scan_without_answers": _scan_without_answers,
     "scan_without_clients": _scan_without_clients,
@@ -373,7 +342,6 @@ def _plain_agglomerative_clustering(values: Mapping[str, Any]) -> str:
 
 _PLAIN: Mapping[str, str | Callable[[Mapping[str, Any]], str]] = {
     "split": _PULLED_APART,
-    "split_confirmed": f"{_PULLED_APART} {_FOUND_TWICE}",
     "groups_replicate": _FOUND_TWICE + " {fit}",
     "groups_replicate_without_gain": _FOUND_TWICE + " {no_fit}",
     "newcomers_differ": "Clients that came later differ from those that were there. " + _FOUND_TWICE + " {fit}",
@@ -412,8 +380,6 @@ _PLAIN: Mapping[str, str | Callable[[Mapping[str, Any]], str]] = {
     "theorem_1_not_met": "No way to part the clients was clear enough: some on different sides changed the shared "
     "model in similar ways.",
     "same_direction": _ALIKE,
-    "sides_not_opposed": _ALIKE,
-    "sides_not_distinct": "No way to part the clients was clear enough.",
     "hopkins_not_above_threshold": "What the clients' models predict does not fall into clear groups.",
     "no_layer_found": "No layer of the network has been found in which the clients differ.",
     "too_few_members": _plain_too_few_members,

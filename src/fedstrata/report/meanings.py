@@ -61,7 +61,6 @@ METRICS: Mapping[str, str] = {
     "ratio": "mean_norm divided by max_norm, from 0 to 1. It is compared with rho.",
     "rho": "Threshold for the ratio.",
     "reference": "The most stable client, around which the node is split.",
-    "t_statistic": "Mean cosine inside the reference's side minus that across, in standard errors. Larger is clearer.",
     "bipartition_accuracy": "Share of a node's clients that a bipartition would put on the right side. 1 is best.",
     "smaller_side": "Number of clients on the smaller side of that bipartition; 0 if all are on one side.",
     "cut": "Distance up to which clusters merge, in the unit of the compared matrix; of cosines it is 1 - cosine.",

@@ -1,7 +1,7 @@
 """The page of a run: records in, one HTML file out that needs nothing else."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import chain, pairwise
 from math import inf, isfinite
@@ -53,13 +53,45 @@ def build(folder: Path) -> Path:
 
     Raises:
         RecordError: When the folder is not that of a run, its rounds are damaged before the last line, or another
-            process works in it. `fedstrata watch` shows a run that is in progress.
+            process works in it. `follow` shows a run that is in progress.
     """
     read_experiment(folder)  # so that no lock is made in a folder of something else
     with folder_lock(folder):
-        page = folder / "report.html"
-        replace_file(page, render(read(folder)).encode())
-        return page
+        return _write(folder, read(folder))
+
+
+def follow(folder: Path, wait: Callable[[], object], say: Callable[[str], object]) -> Path:
+    """Write ``report.html`` again after every round of a run that is in progress, until the run is finished.
+
+    Args:
+        folder: The folder of the run. It may have no round yet.
+        wait: Is called between two looks at the records.
+        say: Is given a line whenever the page was written.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        RecordError: As in `build`, but another process may work in the folder.
+    """
+    read_experiment(folder)
+    shown = 0
+    while not (folder / "summary.json").is_file():
+        size = (folder / "rounds.jsonl").stat().st_size if (folder / "rounds.jsonl").is_file() else 0
+        if size != shown:
+            records = read(folder)
+            say(f"{_write(folder, records)}: {plural(len(records.rounds), 'round')}")
+            shown = size
+        wait()
+    with folder_lock(folder, wait=lambda: None):  # until the run has written the last of its records
+        say(f"{_write(folder, read(folder))}: the run is finished")
+    return folder / "report.html"
+
+
+def _write(folder: Path, records: RunRecords) -> Path:
+    page = folder / "report.html"
+    replace_file(page, render(records).encode())
+    return page
 
 
 def render(records: RunRecords) -> str:
@@ -249,7 +281,7 @@ def independence_assumption(records: RunRecords) -> str:
     """Return what must be true of the samples where folds of them are used in tests; empty where they are not."""
     algorithm = records.settings.get("algorithm")
     keys = algorithm if isinstance(algorithm, Mapping) else {"name": algorithm}
-    if keys.get("name") == "strata" or keys.get("split_guard") == "split_half":
+    if keys.get("name") == "strata":
         tested = f"Splits are tested on disjoint halves of every client's data (alpha = {keys.get('alpha', 0.05)})"
     elif keys.get("layers") == "auto":
         tested = "The compared layer is chosen on disjoint halves of every client's data"

@@ -1,1 +1,1 @@
-"""What a run came to: `run` is what the user gets, `assign` places newcomers by it, `export` writes its models."""
+"""What a run came to: `run` for the user, `plot` for its charts, `export` for its models, `assign` for newcomers."""

@@ -28,9 +28,9 @@ from fedstrata.data import Dataset, SampleFormat
 from fedstrata.data.dataset import channel_statistics, numbers_as_names
 from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
+from fedstrata.engine.device import one_thread
 from fedstrata.models import NetworkShape, make_network, side
 from fedstrata.partition import Partition, hold_out
-from fedstrata.play.rounds import one_thread
 from fedstrata.records import Folder
 from fedstrata.records.resume import last_state
 from fedstrata.results.run import Run, load

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from safetensors.torch import save
 
@@ -55,19 +56,22 @@ class _Exported:
     model: TrainedModel
 
 
-def export_models(
-    run: Run, target: Path | str, clients: Sequence[str] = (), format: ModelFormat = "safetensors"
+def export(
+    run: Run,
+    target: Path | str,
+    clients: str | int | Sequence[str | int] = (),
+    format: ModelFormat = "safetensors",
 ) -> list[Path]:
-    """Write models of a run into a new folder, with an index ``models.json``.
+    """Write models of a run as files that are used without the run folder, with an index ``models.json``.
 
     The files are moved there when all of them are written. An export that fails leaves nothing behind.
 
     Args:
         run: The finished run.
         target: The folder; it must be new or empty.
-        clients: The names of the clients whose models are written. By default every model in use is: that of each
-            cluster, and that of each client that has layers of its own.
-        format: What a model is written as, beside its tensors.
+        clients: The names or ids, as in `Run.model`, of the clients whose models are written, or that of one client.
+            By default every model in use is: that of each cluster, and that of each client that has layers of its own.
+        format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
 
     Returns:
         The files, the index first.
@@ -76,13 +80,15 @@ def export_models(
         InputError: When there is no such client or format, the folder holds something, or the network cannot be
             written in this format.
     """
+    several = [clients] if isinstance(clients, str | int | np.integer) else clients
+    names = [run.names[run.model_of(client).client] for client in several]
     format_of(format)
     folder = Path(target)
     remedy = "give another target"
     require_new_folder(folder, "folder", f"remove it, or {remedy}", remedy)
     # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
     with TemporaryDirectory(prefix=".export-", dir=nearest_existing(folder)) as draft:
-        written = _write_models(run, Path(draft), clients, format)
+        written = _write_models(run, Path(draft), names, format)
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / file.name for file in written]
         for file, place in zip(written, files, strict=True):
@@ -91,7 +97,7 @@ def export_models(
 
 
 def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelFormat) -> list[Path]:
-    """Write models into an empty folder, and return the files, the index first; otherwise as `export_models`."""
+    """Write models into an empty folder, and return the files, the index first; otherwise as `export`."""
     index = _index_of(run)
     files = [folder / INDEX]
     for each in _one_by_one(run, clients) if clients else _in_use(run):

@@ -1,4 +1,4 @@
-"""A finished run: its records, the model of every client, and what can be made of them."""
+"""A finished run: its records, and the model of every client. Nothing here changes it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,6 @@ from fedstrata.records.schema import DataRecord, TreeNode, parse_record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from plotly.graph_objects import Figure
-
-    from fedstrata.comparison import Comparison
-    from fedstrata.report.drawing import Chart
-    from fedstrata.results.export import ModelFormat
 
 
 _SHOWN_NAMES = 8
@@ -182,83 +177,6 @@ class Run:
     def metric(self) -> MetricInfo:
         """What the metric of the run is, whose values the keys ``acc_client``, ``acc_worst`` and so on hold."""
         return Folder(self.folder.resolve()).metric()
-
-    def plot(self, chart: str | None = None) -> Figure:
-        """Draw one of the charts of the run's page.
-
-        Args:
-            chart: The name of the chart, one of `charts`; by default the first, that of the run's metric.
-
-        Returns:
-            A figure of Plotly. A notebook shows it when it is the last value of a cell.
-
-        Raises:
-            InputError: When the run has no such chart.
-        """
-        from plotly.graph_objects import Figure
-
-        found = self._charts
-        name = next(iter(found), "") if chart is None else chart
-        if name not in found:
-            raise InputError(f"plot({name!r}): expected one of {', '.join(found)}")
-        drawn = found[name].figure
-        figure = Figure(data=drawn["data"], layout=drawn["layout"], skip_invalid=True)
-        return figure.update_layout(title_text=found[name].title, margin_t=60)
-
-    @property
-    def charts(self) -> tuple[str, ...]:
-        """The names of the charts that `plot` draws, in the order of the page."""
-        return tuple(self._charts)
-
-    @cached_property
-    def _charts(self) -> dict[str, Chart]:
-        from fedstrata.report.charts import all_charts
-        from fedstrata.report.clusters import Clusters
-        from fedstrata.report.reader import read
-
-        sections = all_charts(Clusters(read(self.folder)))
-        return {chart.name: chart for charts in sections.values() for chart in charts}
-
-    def compare(self, *others: Run | Path | str, out: Path | str | None = None) -> Comparison:
-        """Put this run and others into one table.
-
-        Args:
-            others: Finished runs of the same experiment, or their folders. They may differ in algorithm and seed.
-            out: The folder of the comparison; by default a new one in ``runs``.
-
-        Raises:
-            RecordError: When they differ in more, or one of them is not finished.
-        """
-        from fedstrata.comparison import tabulate
-
-        folders = [self.folder, *(other.folder if isinstance(other, Run) else Path(other) for other in others)]
-        return tabulate(folders, None if out is None else Path(out))
-
-    def export(
-        self,
-        target: Path | str,
-        clients: str | int | Sequence[str | int] = (),
-        format: ModelFormat = "safetensors",
-    ) -> list[Path]:
-        """Write models as files that are used without the run folder, as `fedstrata export` does.
-
-        Args:
-            target: A new or empty folder. An export that fails leaves nothing in it.
-            clients: The names or ids, as in `model`, of the clients whose models are written, or that of one client.
-                By default every model in use is written.
-            format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
-
-        Returns:
-            The files, the index first.
-
-        Raises:
-            InputError: When there is no such client or format, or the network cannot be written in it.
-        """
-        from fedstrata.results.export import export_models
-
-        several = [clients] if isinstance(clients, str | int | np.integer) else clients
-        names = [self.names[self.model_of(client).client] for client in several]
-        return export_models(self, target, names, format)
 
     def _repr_html_(self) -> str:
         """The summary as a table, for notebooks."""

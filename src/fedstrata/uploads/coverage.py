@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import Disclosure, Plan
+from fedstrata.core import Plan
+from fedstrata.uploads.disclosure import Disclosure
 
 _MODELS = "the models of the clusters in every round"
 
@@ -15,8 +16,8 @@ _LOSSES = "which model a client chooses where it has a choice, and the losses of
 _ANSWERS = "how many clients have answered, while some are in no cluster yet"
 
 UNDECLARED = (
-    "what an algorithm of your own sends and gives away is not known; say it in a method `disclosure` of its own "
-    "class, see docs/adding.md"
+    "what an algorithm of your own sends and gives away is not known; say it with `register_disclosure`, see "
+    "docs/methods/adding.md"
 )
 """Why an algorithm that says nothing about what it discloses has no privacy."""
 

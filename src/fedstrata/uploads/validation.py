@@ -46,7 +46,7 @@ _FACTOR = 10.0
 """A norm up to this multiple of the median is always accepted. A client with r times the median number of samples
 takes r times as many steps, so r times this multiple is accepted.
 
-In honest federations (``experiments/honest_norms.py``) the largest multiple was 10.4 among clients that took part from
+In honest federations (`honest_norms.py`) the largest multiple was 10.4 among clients that took part from
 the start, and 27 for one whose data changed after the federation had converged: `_MODEL_NORM_SHARE` accepts both.
 """
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import adaptive_federations
 import pytest
 import torch
-from adaptive_federations import BELOW_LIMIT, COSINE, NOISE, hidden_layer, sideways
+from experiments.trust import adaptive_federations
+from experiments.trust.adaptive_federations import BELOW_LIMIT, COSINE, NOISE, hidden_layer, sideways
 from test_informed import knowledge
 
 from fedstrata.uploads.attacks import Knowledge

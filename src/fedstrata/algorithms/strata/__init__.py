@@ -1,4 +1,4 @@
-"""fedstrata's own algorithm: see docs/strata-steps.md. `algorithm` has a round, and `state` what it remembers.
+"""fedstrata's own algorithm: see docs/methods/strata-steps.md. `algorithm` has a round, and `state` what it remembers.
 
 Before the steps, clients may choose another cluster (`reassignment`, `cluster_merging`), and `checked_updates` says
 which updates count. Then:

@@ -1,7 +1,7 @@
 """Strata: a cluster is split only if a second half of its clients' data confirms it.
 
-No thresholds, no number of clusters and no choice of layers. fedstrata's own algorithm; docs/strata.md has the promise,
-its proof and its limits.
+No thresholds, no number of clusters and no choice of layers. fedstrata's own algorithm; docs/methods/strata.md has the
+promise, its proof and its limits.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.bipartition.model_stability import empty_window
-from fedstrata.algorithms.shared.keys import STRICT, Auto, NonNegativeInteger
-from fedstrata.algorithms.shared.split_half import add_fold_tasks, selected_clients, split_half_rounds, usable_sizes
+from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.strata.checked_updates import CheckedUpdates, check_updates
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
 from fedstrata.algorithms.strata.multi_round import multi_round_events
 from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
-from fedstrata.algorithms.strata.outliers import add_outlier_training, outlier_training_rounds
+from fedstrata.algorithms.strata.outliers import add_outlier_training
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
     choosing_among_all,
@@ -51,7 +51,6 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
     Diagnostics,
-    Disclosure,
     Evaluation,
     Plan,
     Problem,
@@ -87,7 +86,7 @@ class Strata:
 
     Attributes:
         alpha: The largest probability, over the whole run, of splitting clients that all share one distribution.
-            docs/strata.md has the assumptions, and the bound for one cluster beside others that differ.
+            docs/methods/strata.md has the assumptions, and the bound for one cluster beside others that differ.
         folds: The number of folds of a client's data that are compared. Auto is 2, and 4 where few clients of a cluster
             answer.
         test_schedule: When clusters are tested: in the rounds above ("schedule"), or after rounds in which some layer
@@ -111,7 +110,7 @@ class Strata:
             cluster or more do. With central differential privacy it counts as often as it is sent.
     """
 
-    source: ClassVar[str] = "fedstrata, docs/strata.md"
+    source: ClassVar[str] = "fedstrata, docs/methods/strata.md"
 
     alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     folds: Literal[2, 4] | Auto = "auto"
@@ -234,19 +233,3 @@ class Strata:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
-
-    def disclosure(self, rounds: int) -> Disclosure:
-        """Single updates decide about clusters. Clients also send updates of folds, and compare models of groups."""
-        no_noise = ""
-        if self.test_schedule != "schedule":
-            no_noise = "with algorithm.test_schedule = 'stability' the number of tests is not known before the run"
-        folds = 2 if self.folds == 2 else 4
-        return Disclosure(
-            server_needs="updates",
-            compares_group_models=True,
-            # With central noise no comparison takes several rounds. A test of the last round is followed by none.
-            further_sums=split_half_rounds(rounds - 1),
-            further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
-            no_central_noise=no_noise,
-            no_local_noise=no_noise,
-        )

@@ -13,7 +13,7 @@ AAAI 2021, of its whole weights. Regression on leading components of what confou
 
 from __future__ import annotations
 
-from fedstrata.algorithms.shared.layer_scan import bias_of
+from fedstrata.algorithms.evidence.layer_scan import bias_of
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Layout, Rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.split_half import next_level
+from fedstrata.algorithms.evidence.split_half import next_level
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.holdout_tasks import stand_ins, with_answers
 from fedstrata.algorithms.strata.multi_round import (

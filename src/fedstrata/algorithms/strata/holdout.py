@@ -12,7 +12,7 @@ in for them: a stand-in takes the side whose model has the lower loss on half A 
 
 No update of half B enters a model, and none enters a group that the permutation test has not confirmed. Two things
 come from both halves: the groups that it has confirmed, and the cluster's model, which earlier rounds have trained on
-all data. docs/strata-proof.md says what follows.
+all data. docs/evidence/strata-proof.md says what follows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from fedstrata.algorithms.shared.interpolation import MAX_EXCESS_LOSS, SHARES
 from fedstrata.algorithms.strata.group_models import extrapolated, group_updates
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups
+from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Decision, Problem, Rows
 

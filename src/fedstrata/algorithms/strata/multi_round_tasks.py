@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedstrata.algorithms.shared.interpolation import SHARES
-from fedstrata.algorithms.shared.tuning import tuning_by_epochs
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison, loss_task
+from fedstrata.algorithms.tuning import SHARES, tuning_by_epochs
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, LocalTask, Plan, Problem
 

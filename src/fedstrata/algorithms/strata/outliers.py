@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from fedstrata.algorithms.shared.fold_similarity import compared_views
+from fedstrata.algorithms.evidence.fold_similarity import compared_views
+from fedstrata.algorithms.evidence.split_half import is_split_half_round
 from fedstrata.algorithms.shared.groups import GroupIndex
-from fedstrata.algorithms.shared.split_half import is_split_half_round
 from fedstrata.algorithms.strata.group_models import mean_update
 from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedstrata.algorithms.shared.split_half import MIN_FOLD
+from fedstrata.algorithms.evidence.split_half import MIN_FOLD
 from fedstrata.algorithms.strata.split_tests import clusters_due
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.base.lazy_torch import torch

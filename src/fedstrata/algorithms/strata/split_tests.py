@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.shared.fold_similarity import (
+from fedstrata.algorithms.evidence.fold_similarity import (
     FoldSimilarity,
     compared_views,
     groups_test,
@@ -19,7 +19,7 @@ from fedstrata.algorithms.shared.fold_similarity import (
     with_round,
     without_zero_layers,
 )
-from fedstrata.algorithms.shared.split_half import (
+from fedstrata.algorithms.evidence.split_half import (
     Participants,
     fold_updates,
     is_split_half_round,

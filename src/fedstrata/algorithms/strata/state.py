@@ -12,8 +12,8 @@ from fedstrata.algorithms.bipartition.model_stability import (
     moving_layers,
     stability_threshold,
 )
-from fedstrata.algorithms.shared.fold_similarity import FoldSimilarity
-from fedstrata.algorithms.shared.split_half import MAX_PARTICIPANTS, answer_counts
+from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity
+from fedstrata.algorithms.evidence.split_half import MAX_PARTICIPANTS, answer_counts
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch

@@ -47,7 +47,7 @@ _CLIPPING_RATIO = 2.0
 _FAR_RATIO = 3.0
 """The ratio above which an update counts for less than others, as in a redescending M-estimator (Hampel, 1974).
 
-Single updates of honest clients reach it (`experiments/honest_norms.py`), so it is no reason to leave one out. A client
+Single updates of honest clients reach it (`honest_norms.py`), so it is no reason to leave one out. A client
 that scales its update has it at once, but is left out after some rounds only, and a backdoor that the shared model has
 learnt by then is hardly unlearnt.
 """

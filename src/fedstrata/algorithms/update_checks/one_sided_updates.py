@@ -33,7 +33,7 @@ _MIN_COLUMNS = 100
 _LARGEST_BALANCE = 0.9
 """An update is one-sided if its balance is larger than this, or smaller than its opposite.
 
-In honest federations (``experiments/honest_balances.py``) the largest was 0.80, of a client with classes that most
+In honest federations (`honest_balances.py`) the largest was 0.80, of a client with classes that most
 others did not have. It is 1 for ALIE and min-max.
 """
 

@@ -1,0 +1,1 @@
+"""What the documentation and its claims rest on: experiments, their results, and what makes the pages."""

@@ -1,0 +1,220 @@
+"""The settings of HiCFL's exhibits: its three kinds of skew on three data sets, its rivals, and its step sizes.
+
+The paper's threshold of stability is half the step size, and every member of a cluster must be below it (Eq. 15).
+Within 20 rounds that happens in Non-IID-2 alone; the mean of the members, which the paper's Figure 4 shows, is below it
+in all three settings on CIFAR-10 (``experiments/results/cfl_thresholds.json``). So HiCFL runs with the mean
+(`MeanOfMembers` in ``variants.py``) wherever an exhibit is about its clusters, and also as Eq. 15 has it where methods
+are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+
+from .exhibit import HERE, Setting
+from .rivals import cfl_by_norms, other
+
+THRESHOLDS = HERE.parent / "results" / "cfl_thresholds.json"
+
+N1 = Setting("hicfl_n1")
+N2 = Setting("hicfl_n2")
+N3 = Setting("hicfl_n3")
+
+MNIST = ("data.name=mnist", "model.name=mnist_cnn")
+FASHION = ("data.name=fashion_mnist", "model.name=fmnist_cnn")
+SMALLER = ("data.samples=150", "local.batch=16")
+"""For MNIST and Fashion-MNIST in Non-IID-1 and Non-IID-3, whose networks take longer than that of CIFAR-10."""
+SHORTER = ("local.epochs=6",)
+"""For them in Non-IID-2."""
+
+
+def step_size(lr: float) -> tuple[str, ...]:
+    """A step size, and the thresholds of HiCFL that follow from it (section V-A)."""
+    return (f"local.lr={lr:g}", f"algorithm.epsilon={0.5 * lr:g}", f"algorithm.xi={0.05 * lr:g}")
+
+
+FEWER_IMAGES = (
+    "300 images a client, two epochs in batches of 32; in Non-IID-2 128 and ten epochs in the paper's batches"
+)
+
+CELLS = {
+    "N1 MNIST": N1.but(*MNIST, *SMALLER),
+    "N1 F-MNIST": N1.but(*FASHION, *SMALLER),
+    "N1 CIFAR-10": N1,
+    "N2 MNIST": N2.but(*MNIST, *SHORTER, *step_size(0.01)),
+    "N2 F-MNIST": N2.but(*FASHION, *SHORTER, *step_size(0.01)),
+    "N2 CIFAR-10": N2,
+    "N3 MNIST": N3.but(*MNIST, *SMALLER, "partition.groups=2"),
+    "N3 F-MNIST": N3.but(*FASHION, *SMALLER, "partition.groups=2"),
+    "N3 CIFAR-10": N3,
+}
+"""The nine settings of Tables II and III, for HiCFL as its paper has it."""
+
+NATURAL = {
+    "LDA 0.3": Setting("hicfl_lda"),
+    "LDA 0.5": Setting("hicfl_lda", ("partition.alpha=0.5",)),
+    "USC-HAD": Setting("hicfl_usc_had"),
+}
+"""The settings of Figures 12 to 14, for HiCFL as its paper has it."""
+
+
+@cache
+def thresholds(name: str) -> Mapping[str, float]:
+    """CFL's thresholds in a setting, as ``experiments/papers/cfl_thresholds.py`` found them with another seed."""
+    by_setting: dict[str, dict[str, float]] = json.loads(THRESHOLDS.read_text())
+    return by_setting[name]
+
+
+CIFAR = {cell.split()[0]: setting for cell, setting in CELLS.items() if "CIFAR" in cell}
+"""The three of them on CIFAR-10."""
+
+STEP_SIZE = {"N1": 0.1, "N2": 0.001, "N3": 0.1}
+"""Of the settings on CIFAR-10."""
+
+FEDAVG = ("algorithm.epsilon=0.0",)
+"""HiCFL that never splits is FedAvg, and it records stability."""
+
+COMPARED = tuple(cell for cell in CELLS if not cell.endswith(" MNIST"))
+"""The settings of Tables II and III that are run: without MNIST, for time."""
+
+
+def variant(setting: Setting, name: str) -> Setting:
+    """A setting with a variant of its algorithm that is in ``variants.py``, and with the same keys."""
+    keys = tomllib.loads(setting.path.read_text())["algorithm"]
+    own = [f"algorithm.{key}={json.dumps(value)}" for key, value in keys.items() if key != "name"]
+    # Another algorithm does not have the keys of the file by itself.
+    named = f"algorithm.name=experiments.papers.variants:{name}"
+    return Setting(setting.experiment, (named, *own, *setting.sets))
+
+
+def in_the_mean(setting: Setting) -> Setting:
+    """A setting for HiCFL that asks a layer to be stable in the mean of the members."""
+    return variant(setting, "MeanOfMembers")
+
+
+OF_MEAN = {name: in_the_mean(setting) for name, setting in CIFAR.items()}
+"""The settings on CIFAR-10 for HiCFL with the mean of the members."""
+
+
+def cfl(cell: str) -> Setting:
+    """MTCFL in a setting: recursive bipartition gated by norms (Sattler et al., Algorithm 2)."""
+    return by_norms(CELLS[cell], cell)
+
+
+def by_norms(setting: Setting, name: str) -> Setting:
+    """MTCFL in a setting, by the thresholds that were fitted in the one of that name."""
+    fitted = thresholds(name)
+    return cfl_by_norms(setting, fitted["eps1"], fitted["eps2"], NO_BOUND)
+
+
+def stable_cfl(cell: str) -> Setting:
+    """MTCFL with model stability in a setting (Table V), in the mean of the members as HiCFL."""
+    lr = STEP_SIZE[cell.split()[0]]
+    stability = (f"epsilon={0.5 * lr:g}", f"xi={0.05 * lr:g}", "window=3", "rho=0.8", "members=mean")
+    splits = (f"gamma={NO_BOUND}", "linkage=single", "min_split=3")
+    return other(CELLS[cell], "experiments.papers.variants:StableCFL", *stability, *splits)
+
+
+NO_BOUND = 0.0
+"""MTCFL's gamma. HiCFL's paper names no test of a split's separation, so there is none."""
+
+
+def ifca(setting: Setting, k: int) -> Setting:
+    """IFCA with the true number of clusters in a setting."""
+    return other(setting, "ifca", f"k={k}", "average=model", "init=restart", "share_body=false")
+
+
+def methods(cell: str) -> dict[str, Setting]:
+    """What Table II compares in a setting, without training on all data in one place."""
+    k = 2 if cell in ("N3 MNIST", "N3 F-MNIST") else 4
+    return {
+        f"{cell} FedAvg": CELLS[cell].but(*FEDAVG),
+        f"{cell} MTCFL": cfl(cell),
+        f"{cell} IFCA": ifca(CELLS[cell], k),
+        f"{cell} HiCFL": in_the_mean(CELLS[cell]),
+        f"{cell} HiCFL, every member": CELLS[cell],
+    }
+
+
+# Single exhibits
+
+MIXED = {
+    name: setting.but(*FEDAVG, "rounds=20", "probe.bipartition=true")
+    for name, setting in {"N1": N1, "N2 0.5": N2.but("partition.share=0.5"), "N2 0.7": N2, "N3": N3}.items()
+}
+"""The runs of Table IV, in which HiCFL never splits but says how it would."""
+
+SWEEP = {
+    "F-MNIST 0.01": in_the_mean(CELLS["N2 F-MNIST"]),
+    "F-MNIST 0.1": in_the_mean(N2.but(*FASHION, *SHORTER, *step_size(0.1))),
+    "MNIST 0.01": in_the_mean(CELLS["N2 MNIST"]),
+    "MNIST 0.1": in_the_mean(N2.but(*MNIST, *SHORTER, *step_size(0.1))),
+    "CIFAR-10 0.001": OF_MEAN["N2"],
+    "CIFAR-10 0.01": in_the_mean(N2.but(*step_size(0.01))),
+    "CIFAR-10 0.01, batch 512": in_the_mean(N2.but(*step_size(0.01), "local.batch=512")),
+}
+"""The step sizes of Figure 7, by data set; the batch is 256 where nothing is said."""
+
+LEVELS_ROUNDS = 25
+"""The rounds of Figure 8 here."""
+
+BY_SHARE = {
+    f"{data} {share}": in_the_mean(CELLS[f"N2 {data}"].but(f"partition.share={share}", f"rounds={LEVELS_ROUNDS}"))
+    for data in ("MNIST", "F-MNIST", "CIFAR-10")
+    for share in (0.5, 0.6, 0.7, 0.8, 0.9)
+}
+"""The runs of Figure 8: shares of a group's class."""
+
+XI_SHARES = (0.01, 0.05, 0.1, 0.2)
+"""The multiples of the step size for xi; the paper's figure has further ones that its text does not name."""
+
+ALL_WEIGHTS = 1e9
+"""The xi that no weight reaches, so that stability looks at all weights."""
+
+BY_XI = {
+    f"{name} {label}": setting.but("rounds=16", *sets)
+    for name, setting in OF_MEAN.items()
+    for label, sets in {
+        **{f"xi {share}": (f"algorithm.xi={share * STEP_SIZE[name]:g}",) for share in XI_SHARES},
+        "all weights": (f"algorithm.xi={ALL_WEIGHTS:g}",),
+    }.items()
+}
+"""The runs of Figure 9."""
+
+MISPLACED = {
+    "normal": OF_MEAN["N2"].but("rounds=35"),
+    **{
+        f"{share} %, round {round}": OF_MEAN["N2"].but(
+            "rounds=35", f"events.misplace=[{{round={round},share={share / 100:g}}}]"
+        )
+        for share in (10, 20)
+        for round in (5, 10)
+    },
+}
+"""The runs of Figure 11: the share of the clients that are put into a wrong cluster, and the round."""
+
+ENDINGS = {"Re-organizing": "reorganise", "Fine-grained": "fine", "Personalized": "personal"}
+"""The variants of Table VI."""
+
+
+def rivals(name: str) -> dict[str, Setting]:
+    """HiCFL and its rivals in a natural setting."""
+    setting = NATURAL[name]
+    return {
+        "FedAvg": setting.but(*FEDAVG),
+        "MTCFL": by_norms(setting, name),
+        "IFCA": ifca(setting, 4),
+        "HiCFL": in_the_mean(setting),
+        "HiCFL, every member": setting,
+    }
+
+
+NETWORKS = {
+    "MNIST-CNN": Setting("weights"),
+    "FMNIST-CNN": Setting("weights", ("data.name=fashion_mnist", "model.name=fmnist_cnn")),
+    "CIFAR10-CNN": Setting("weights", ("data.name=cifar10", "model.name=cifar_cnn")),
+}
+"""The networks of Table I."""

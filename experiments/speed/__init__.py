@@ -1,0 +1,1 @@
+"""What runs of many clients, nodes and machines take."""

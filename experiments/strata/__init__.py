@@ -1,0 +1,1 @@
+"""Experiments with Strata and its rivals."""

@@ -1,0 +1,119 @@
+"""How far the norms of honest clients lie apart: what `fedstrata.uploads.validation` and Strata must let through.
+
+    python -m experiments.strata.honest_norms [NAME...]
+
+Runs federations on the handwritten digits, and prints for each the largest ratio of a norm to the median that it was
+compared with, and how many answers were rejected, which has to be none. Strata averages such ratios over rounds
+(`fedstrata.algorithms.update_checks.norms`): for clients that have trained the same model, the largest mean ratio, how
+many updates Strata would have left out, and of how many clients it would have said that their data changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedstrata as fs
+from experiments.tools.small_runs import merged
+from fedstrata.algorithms.update_checks.compared_updates import compared_updates
+from fedstrata.algorithms.update_checks.norms import no_norms, with_norms
+from fedstrata.core import TRAIN, Layout, Plan, Report
+from fedstrata.play import rounds
+from fedstrata.uploads.validation import Validation, measure_norms, validate
+
+BASE: dict[str, Any] = {
+    "rounds": 30,
+    "data": {"name": "digits", "clients": 20, "samples": 60, "test": 0.25},
+    "partition": {"scheme": "iid"},
+    "local": {"epochs": 1, "batch": 10, "lr": 0.1},
+    "algorithm": {"name": "fedavg"},
+    "engine": {"name": "loop"},
+}
+CONVERGED = {"rounds": 104, "data": {"samples": 40}, "local": {"epochs": 5, "lr": 0.3}}
+ADAM = {"optimizer": "adam", "lr": 0.005}
+DIRICHLET = {"data": {"samples": 0}, "partition": {"scheme": "dirichlet", "alpha": 0.1}}
+QUANTITY = {"data": {"samples": 0}, "partition": {"scheme": "quantity", "alpha": 0.3}}
+TURNED = {"partition": {"scheme": "rotation", "groups": 2}}
+JOIN = {"events": {"join": [{"round": 100, "clients": [3, 4]}]}}
+CHANGE = {"events": {"change": [{"round": 102, "client": 2, "takes_data_of": 7}]}}
+RESNET = {"rounds": 4, "data": {"clients": 8, "samples": 0}, "model": {"name": "resnet18", "width": 0.0625}}
+
+RUNS: dict[str, tuple[dict[str, Any], ...]] = {
+    "alike": (),
+    "turned": (TURNED, {"algorithm": {"name": "strata"}}),
+    "dirichlet": (DIRICHLET,),
+    "dirichlet, Adam": (DIRICHLET, {"local": ADAM}),
+    "dirichlet, momentum": (DIRICHLET, {"local": {"momentum": 0.9, "lr": 0.05}, "rounds": 80}),
+    "dirichlet, FedPer": (DIRICHLET, {"algorithm": {"name": "fedper"}, "local": {"epochs": 5}, "rounds": 60}),
+    "unequal sizes": (QUANTITY,),
+    "unequal sizes, Adam": (QUANTITY, {"local": ADAM}),
+    "unequal sizes, Strata": (QUANTITY, {"algorithm": {"name": "strata"}}),
+    "one class each": ({"partition": {"scheme": "shards", "per_client": 1}},),
+    "converged": (CONVERGED, {"rounds": 200}),
+    "newcomers, converged": (CONVERGED, JOIN),
+    "newcomers, Strata": (CONVERGED, TURNED, JOIN, {"algorithm": {"name": "strata"}}),
+    "changed data, oracle": (CONVERGED, TURNED, CHANGE, {"algorithm": {"name": "oracle"}}),
+    "personal layers": (
+        DIRICHLET,
+        {"data": {"samples": 60, "public": 60}, "algorithm": {"name": "fedtsdp", "threshold": 0.5}},
+    ),
+    "batch normalisation": (DIRICHLET, RESNET),
+}
+
+
+def main() -> None:
+    """Run the federations that are named, by default all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
+    print("| federation | largest norm beside the median | rejected | largest mean | left out | changed |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name in parser.parse_args().names or RUNS:
+        ratio, rejected, mean, left_out, changed = look(name)
+        print(f"| {name} | {ratio:.1f} | {rejected} | {mean:.1f} | {left_out} | {changed} |", flush=True)
+
+
+def look(name: str) -> tuple[float, int, float, int, int]:
+    """The largest ratio of a norm to its median in one of the runs, and the number of rejected answers.
+
+    And the largest mean ratio over rounds, the updates that it would leave out, and the clients whose data it would say
+    have changed.
+    """
+    experiment = BASE
+    for changes in RUNS[name]:
+        experiment = merged(experiment, changes)
+    largest = mean = 0.0
+    left_out = changed = 0
+    history = no_norms(experiment["data"]["clients"])
+
+    def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
+        nonlocal largest, mean, left_out, changed, history
+        for measured in measure_norms(layout, plan, report):
+            medians, _ = measured.medians_and_limits
+            ratios = measured.values / medians
+            largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
+        result = report.results[TRAIN]
+        labels = torch.full(history.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
+        norms = compared_updates(layout, report, labels).norms
+        history = with_norms(history, norms, report, labels, torch.zeros_like(history.drifted))
+        mean = max(mean, float(history.means.max().exp()))
+        left_out += int(history.left_out.sum())
+        changed += int(history.drifted.sum())
+        history = history.without_drift(history.drifted)
+        return validate(layout, plan, report, compared=compared)
+
+    with TemporaryDirectory() as scratch:
+        rounds.validate = watched  # type: ignore[attr-defined]  # the run itself is watched, nothing is changed
+        try:
+            summary = fs.run(experiment, Path(scratch) / "run", quiet=True).summary
+        finally:
+            rounds.validate = validate  # type: ignore[attr-defined]  # as it was
+    return largest, summary["rejected"], mean, left_out, changed
+
+
+if __name__ == "__main__":
+    main()

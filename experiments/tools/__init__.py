@@ -1,0 +1,1 @@
+"""What makes the pages, the tables and the pictures of the documentation."""

@@ -1,0 +1,1 @@
+"""Experiments with faults, attacks, leaks and privacy."""

@@ -1,0 +1,185 @@
+"""What each algorithm discloses about single clients. Differential privacy and secure aggregation rest on it.
+
+Plans alone do not show what becomes of updates on the server, so it is said here, beside the accountant: a row for
+each algorithm of the library. An algorithm of your own has a row by `register_disclosure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from fedstrata.algorithms.registry import ALGORITHMS
+from fedstrata.base.errors import ContractError
+from fedstrata.core import Algorithm
+
+ServerNeeds = Literal["nothing", "sums", "updates", "data"]
+"""What the server needs of the clients; `Disclosure` says what each means."""
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What an algorithm discloses about single clients in a run.
+
+    Attributes:
+        server_needs: What the server needs of the clients. "sums" are the sums of the updates of each cluster in the
+            task `TRAIN`, where clusters do not depend on updates. "updates" are single updates, losses or statistics,
+            by which clusters are decided. "nothing" means that no client sends anything. "data" are all training data
+            in one place, which only a simulation has.
+        given_clusters: Whether several clusters are given before round 1. A client that has none, such as one that
+            comes later, takes the one with the lowest loss on its data.
+        compares_group_models: Whether clients compare models of proposed groups, as for a split.
+        further_sums: With central noise, the number of sums, at most, that the updates of a client enter in the run
+            beside those of the clusters, such as those of such models.
+        further_uploads: With local noise, the number of updates, at most, that a client sends in the run beside one for
+            each of the tasks that the first plan asks of it, which count in every round. It is not read where
+            `no_local_noise` says why there is none.
+        no_central_noise: Why there is no central differential privacy, as the end of a sentence; "" if there is.
+            There is one only if every model that leaves the server moves by `Problem.released_means` alone, as with
+            `aggregate`.
+        no_local_noise: Why there is no local differential privacy, likewise. There is one only if the number of
+            updates that a client sends is known before the run.
+    """
+
+    server_needs: ServerNeeds
+    given_clusters: bool = False
+    compares_group_models: bool = False
+    further_sums: int = 0
+    further_uploads: int = 0
+    no_central_noise: str = ""
+    no_local_noise: str = ""
+
+    @property
+    def clients_keep_data(self) -> bool:
+        """Whether clients keep their data, so that updates travel where there are any."""
+        return self.server_needs != "data"
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing, and what no algorithm with these needs has."""
+        if self.server_needs not in get_args(ServerNeeds):
+            expected = ", ".join(map(repr, get_args(ServerNeeds)))
+            raise ContractError(f"server_needs = {self.server_needs!r}: expected one of {expected}")
+        if min(self.further_uploads, self.further_sums) < 0:
+            raise ContractError(
+                f"further_uploads = {self.further_uploads}, further_sums = {self.further_sums}: expected at least 0"
+            )
+        if self.given_clusters and self.server_needs != "sums":
+            raise ContractError(f"given_clusters: expected server_needs = 'sums', found {self.server_needs!r}")
+        if (self.compares_group_models or self.further_sums) and self.server_needs != "updates":
+            raise ContractError(
+                f"compares_group_models, further_sums: expected server_needs = 'updates', found {self.server_needs!r}"
+            )
+
+
+Row: TypeAlias = "Disclosure | Callable[[Any, int], Disclosure]"
+"""What an algorithm discloses; or a function that says it of the algorithm and the number of rounds of the run."""
+
+
+def _layercfl(algorithm: Any, rounds: int) -> Disclosure:
+    """Single updates decide. LayerCFL that chooses its layers asks for uploads when it has to."""
+    no_noise = ""
+    if algorithm.layers == "auto":
+        no_noise = "with algorithm.layers = 'auto' the number of uploads is not known before the run"
+    return Disclosure(server_needs="updates", no_local_noise=no_noise)
+
+
+def _ifca(algorithm: Any, rounds: int) -> Disclosure:
+    """The losses of single clients decide."""
+    no_noise = ""
+    if algorithm.average == "gradient":
+        no_noise = "with algorithm.average = 'gradient' the number of clients that chose a model scales every update"
+    return Disclosure(server_needs="updates", no_central_noise=no_noise)
+
+
+def _strata(algorithm: Any, rounds: int) -> Disclosure:
+    """Single updates decide. Clients also send updates of folds, and compare models of groups."""
+    # Here, as they load torch.
+    from fedstrata.algorithms.evidence.split_half import split_half_rounds
+    from fedstrata.algorithms.strata.outliers import outlier_training_rounds
+
+    no_noise = ""
+    if algorithm.test_schedule != "schedule":
+        no_noise = "with algorithm.test_schedule = 'stability' the number of tests is not known before the run"
+    folds = 2 if algorithm.folds == 2 else 4
+    return Disclosure(
+        server_needs="updates",
+        compares_group_models=True,
+        # With central noise no comparison takes several rounds. A test of the last round is followed by none.
+        further_sums=split_half_rounds(rounds - 1),
+        further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
+        no_central_noise=no_noise,
+        no_local_noise=no_noise,
+    )
+
+
+_SUMS = Disclosure(server_needs="sums")
+_GIVEN_SUMS = Disclosure(server_needs="sums", given_clusters=True)
+_UPDATES = Disclosure(server_needs="updates")
+_PERSONAL_VALUES = "clients send the values of their own layers, which no small norm clips"
+
+DISCLOSURES: Mapping[str, Row] = {
+    "fedavg": _SUMS,
+    "local": Disclosure(server_needs="nothing"),
+    "centralized": Disclosure(server_needs="data"),
+    "oracle": _GIVEN_SUMS,
+    "random_groups": _GIVEN_SUMS,
+    "finetune": _SUMS,
+    "fedprox": _SUMS,
+    "ditto": _SUMS,
+    "fedper": _SUMS,
+    "fedrep": _SUMS,
+    "lg_fedavg": _SUMS,
+    "fedbn": _SUMS,
+    "ifca": _ifca,
+    "cfl": _UPDATES,
+    "layercfl": _layercfl,
+    "hicfl": _UPDATES,
+    "fedtsdp": Disclosure("updates", no_central_noise=_PERSONAL_VALUES, no_local_noise=_PERSONAL_VALUES),
+    "adacfl": Disclosure(
+        "updates", no_central_noise="the cluster of a newcomer starts from what this client sent, without noise"
+    ),
+    "fl_hc": _UPDATES,
+    "fesem": _UPDATES,
+    "fedclust": _UPDATES,
+    "pacfl": _UPDATES,
+    "flis": _UPDATES,
+    "strata": _strata,
+}
+"""What the algorithms of the library disclose, by name."""
+
+_REGISTERED: dict[type, Row] = {}
+"""What other algorithms disclose, by class."""
+
+
+def register_disclosure(kind: type[Algorithm[Any]], row: Row) -> None:
+    """Say what an algorithm of your own discloses. Without that, it has no secure aggregation and no privacy.
+
+    Args:
+        kind: Its class. Subclasses of it are other algorithms, which may do something else with the same updates.
+        row: What it discloses.
+    """
+    _REGISTERED[kind] = row
+
+
+def disclosure_of(algorithm: Algorithm[Any], rounds: int) -> Disclosure | None:
+    """What an algorithm discloses; None where nobody has said it.
+
+    Args:
+        algorithm: The algorithm, without a personal stage.
+        rounds: The number of rounds of the run.
+
+    Raises:
+        ContractError: When its function returns something else.
+    """
+    kind = type(algorithm)
+    row = _REGISTERED.get(kind)
+    if row is None:
+        known = getattr(kind, "made_by", kind)
+        row = next((each for name, each in DISCLOSURES.items() if ALGORITHMS.get(name) is known), None)
+    if row is None or isinstance(row, Disclosure):
+        return row
+    found = row(algorithm, rounds)
+    if not isinstance(found, Disclosure):
+        raise ContractError(f"disclosure of {kind.__name__}: expected a Disclosure, found {found!r:.60}")
+    return found

@@ -1,0 +1,534 @@
+"""Inputs that are refused, and how: the exit status and the first line of standard error of each.
+
+Most are commands of the command line, given in this process in an empty folder. The folder above holds what they name:
+an experiment file, data, and the folders of finished runs. Some are calls of the Python interface, whose error is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+import fedstrata as fs
+from fedstrata.cli import main
+
+Parts = dict[str, Any]
+
+EXPERIMENTS = (
+    # Unknown keys.
+    "rouns = 3",
+    "xyz = 3",
+    "[evnets]",
+    "data.client = 3",
+    "local.learning = 3",
+    "cohort.fractoin = 1",
+    "engine.worker = 2",
+    "server.aggregate = 'mean'",
+    "privacy.noise = 1",
+    "network.compress = 'int8'",
+    "attack.name = 'alie'",
+    "probe.gaps = ['cos']",
+    "records.tracker = 'none'",
+    "report.base = true",
+    "personal.methods = 'finetune'",
+    "partition = {scheme = 'iid', groups = 2}",
+    "partition = {shceme = 'iid'}",
+    "partition = {groups = 3}",
+    "partition = {scheme = 'iid', \"a\\nb\" = 1}",
+    "algorithm.clusters = 1",
+    "algorithm = {nmae = 'cfl'}",
+    "algorithm = {name = 'cfl', quorom = 1}",
+    "algorithm = {name = 'fedavg', k = 2}",
+    "algorithms.cfl.layer = 'all'",
+    "algorithms.ifca.k = 1_000_000_000_000_000",
+    "model = {nme = 'mlp'}",
+    "model.seed = 1",
+    "personal = {method = 'finetune', epoch = 1}",
+    "events.join = [{round = 1, clients = [1], share = 1}]",
+    "'a' = {}\n\"b\\nc\\u2028d\" = 3",
+    '"" = 1',
+    '"data.clients" = 1',
+    '"\\u001b[31m" = 1',
+    "model_config = 1",
+    "data.__class__ = 1",
+    "k" * 5000 + " = 1",
+    # Unknown names.
+    "algorithm.name = 'layercfll'",
+    "algorithm = 'cfll'",
+    "algorithm = 'no.module:Class'",
+    "algorithm = 'math:sqrt'",
+    "[algorithms.xyz]",
+    "partition.scheme = 'rotations'",
+    "model.name = 'vgg12'",
+    "model.name = ''",
+    "model.name = 'os:system'",
+    "model.name = 'json:loads'",
+    "data.name = 'diggits'",
+    "data.name = ''",
+    "data = {name = 'cifar10', root = 'no'}",
+    "data.name = 'no.csv'",
+    "data.name = 'no/where.npz'",
+    "local.loss = 'mce'",
+    "local.metric = 'acuracy'",
+    "local.transform = 'flipp'",
+    "local.loss = 'os:path'",
+    "server.aggregation = 'medain'",
+    "attack.kind = 'sign_flop'",
+    "personal.method = 'fintune'",
+    "local.optimizer = 'sdg'",
+    "local.schedule = 'linear'",
+    "engine.name = 'loops'",
+    "engine.device = 'gpu'",
+    "engine.precision = 'half'",
+    "network.compression = 'int4'",
+    "privacy.kind = 'both'",
+    "cohort.sampling = 'sizes'",
+    "server.optimizer = 'sgd'",
+    "records.track = 'mlflow'",
+    "probe.gap = ['l3']",
+    "data.memory = 'gpu'",
+    # Wrong types.
+    "seed = true",
+    "seed = '3'",
+    "rounds = 2.5",
+    "rounds = '3'",
+    "data = 3",
+    "partition = 3",
+    "algorithm = 3",
+    "algorithms = ['cfl']",
+    "[[data]]\nclients = 4",
+    "model.hidden = {a = 1}",
+    "model.hidden = [2020-01-01]",
+    "model.hidden = [0.5]",
+    "probe.gap = 'l2'",
+    "probe.layers = [1]",
+    "probe.bipartition = 1",
+    "algorithm = {name = 'cfl', eps1 = 'low'}",
+    "algorithm = {name = 'layercfl', layers = 3}",
+    "algorithm = {name = 'layercfl', layers = [3]}",
+    "cohort.weights = ['a']",
+    "events.join = 3",
+    "label = 3",
+    # Out of range.
+    "rounds = 0",
+    "rounds = 1_000_001",
+    "seed = -1",
+    "seed = 1_000_000_000_000_000_000",
+    "seed = 0x" + "f" * 200,
+    "data.clients = 0",
+    "data.clients = 1_000_000_000_000_000",
+    "data.samples = -5",
+    "data.samples = 1_000_000",
+    "data.test = 1",
+    "data.test = 0.0",
+    "data.test = 'mine'",
+    "data.validation = 1",
+    "data.public = 1_000_000",
+    "local.lr = -1",
+    "local.lr = inf",
+    "local.lr = nan",
+    "local.lr = 1e300",
+    "local.epochs = 0",
+    "local.batch = -1",
+    "local.momentum = 1.0",
+    "local.lr_decay = 1.5",
+    "cohort.fraction = 0",
+    "cohort.dropout = 1",
+    "cohort.weights = [1, 2]",
+    "server.byzantine_share = 0.5",
+    "server.clip_norm = 0",
+    "server.bucket_size = 0",
+    "attack.share = 1.0",
+    "attack = {kind = 'backdoor', target = 10}",
+    "attack = {kind = 'merge'}\npartition.scheme = 'iid'",
+    "privacy = {kind = 'central'}",
+    "privacy = {kind = 'central', epsilon = 1, noise_multiplier = 1}",
+    "privacy = {kind = 'local', epsilon = 0}",
+    "privacy = {kind = 'central', delta = 1}",
+    "privacy = {kind = 'central', noise_multiplier = 1}\nalgorithm = 'pacfl'",
+    "privacy = {kind = 'central', noise_multiplier = 1}\nserver.aggregation = 'median'",
+    "privacy = {kind = 'central', noise_multiplier = 1}\nalgorithm = 'local'",
+    "privacy.min_cluster = 0",
+    "network = {compression = 'top_k', share = 0}",
+    "engine.workers = -1",
+    "engine.timeout = 1_000_000",
+    "engine = {precision = 'tf32', device = 'cpu'}",
+    "engine = {name = 'batched', device = 'mps'}",
+    "probe.rounds = [0]",
+    "probe.rounds = [1]",
+    "probe.layers = ['conv']",
+    "probe.target = 1.5",
+    "probe.matrices = ['l2', 'l2']",
+    "algorithm = {name = 'cfl', eps1 = -1}",
+    "algorithm = {name = 'ifca', k = 0}",
+    "algorithm = {name = 'ifca', k = 1_000_000_000_000_000}",
+    "algorithm = {name = 'layercfl', layers = 'no_such_layer'}",
+    "algorithm = {name = 'strata', alpha = 0}",
+    "algorithm = {name = 'strata', folds = 3}",
+    "algorithm = {name = 'random_groups', groups = 30}",
+    "algorithm = {name = 'flis'}",
+    "algorithm = {name = 'fedtsdp'}",
+    "personal = {method = 'finetune', epochs = 0}",
+    "personal = {method = 'ditto'}\nalgorithm = 'local'",
+    "model.hidden = [1_000_000_000]",
+    "model = {name = 'resnet18', width = -1.0}",
+    "model.name = 'mnist_cnn'",
+    "model.name = 'har_cnn'",
+    "local.loss = 'bce'",
+    "local.metric = 'r2'",
+    "data.unit = 'subject'",
+    "data.label = 'class'",
+    "data.inputs = ['a']",
+    "data.window = 4",
+    "events.leave = [{round = 1, clients = [1]}, {round = 0, clients = [2, -3]}]",
+    "events.leave = [{round = 2, clients = [99]}]",
+    "events.join = [{round = 99, clients = [1]}]",
+    "events.change = [{round = 2, client = 1, takes_data_of = 1}]",
+    "events.misplace = [{round = 2, share = 0}]",
+    "data.clients = 3\npartition = {scheme = 'rotation', groups = 4}",
+    "partition = {scheme = 'rotation', groups = 5}",
+    "partition = {scheme = 'rotation', sizes = [9, 9]}",
+    "partition = {scheme = 'rotation', groups = 2, sizes = [10, 10]}",
+    "partition = {scheme = 'rotation', groups = 2, inside = 3}",
+    "partition = {scheme = 'rotation', groups = 2, inside = {scheme = 'rotation', groups = 2}}",
+    "partition = {scheme = 'label_groups', labels = [[0], [10]]}",
+    "partition = {scheme = 'majority', groups = 3}",
+    "partition = {scheme = 'majority', groups = 30, share = 0.5}",
+    "partition = {scheme = 'dirichlet', alpha = 0}",
+    "partition = {scheme = 'shards', per_client = 1_000_000}",
+    "partition = {scheme = 'natural', column = 'site'}",
+    "rouns = 3\nseed = -1\ndata.test = 2",
+    # What is no TOML.
+    "rounds = = 3",
+    "seed = 1\nseed = 2",
+    "seed: 3",
+    '{"seed": 3}',
+    "x = " + "[" * 200 + "]" * 200,
+    "\0",
+    "data.name = '",
+)
+"""Texts of experiment files."""
+
+COMMANDS = (
+    "run ''",
+    "run .",
+    "run nowhere.toml",
+    "run ../good.toml ../good.toml",
+    "run --foo",
+    "run --set seed",
+    "run --set =1",
+    "run --set ...=1",
+    "run --set algorithm.name=x",
+    "run --set seed.a.b=1",
+    "run --set rounds=1 --set rounds=-1",
+    "run --set 'data.name=\"a\nb\"'",
+    "run --set algorithm=3",
+    "run --resume --out nowhere",
+    "run --resume",
+    "run --out ..",
+    "run --out ../good.toml",
+    "run ../good.toml --out ../done",
+    "run ../good.toml --resume --out ../done --set local.lr=0.3",
+    "run --resume --out ../damaged --quiet",
+    "runn",
+    "list",
+    "list cats",
+    "compare",
+    "compare ../good.toml",
+    "compare ../good.toml ../good.toml --algorithms cfl",
+    "compare ../done --algorithms cfl",
+    "compare ../done ../good.toml",
+    "compare ../done nope",
+    "compare .. .",
+    "compare ../damaged ../done",
+    "compare ../good.toml --algorithms cfl --seeds one",
+    "compare ../good.toml --algorithms cfl --seeds 0,0",
+    "compare ../good.toml --algorithms cfl --seeds -1",
+    "compare ../good.toml --algorithms cfl,cfl",
+    "compare ../good.toml --algorithms ,",
+    "compare ../good.toml --algorithms nope,cfl",
+    "compare ../good.toml --algorithms cfl --out ../done",
+    "sweep ../good.toml",
+    "sweep ../good.toml --grid local.lr",
+    "sweep ../good.toml --grid local.lr=",
+    "sweep ../good.toml --grid local.lr=0.1,0.1",
+    "sweep ../good.toml --grid local.lr=0.1 --grid local.lr=0.2",
+    "sweep ../good.toml --grid local.lr=-1,0.1",
+    "sweep ../good.toml --grid seed=1,2",
+    "sweep ../good.toml --grid data.clients=3,4",
+    "sweep ../good.toml --grid rounds=1,2",
+    "sweep ../good.toml --grid engine.name=loop,batched",
+    "sweep ../good.toml --grid nope.key=1",
+    "sweep ../good.toml --grid local.nope=1",
+    "sweep nowhere.toml --grid local.lr=0.1",
+    "report",
+    "report nowhere",
+    "report .",
+    "report ../damaged",
+    "report ../no-rounds",
+    "report ../strange-tree",
+    "report ../done --figures gif",
+    "runs nowhere",
+    "assign ../done",
+    "assign nowhere ../good.npz",
+    "assign ../done nowhere.npz",
+    "assign ../done ../good.toml",
+    "assign ../done ../flat.npz",
+    "assign ../damaged ../good.npz",
+    "export ../done",
+    "export nowhere out",
+    "export ../done ../good.npz",
+    "export ../done out --client 99",
+    "export ../done out --format pickle",
+    "export ../damaged out",
+    "scout nowhere.toml",
+    "scout --rounds 1",
+    "scout --set data.clients=0",
+    "deploy",
+    "deploy init",
+    "deploy init ..",
+    "deploy init new nowhere.toml",
+    "deploy init new ../good.toml --port 99999999",
+    "deploy init new ../good.toml --set algorithm.name=centralized",
+    "deploy run ../good.toml --federation nowhere",
+    "deploy resume nowhere --federation nowhere",
+)
+"""Command lines."""
+
+GOOD = """
+rounds = 2
+data = {name = "digits", clients = 4, samples = 20}
+partition = {scheme = "rotation", groups = 2}
+model = {name = "mlp", hidden = [4]}
+algorithm = "fedavg"
+engine.name = "loop"
+"""
+
+ROWS = 48
+HEADER = "site,dose,age,label"
+
+
+def _csv(row: Callable[[int], str], header: str = HEADER) -> str:
+    """The text of a CSV file."""
+    return "\n".join([header, *map(row, range(ROWS))]) + "\n"
+
+
+def _row(place: int) -> str:
+    return f"{'abcd'[place % 4]},{place * 7 % 11}.5,{place},{place // 4 % 2}"
+
+
+TABLES: Mapping[str, tuple[str | bytes, str]] = {
+    "empty": ("", ""),
+    "a header alone": (HEADER + "\n", ""),
+    "a missing number": (_csv(lambda place: _row(place).replace(".5", "") if place else "a,,0,0"), ""),
+    "nan": (_csv(lambda place: _row(place) if place else "a,nan,0,0"), ""),
+    "infinite": (_csv(lambda place: _row(place) if place else "a,inf,0,0"), ""),
+    "a text among numbers": (_csv(lambda place: _row(place) if place != 9 else "a,none,0,0"), ""),
+    "a missing class": (_csv(lambda place: _row(place) if place else "a,1,0,"), ""),
+    "a missing site": (_csv(lambda place: _row(place) if place else ",1,0,0"), ""),
+    "a short row": (_csv(lambda place: _row(place) if place != 5 else "a,1"), ""),
+    "a long row": (_csv(lambda place: _row(place) + (",1" if place == 5 else "")), ""),
+    "no label": (_csv(_row, "site,dose,age,outcome"), ""),
+    "two labels": (_csv(_row, "site,dose,class,label"), ""),
+    "a column twice": (_csv(_row, "site,dose,dose,label"), ""),
+    "no such label": (_csv(_row), "data.label=outcome"),
+    "no such input": (_csv(_row), "data.inputs=['weight']"),
+    "the label as input": (_csv(_row), "data.inputs=['label']"),
+    "no such unit": (_csv(_row), "data.unit=patient"),
+    "no such client column": (_csv(_row), "partition={scheme='natural',column='hospital'}"),
+    "too many clients": (_csv(_row), "data.clients=9"),
+    "one class": (_csv(lambda place: _row(place)[:-1] + "1"), ""),
+    "numbers as classes": (_csv(lambda place: _row(place)[:-1] + f"{place}.25"), ""),
+    "no features": (_csv(lambda place: f"{'abcd'[place % 4]},{place // 4 % 2}", "site,label"), ""),
+    "an unknown split": (_csv(lambda place: _row(place) + ",dev", HEADER + ",split"), ""),
+    "all for testing": (_csv(lambda place: _row(place) + ",test", HEADER + ",split"), ""),
+    "a client with one row": (_csv(lambda place: _row(place).replace("d", "a") if place != 3 else _row(place)), ""),
+    "one unit per client": (_csv(_row), "data.unit=site"),
+    "NULs": (bytes(5000), ""),
+    "UTF-16": (_csv(_row).encode("utf-16"), ""),
+    "latin-1": (_csv(_row, "site,dose,\u00e2ge,label").encode("latin-1"), ""),
+    "windows of a table": (_csv(_row), "data.window=4"),
+}
+"""Texts of CSV files, with a change of the experiment."""
+
+X = np.arange(ROWS * 3, dtype=np.float32).reshape(ROWS, 3) % 7
+Y = np.arange(ROWS) // 4 % 2
+SITE = np.array([*"abcd"] * (ROWS // 4))
+ARRAYS: Mapping[str, Mapping[str, Any]] = {
+    "no y": {"x": X, "site": SITE},
+    "no x": {"y": Y, "site": SITE},
+    "no site": {"x": X, "y": Y},
+    "fewer y": {"x": X, "y": Y[:-1], "site": SITE},
+    "fewer sites": {"x": X, "y": Y, "site": SITE[:-1]},
+    "nan": {"x": np.where(X == 3, np.nan, X), "y": Y, "site": SITE},
+    "complex": {"x": X + 1j, "y": Y, "site": SITE},
+    "texts": {"x": X.astype(str), "y": Y, "site": SITE},
+    "objects": {"x": X, "y": Y.astype(object), "site": SITE},
+    "negative classes": {"x": X, "y": Y - 1, "site": SITE},
+    "huge classes": {"x": X, "y": Y * 10**9, "site": SITE},
+    "half classes": {"x": X, "y": Y + 0.5, "site": SITE},
+    "classes in rows": {"x": X, "y": np.stack([Y, Y], axis=1), "site": SITE},
+    "nothing": {"x": X[:0], "y": Y[:0], "site": SITE[:0]},
+    "no columns": {"x": X[:, :0], "y": Y, "site": SITE},
+    "a scalar": {"x": np.float32(3), "y": Y, "site": SITE},
+    "test of another shape": {"x": X, "y": Y, "site": SITE, "x_test": X[:, :2], "y_test": Y, "site_test": SITE},
+    "test without y": {"x": X, "y": Y, "site": SITE, "x_test": X},
+    "test without site": {"x": X, "y": Y, "site": SITE, "x_test": X, "y_test": Y},
+}
+"""Arrays of ``.npz`` files."""
+
+BYTES: Mapping[str, tuple[str, bytes]] = {
+    "an archive of one byte": ("mine.npz", b"P"),
+    "an archive of NULs": ("mine.npz", bytes(3000)),
+    "a cut archive": ("mine.npz", b"PK\x03\x04" + bytes(40)),
+    "a table of one byte": ("mine.parquet", b"P"),
+    "a table without an end": ("mine.parquet", b"PAR1" + bytes(100)),
+    "a workbook": ("mine.xlsx", b"PK\x03\x04"),
+    "a folder of texts": ("mine/readme.txt", b"nothing"),
+    "a picture of no pixels": ("mine/cat/1.png", b"\x89PNG\r\n\x1a\n"),
+    "a folder of one test": ("mine/test.csv", _csv(_row).encode()),
+}
+"""Other files."""
+
+
+def _clients(**changed: Any) -> dict[str, Any]:
+    """Two clients of a program, with changes."""
+    return {"a": (X, Y), "b": (X, Y), **changed}
+
+
+CALLS: Mapping[str, Callable[[], Any]] = {
+    "no clients": lambda: fs.run(clients={}),
+    "a number as clients": lambda: fs.run(clients=3),  # type: ignore[arg-type]
+    "clients without y": lambda: fs.run(clients={"a": X, "b": X}),
+    "a client of another shape": lambda: fs.run(clients=_clients(b=(X[:, :2], Y)), model="mlp"),
+    "a client with fewer y": lambda: fs.run(clients=_clients(b=(X, Y[:-1])), model="mlp"),
+    "a client with nan": lambda: fs.run(clients=_clients(b=(X * np.nan, Y)), model="mlp"),
+    "a client without samples": lambda: fs.run(clients=_clients(b=(X[:0], Y[:0])), model="mlp"),
+    "a client with texts": lambda: fs.run(clients=_clients(b=(X.astype(str), Y)), model="mlp"),
+    "clients of other targets": lambda: fs.run(clients=_clients(b=(X, Y + 0.5)), model="mlp"),
+    "an algorithm that is a number": lambda: fs.run(clients=_clients(), model="mlp", algorithm=3),  # type: ignore[arg-type]
+    "an unknown algorithm": lambda: fs.run(clients=_clients(), model="mlp", algorithm="cfll"),
+    "a network that is a number": lambda: fs.run(clients=_clients(), model=3),  # type: ignore[arg-type]
+    "an unknown loss": lambda: fs.run(clients=_clients(), model="mlp", loss="mce"),
+    "an unknown metric": lambda: fs.run(clients=_clients(), model="mlp", metric="acuracy"),
+    "a function that is no loss": lambda: fs.run(
+        clients=_clients(), model="mlp", loss=lambda outputs, targets: "low", rounds=1
+    ),
+    "rounds that are none": lambda: fs.run(clients=_clients(), model="mlp", rounds=0),
+    "a dict with an unknown key": lambda: fs.run({"rouns": 3}),
+    "a source that is a number": lambda: fs.run(3),  # type: ignore[arg-type]
+    "changes that are a text": lambda: fs.run(sets="seed=1"),
+    "no algorithms": lambda: fs.compare(None, []),
+    "algorithms twice": lambda: fs.compare(None, ["cfl", "cfl"]),
+    "seeds that are texts": lambda: fs.compare(None, "cfl", ["a"]),  # type: ignore[list-item]
+    "a grid that is a list": lambda: fs.sweep(None, ["local.lr"]),  # type: ignore[arg-type]
+    "a grid of one value": lambda: fs.sweep(None, {"local.lr": 0.1}),  # type: ignore[dict-item]
+    "a grid of an unknown key": lambda: fs.sweep(None, {"local.rate": [0.1]}),
+    "nothing to load": lambda: fs.load("nowhere"),
+    "a client that is not there": lambda: fs.load("../done").model("nobody"),
+    "inputs of another shape": lambda: fs.load("../done").predict("0", X),
+    "nobody to assign": lambda: fs.assign("../done", []),
+}
+"""Calls of the Python interface."""
+
+
+@cache
+def _finished() -> TemporaryDirectory[str]:
+    """The folder with what commands name."""
+    made = TemporaryDirectory(prefix="fingerprints")
+    folder = Path(made.name)
+    (folder / "good.toml").write_text(GOOD)
+    np.savez(folder / "good.npz", x=np.zeros((20, 1, 8, 8), np.float32), y=np.arange(20) % 10)
+    np.savez(folder / "flat.npz", x=X, y=Y)
+    fs.run(folder / "good.toml", folder / "done", quiet=True)
+    for name in ("damaged", "no-rounds", "strange-tree"):
+        shutil.copytree(folder / "done", folder / name)
+    damaged = folder / "damaged"
+    for path in [*damaged.glob("checkpoint/*"), *damaged.glob("models/*"), damaged / "rounds.jsonl"]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (folder / "no-rounds" / "rounds.jsonl").unlink()
+    (folder / "strange-tree" / "tree.json").write_text(json.dumps([{"id": "x"}]))
+    return made
+
+
+def _refused(act: Callable[[], object]) -> Parts:
+    """How an act ends in an empty folder, and what it leaves there."""
+    folder = Path(_finished().name) / "here"
+    folder.mkdir()
+    out, err = io.StringIO(), io.StringIO()
+    status: object = "no exit"
+    try:
+        with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+            act()
+    except SystemExit as end:
+        status = end.code or 0
+    except Exception as error:
+        status = type(error).__name__
+        err.write(" ".join(str(error).split()))
+    left = sorted(path.name for path in folder.iterdir())
+    shutil.rmtree(folder)
+    line = (err.getvalue().splitlines() or [""])[0].replace(str(folder.parent), "<folder>")
+    return {"status": str(status), "stderr": line, "left": left}
+
+
+def _command(line: str, _: Path) -> Parts:
+    return _refused(partial(main, shlex.split(line)))
+
+
+def _experiment(text: str, _: Path) -> Parts:
+    file = Path(_finished().name) / "wrong.toml"
+    file.write_text(text)
+    return _refused(partial(main, ["run", "../wrong.toml", "--quiet"]))
+
+
+def _data(write: Callable[[Path], object], name: str, change: str, _: Path) -> Parts:
+    """A run on data that lie beside the folder, with a client for each value of the column `site`."""
+    top = Path(_finished().name)
+    shutil.rmtree(top / "data", ignore_errors=True)
+    file = top / "data" / name
+    file.parent.mkdir(parents=True)
+    write(file)
+    sets = {"rounds": "1", "algorithm": "fedavg", "partition": "{scheme='natural',column='site'}", "model": "mlp"}
+    sets |= {"data.name": f"../data/{name.split('/')[0]}", "engine.name": "loop"}
+    pairs = [f"--set={key}={value}" for key, value in sets.items()] + ([f"--set={change}"] if change else [])
+    return _refused(partial(main, ["run", "--quiet", *pairs]))
+
+
+def _call(call: Callable[[], object], _: Path) -> Parts:
+    return _refused(call)
+
+
+def bad_inputs() -> Iterator[tuple[str, Callable[[Path], Parts]]]:
+    """Every input: its name, and what gives it and returns the status and the first line of standard error."""
+    for text in EXPERIMENTS:
+        name = text if len(text) < 100 else f"{text[:60]}... of {len(text)} characters"
+        yield f"bad experiment {name!r}", partial(_experiment, text)
+    for line in COMMANDS:
+        yield f"bad command {line}", partial(_command, line)
+    for name, (content, change) in TABLES.items():
+        data = content.encode() if isinstance(content, str) else content
+        yield f"bad table {name}", partial(_data, partial(_write, data), "mine.csv", change)
+    for name, arrays in ARRAYS.items():
+        yield f"bad arrays {name}", partial(_data, partial(_save, arrays), "mine.npz", "")
+    for name, (file, data) in BYTES.items():
+        yield f"bad file {name}", partial(_data, partial(_write, data), file, "")
+    for name, call in CALLS.items():
+        yield f"bad call {name}", partial(_call, call)
+
+
+def _write(data: bytes, path: Path) -> None:
+    path.write_bytes(data)
+
+
+def _save(arrays: Mapping[str, Any], path: Path) -> None:
+    np.savez(path, **arrays)
