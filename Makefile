@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences size
+.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences size wheel wheel-test
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -25,13 +25,22 @@ deploy-test: .venv/installed
 # In an environment that is new each time, as `pip install` makes it, with nothing but what the pages name and what the
 # tests themselves need.
 FRESH := .fresh/bin
-recipes:
-	rm -rf .fresh
-	$(PYTHON) -m venv .fresh
-	$(VERSIONS) > .fresh/versions.txt
-	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt . pandas optuna hypothesis pytest
+FRESH_VENV = rm -rf .fresh && $(PYTHON) -m venv .fresh && $(VERSIONS) > .fresh/versions.txt
+recipes: wheel
+	$(FRESH_VENV)
+	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt dist/*.whl pandas optuna hypothesis pytest
 	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_results_page.py \
 	  tests/docs/test_sweeps_page.py tests/docs/test_recordings_page.py tests/docs/test_recipes.py
+
+wheel: .venv/installed
+	rm -rf dist build
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# The wheel by itself, outside of the clone: the demo, and a model of the run as a program.
+wheel-test: wheel
+	$(FRESH_VENV)
+	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt dist/*.whl
+	cd .fresh && bin/fedstrata run --out demo && bin/fedstrata export demo models
 
 # Material for MkDocs warns of a MkDocs that is not out yet.
 docs: .venv/installed

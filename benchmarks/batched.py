@@ -30,7 +30,7 @@ from torch.utils.data import TensorDataset
 from fedstrata import data
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Algorithm, LocalTraining, Problem, State
+from fedstrata.core import Algorithm, LocalTraining, Problem, RuleAggregation, State
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import layout_of, make, row_of
@@ -227,7 +227,7 @@ def problem_of(module: nn.Module, clients: int, recipe: LocalTraining) -> Proble
     """What the algorithms know."""
     layout = layout_of(module)
     row = row_of(module, layout)
-    return Problem(layout, lambda start: row * (1 + 0.01 * start), clients, training=recipe)
+    return Problem(layout, lambda start: row * (1 + 0.01 * start), clients, RuleAggregation(), training=recipe)
 
 
 def large() -> nn.Sequential:

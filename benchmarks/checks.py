@@ -28,13 +28,12 @@ import numpy as np
 import torch
 from images import noise
 
-from fedstrata.algorithms.strata import algorithm as strata
-from fedstrata.algorithms.strata import checked_updates
 from fedstrata.config import load_experiment
 from fedstrata.play import recorder
 from fedstrata.play import rounds as loop
 from fedstrata.play.run import run_experiment
 from fedstrata.uploads import validation
+from fedstrata.uploads.checks.update_checks import Checks
 
 CLIENTS = 20
 COMMON: dict[str, Any] = {"partition": {"scheme": "iid"}, "engine": {"name": "loop"}}
@@ -178,12 +177,12 @@ def _timed() -> Iterator[RoundTimes]:
     def in_validation(name: str) -> Callable[..., Any]:
         return clocked(getattr(validation, name), times.validation)
 
-    watched: list[tuple[ModuleType, str, Callable[..., Any]]] = [
+    watched: list[tuple[ModuleType | type, str, Callable[..., Any]]] = [
         (loop, "validate", validate),
         (loop, "decide", decide),
         (loop, "divergence_of_answers", in_validation("divergence_of_answers")),
         (recorder, "divergence_of_loss", in_validation("divergence_of_loss")),
-        (strata, "check_updates", clocked(checked_updates.check_updates, times.updates)),
+        (Checks, "check", clocked(Checks.check, times.updates)),
     ]
     before = [getattr(module, name) for module, name, _ in watched]
     try:

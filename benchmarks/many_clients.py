@@ -120,8 +120,8 @@ def measure(clients: int, rounds: int) -> Measured:
 def measure_records(clients: int, rounds: int) -> dict[str, float]:
     """Return what the rounds of one number of clients write, and how long a run takes until its first round.
 
-    The first line of ``rounds.jsonl`` has the cluster of every client and is left out. So is the last round of a run,
-    which scores every client: no run gets so far.
+    The line of the first round is told apart. The last round of a run, which scores every client, is left out: no run
+    gets so far.
     """
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"

@@ -23,11 +23,11 @@ from images import noise
 from peak import Peak
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import LocalTraining, Problem, rows
+from fedstrata.core import LocalTraining, Problem, RuleAggregation, rows
 from fedstrata.engine import ClientData, Loop
 from fedstrata.models import layout_of, make, row_of
 from fedstrata.partition import partition_samples, scheme_from
-from fedstrata.records import save
+from fedstrata.records.checkpoint import save
 from fedstrata.uploads.validation import validate
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     layout = layout_of(module)
     start = row_of(module, layout)
     training = LocalTraining(epochs=1, batch=given.samples, lr=0.01)
-    problem = Problem(layout, lambda _: start, given.clients, training=training)
+    problem = Problem(layout, lambda _: start, given.clients, RuleAggregation(), training=training)
     algorithm, engine = ALGORITHMS[given.algorithm](), Loop(module, layout, ClientData(dataset, partition, seed=0))
     state = algorithm.init(problem)
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, files in {gettempdir()}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -468,7 +470,8 @@ def _refused(act: Callable[[], object]) -> Parts:
     out, err = io.StringIO(), io.StringIO()
     status: object = "no exit"
     try:
-        with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        with chdir(folder), redirect_stdout(out), redirect_stderr(err), patch.dict("os.environ"):
+            os.environ.pop("FEDSTRATA_DATA", None)
             act()
     except SystemExit as end:
         status = end.code or 0
@@ -514,7 +517,7 @@ def bad_inputs() -> Iterator[tuple[str, Callable[[Path], Parts]]]:
         name = text if len(text) < 100 else f"{text[:60]}... of {len(text)} characters"
         yield f"bad experiment {name!r}", partial(_experiment, text)
     for line in COMMANDS:
-        yield f"bad command {line}", partial(_command, line)
+        yield f"bad command {line!r}", partial(_command, line)
     for name, (content, change) in TABLES.items():
         data = content.encode() if isinstance(content, str) else content
         yield f"bad table {name}", partial(_data, partial(_write, data), "mine.csv", change)

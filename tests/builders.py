@@ -10,6 +10,7 @@ A test file that needs other tables throughout gives them first: ``run(out, TABL
 
 import json
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def federation(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> RunSetu
 def problem(clients: int, layout: Layout | None = None, **changes: Any) -> Problem:
     """A problem whose models start at zero, by default with the layers ``conv`` and ``fc`` of three weights each."""
     layout = layout or toy_layout()
-    fields = {"layout": layout, "fresh": toy_problem(clients, layout).fresh, "clients": clients}
-    return Problem(**{**fields, **changes})
+    return replace(toy_problem(clients, layout), **changes)
 
 
 def task_of(

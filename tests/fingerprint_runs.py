@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +32,9 @@ from torch import nn
 
 import fedstrata as fs
 from fedstrata.config import load_experiment
-from fedstrata.flower.client_work import Device
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.server import drive
+from fedstrata.flower.server_app import drive
 from test_every_algorithm import CASES, EAGER
 from turns import EVENTS
 
@@ -159,7 +161,7 @@ PARTITIONS: dict[str, Keys] = {
     "rotation": {"scheme": "rotation", "sizes": [3, 9]},
     "inside": {"scheme": "rotation", "groups": 2, "inside": {"scheme": "dirichlet", "alpha": 0.5}},
     "concept": {"scheme": "concept", "groups": 3, "classes": [0, 1, 2, 3]},
-    "majority": {"scheme": "majority", "groups": 3, "share": 0.6},
+    "majority": {"scheme": "majority", "groups": 6, "share": 0.4},
     "class_pairs": {"scheme": "class_pairs"},
     "shards": {"scheme": "shards", "per_client": 3},
     "dirichlet": {"scheme": "dirichlet", "alpha": 0.5},
@@ -283,7 +285,6 @@ def _settings() -> Iterator[tuple[str, Keys]]:
         yield f"partition {label}", {**fedavg, "rounds": 2, "partition": table}
     data = {**DIGITS["data"], "validation": 0.2, "copies": 2, "normalise": "none"}
     yield "data validation copies", {**strata, "data": data}
-    yield "data disk", {**strata, "data": {**DIGITS["data"], "memory": "disk"}}
     probes = {"gap": ["cos", "dl2"], "matrices": ["l2", "dcos"], "layers": ["head", "all"], "target": 0.5}
     yield "probe strata", {**strata, "probe": probes}
     every = {**probes, "bipartition": True, "unstable_weights": True, "rounds": [2, 4]}
@@ -355,11 +356,11 @@ def _client_files(folder: Path) -> Keys:
     return {"data": {"name": str(folder)}, "partition": {"scheme": "natural", "column": "client"}}
 
 
-def _parquet(folder: Path) -> Keys:
+def _parquet(folder: Path, **data: Any) -> Keys:
     mine = dict(Own.drawn().columns)
     x = mine.pop("x")
     pq.write_table(pa.table({**{f"dose{place}": x[:, place] for place in range(3)}, **mine}), folder / "mine.parquet")
-    return {"data": {"name": str(folder / "mine.parquet"), "unit": "trial"}, "partition": NATURAL}
+    return {"data": {"name": str(folder / "mine.parquet"), "unit": "trial", **data}, "partition": NATURAL}
 
 
 def _images(folder: Path) -> Keys:
@@ -395,6 +396,7 @@ def _own_data() -> Iterator[tuple[str, Run]]:
         "npz": _npz,
         "client files": _client_files,
         "parquet": _parquet,
+        "parquet disk": partial(_parquet, memory="disk"),
         "images": _images,
     }
     for name, make in makes.items():
@@ -418,22 +420,32 @@ def _over_messages(keys: Keys, out: Path) -> Parts:
     made, _ = _devices()
     here = {node: Device(device.key, device.data, out / device.key) for node, device in made.devices.items()}
     members = Federation(tuple(device.key for device in here.values()), made.config.samples, wait_seconds=5.0)
-    sizes, contents = Counter[str](), dict[str, Any]()
+    sizes = defaultdict[str, Counter[str]](Counter)
+    contents = defaultdict[str, Any](hashlib.sha256)
 
     def seen(message: Message, reply: Message) -> list[Message]:
         for way, each in (("down", message), ("up", reply)):
-            key = f"{way} {message.metadata.message_type} {message.metadata.group_id}"
+            kind = f"{message.metadata.message_type}.{way}"
             parts = get_all_nested_objects(each.content) if each.has_content() else {}
-            sizes[key] += sum(len(part.deflate()) for part in parts.values())
-            digest = contents.setdefault(key, hashlib.sha256())
-            for id in sorted(parts):
-                digest.update(id.encode())
+            sizes[kind][message.metadata.group_id] += sum(len(part.deflate()) for part in parts.values())
+            # Runs and messages have names that are drawn anew each time; tensors have none.
+            for named, record in sorted(each.content.array_records.items() if parts else ()):
+                for name, array in record.items():
+                    contents[kind].update(f"{named} {name} {array.dtype} {array.shape}".encode() + array.data)
         return [reply]
 
-    with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+    # Noise over Flower has a secret seed.
+    drawn = patch("secrets.token_bytes", Random(0).randbytes)
+    with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()), drawn:
         drive(Loopback(here, seen), load_experiment(keys), members, out, clock=Ticks().clock)
-    told = {key: digest.hexdigest()[:12] for key, digest in contents.items()}
-    return {"payload.bytes": dict(sizes), "payload.content": told}
+    devices = hashlib.sha256()
+    for path in sorted(out.glob("*/*.safetensors")):
+        if path.parent.name in {device.key for device in here.values()}:
+            devices.update(path.parent.name.encode() + path.read_bytes())
+    told = {f"payload.content.{kind}": content.hexdigest()[:16] for kind, content in contents.items()}
+    return (
+        {f"payload.bytes.{kind}": dict(size) for kind, size in sizes.items()} | told | {"devices": devices.hexdigest()}
+    )
 
 
 def _over_flower() -> Iterator[tuple[str, Run]]:
@@ -447,7 +459,7 @@ def _over_flower() -> Iterator[tuple[str, Run]]:
         **{f"personal {label}": {"personal": {"method": label, **keys}} for label, keys in PERSONAL.items()},
         "cohort": {"cohort": {"fraction": 0.5, "scored": 3}},
         "noise-compressed": TOGETHER["noise-compressed"],
-        "probe": {"probe": {"gap": ["cos"], "matrices": ["l2"]}},
+        "probe": {"probe": {"matrices": ["l2"]}},
     }
     for label, keys in steps.items():
         for name in ("fedavg", "strata"):

@@ -229,6 +229,8 @@ def main(args: Sequence[str] | None = None) -> int:
         given.file.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     before = json.loads(given.file.read_text())
+    if "FEDSTRATA_DATA" not in os.environ:
+        before = {name: parts for name, parts in before.items() if not name.startswith("mnist ")}
     compared = {name: parts for name, parts in before.items() if not given.words or name in found}
     return int(bool(differences(compared, found, given.without)))
 

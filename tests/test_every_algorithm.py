@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows
+from fedstrata.algorithms.registry import CLASSES
+from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
 from fedstrata.play.traffic import traffic
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.uploads.coverage import uploads_of_plan
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from fedstrata.uploads.validation import decide, validate
@@ -37,8 +39,7 @@ EAGER: dict[str, dict[str, Any]] = {
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "adacfl": {
-        "late": {"precluster": False, "round": 2, "reference": "parent", "compare": "current"},
-        "spread": {"epsilon": "spread", "chained": True},
+        "late": {"precluster": False, "round": 2, "compare": "current"},
         "founding": {"cut": 1000.0, "epsilon": 0.001},
     },
     "centralized": {"equal_steps": {"steps": "equal"}},
@@ -46,11 +47,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
     "fedper": {"nothing": {"personal": []}, "everything": {"personal": "all"}},
     "fedtsdp": {
-        "first": {"stages": "first"},
-        "confirmed": {"sample": 1.0, "require_split": True},
-        "second": {"stages": "second", "radius2": 0.5},
-        "nearest": {"noise": "nearest", "weight_gain": "literal", "shrink_mode": "power"},
-        "layers": {"granularity": "layer", "compared": "shared", "weight_gain": "unnormalised"},
+        "first": {"radius2": 1e6},
+        "second": {"radius1": 1.0, "radius2": 0.5, "sample": 1.0},
+        "literal": {"weight_gain": "literal"},
     },
     "fesem": {"weighted": {"weighted": True}},
     "fl_hc": {"cosine": {"measure": "dcos"}},
@@ -106,6 +105,11 @@ DRAWN = {
     "random_groups": "the groups are drawn by client id",
 }
 """Cases whose result hangs on which id a client has, and why: permuting clients cannot permute their labels."""
+
+
+def test_the_class_of_every_algorithm_is_imported_by_its_own_name() -> None:
+    exported = set(algorithms.__all__) - {"ALGORITHMS"}
+    assert {getattr(algorithms, name) for name in exported} == {ALGORITHMS[name] for name in CLASSES}
 
 
 def test_the_lists_of_cases_name_cases() -> None:
@@ -362,7 +366,7 @@ def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> 
 def test_no_model_is_moved_by_fewer_clients_than_the_least_size(name: str) -> None:
     """With a least size that nothing reaches, devices receive initial models only."""
     busy = CASES[name].busy
-    problem = replace(busy.server.problem, min_cluster=CLIENTS + 1)
+    problem = replace(busy.server.problem, aggregation=RuleAggregation(least_clients=CLIENTS + 1))
     turns = play(replace(busy, server=replace(busy.server, problem=problem)), 6)
     first = turns[0].plan.models
     initial = [*first, *(problem.fresh(draw) for draw in range(len(first), 4 * len(first)))]

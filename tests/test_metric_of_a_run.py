@@ -150,7 +150,7 @@ def test_a_target_is_reached_from_above(tmp_path: Path) -> None:
     found = fs.run({**keys, "probe": {"target": between}}, tmp_path / "two", clients=clients(), quiet=True)
     reached = [record["round"] for record in found.rounds if record["acc_client"] <= between]
     assert found.summary["rounds_to_target"] == min(reached) > 1
-    with pytest.raises(ExperimentError, match=r"probe.target = -1: expected a number of at least 0, as local.metric"):
+    with pytest.raises(ExperimentError, match=r"probe.target = -1.0: expected 0 to inf, as local.metric"):
         fs.run({**keys, "probe": {"target": -1.0}}, tmp_path / "three", clients=clients(), quiet=True)
 
 

@@ -27,6 +27,7 @@ NO_SVHN = "There are no SVHN images here; the library downloads them on a machin
 DIRICHLET = Setting("fedtsdp_dirichlet")
 TWO_CLASSES = DIRICHLET.but('partition={scheme="shards",per_client=2}')
 THREE = Setting("fedtsdp_three")
+VARIANTS = "experiments.papers.fedtsdp_variants"
 
 
 def weighted_accuracies(runs: Mapping[str, RunFolder]) -> Quantities:
@@ -386,8 +387,8 @@ EXHIBITS = [
         claim="Both stages are best after about 60 rounds, and the second alone is worst (CIFAR-10, Dirichlet 0.5).",
         settings={
             "both stages": DIRICHLET,
-            "first stage": DIRICHLET.but("algorithm.stages=first"),
-            "second stage": DIRICHLET.but("algorithm.stages=second"),
+            "first stage": other(DIRICHLET, f"{VARIANTS}:FirstStage"),
+            "second stage": other(DIRICHLET, f"{VARIANTS}:SecondStage", "radius2=0.6"),
         },
         measure=stages,
         conditions=both_stages_are_best,

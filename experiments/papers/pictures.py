@@ -15,7 +15,7 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from fedstrata.report.meanings import SIMILARITIES
+from fedstrata.report.catalogue import SIMILARITIES
 
 from .exhibit import HERE
 from .measures import client_accuracy, mean_over_layers, overlap

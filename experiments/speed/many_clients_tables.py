@@ -15,7 +15,7 @@ def many_clients() -> str:
     rows = [
         (
             f"{one['clients']:,}",
-            f"{one['line'] / 1e3:,.0f}",
+            f"{one['first_line'] / 1e3:,.0f}",
             f"{one['files'] / 1e3:,.0f}",
             f"{one['replaced'] / 1e6:,.1f}",
             f"{one['cpu_fresh']:.1f}",

@@ -34,8 +34,7 @@ from machines import Machines, free_ports, within
 from experiments.speed.forked_programs import ForkedPrograms
 from experiments.speed.virtual_nodes import ROUNDS, beside_simulator, experiment
 from fedstrata.flower import deploy
-from fedstrata.flower.federation import read_federation, write_federation
-from fedstrata.flower.federation_files import FEDERATION_FILE
+from fedstrata.flower.federation import FEDERATION_FILE, read_federation, write_federation
 
 RESULTS = Path(__file__).parents[1] / "results" / "super_nodes.json"
 

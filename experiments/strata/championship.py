@@ -44,8 +44,8 @@ from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.classified import classify_test_samples, right_samples
 from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.play.used_models import ModelInUse
-from fedstrata.records import Folder
 from fedstrata.records.final_scores import RightSamples, read_right_samples
+from fedstrata.records.folder import Folder
 from fedstrata.results.run import Run, load
 
 BASE = Path(__file__).parent / "championship.toml"

@@ -26,7 +26,7 @@ from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
-from fedstrata.play.rounds import PlanReply, PlayedRound, play_rounds
+from fedstrata.play.rounds import PlanReply, PlayedRound, Rules, play_rounds
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -77,10 +77,8 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         for called, table in algorithms.items():
             algorithm = _algorithm(table)
             running[called] = play_rounds(
-                algorithm,
-                problem,
+                Rules(algorithm=algorithm, problem=problem, sample=setup.server.participation.sample),
                 algorithm.init(problem),
-                setup.server.participation.sample,
                 stop=lambda state: state.round >= experiment.rounds or (state.round > 0 and len(state.models) > 1),
                 observe=partial(played.__setitem__, called),
             )

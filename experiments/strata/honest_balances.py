@@ -5,7 +5,7 @@
 
 Runs the federations of ``honest_norms.py`` on handwritten digits, and others with small networks; or those of
 ``championship.py`` with Strata, without an attack. Prints for each the largest balance of an update
-(`fedstrata.algorithms.update_checks.one_sided_updates`), and how many updates Strata would have left out.
+(`fedstrata.uploads.checks.one_sided_updates`), and how many updates Strata would have left out.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import fedstrata as fs
 from experiments.strata.championship import FEDERATIONS, experiment_keys
 from experiments.strata.honest_norms import BASE, DIRICHLET, RUNS
 from experiments.tools.small_runs import merged
-from fedstrata.algorithms.update_checks.compared_updates import compared_updates
-from fedstrata.algorithms.update_checks.one_sided_updates import balances_by_cluster, one_sided
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.play import rounds
+from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.one_sided_updates import balances_by_cluster, one_sided
 from fedstrata.uploads.validation import Validation, validate
 
 SMALL_NETWORKS: Mapping[str, tuple[dict[str, Any], ...]] = {

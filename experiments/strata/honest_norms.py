@@ -4,13 +4,14 @@
 
 Runs federations on the handwritten digits, and prints for each the largest ratio of a norm to the median that it was
 compared with, and how many answers were rejected, which has to be none. Strata averages such ratios over rounds
-(`fedstrata.algorithms.update_checks.norms`): for clients that have trained the same model, the largest mean ratio, how
+(`fedstrata.uploads.checks.norms`): for clients that have trained the same model, the largest mean ratio, how
 many updates Strata would have left out, and of how many clients it would have said that their data changed.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,10 +21,10 @@ import torch
 
 import fedstrata as fs
 from experiments.tools.small_runs import merged
-from fedstrata.algorithms.update_checks.compared_updates import compared_updates
-from fedstrata.algorithms.update_checks.norms import no_norms, with_norms
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.play import rounds
+from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.norms import mean_logs, no_norms, with_norms
 from fedstrata.uploads.validation import Validation, measure_norms, validate
 
 BASE: dict[str, Any] = {
@@ -100,10 +101,10 @@ def look(name: str) -> tuple[float, int, float, int, int]:
         labels = torch.full(history.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
         norms = compared_updates(layout, report, labels).norms
         history = with_norms(history, norms, report, labels, torch.zeros_like(history.drifted))
-        mean = max(mean, float(history.means.max().exp()))
+        mean = max(mean, float(mean_logs(history).max().exp()))
         left_out += int(history.left_out.sum())
         changed += int(history.drifted.sum())
-        history = history.without_drift(history.drifted)
+        history = replace(history, drifted=torch.zeros_like(history.drifted))
         return validate(layout, plan, report, compared=compared)
 
     with TemporaryDirectory() as scratch:

@@ -34,7 +34,7 @@ from fedstrata.config import load_experiment
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.steps import run_steps
-from fedstrata.records import Folder
+from fedstrata.records.folder import Folder
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
 METRICS = ("hopkins", "shared_layers", "bipartition_accuracy")

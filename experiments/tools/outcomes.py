@@ -17,7 +17,7 @@ from typing import Any
 
 from scipy.stats import t as student_t
 
-from fedstrata.records import count_worse
+from fedstrata.comparison.document import count_worse
 
 RESULTS = Path(__file__).parents[1] / "results"
 MISSING = "not measured yet"

@@ -29,13 +29,13 @@ from experiments.tools.tables import main as fill
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.registry import Registry
 from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Experiment, Table
-from fedstrata.core import AGGREGATIONS
 from fedstrata.data import DATASETS
 from fedstrata.models import MODELS
 from fedstrata.objective import LOSSES
 from fedstrata.partition import PARTITIONS
 from fedstrata.personal import PERSONAL
 from fedstrata.uploads.attacks import named_attacks
+from fedstrata.uploads.rules import AGGREGATIONS
 
 MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings or facts.toml -->\n"
 

@@ -12,7 +12,8 @@ name ``Plan`` of `fedstrata.core`. A method is found by the class that holds it.
 neither do the lines of imports.
 
 The methods of the class that ``init``, ``plan`` and ``update`` do not reach are left out, and so is all that only they
-name. Limits of keys, errors and the way to import torch are left out, as nobody reads them to understand an algorithm.
+name. Types and limits of keys, errors, and the way to import torch are left out: nobody reads them to understand an
+algorithm.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from pathlib import Path
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
-LEFT_OUT = ("fedstrata.base.errors", "fedstrata.base.limits", "fedstrata.base.lazy_torch")
+LEFT_OUT = (
+    "fedstrata.base.errors",
+    "fedstrata.base.limits",
+    "fedstrata.base.lazy_torch",
+    "fedstrata.algorithms.keys",
+)
 """The modules of which nothing counts."""
 
 BEGIN = ("init", "plan", "update")
@@ -181,7 +187,7 @@ def definitions_of(name: str) -> list[Definition]:
 
 def targets() -> dict[str, str]:
     """The class of each algorithm, as ``"module:Class"``, by the name that an experiment gives."""
-    node = read("fedstrata.algorithms.registry").definitions["ALGORITHMS"].node
+    node = read("fedstrata.algorithms.registry").definitions["CLASSES"].node
     table = next(each for each in ast.walk(node) if isinstance(each, ast.Dict))
     return dict(ast.literal_eval(table))
 

@@ -91,10 +91,9 @@ UNNOTICED = 2.4
 """Times the median norm of the honest updates in all rounds; 2.5 times is accepted."""
 
 STRATA = {"name": "strata"}
-NO_CHECKS = {"direction_check": False, "norm_check": False, "sign_check": False, "copy_check": False}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"algorithm": {"name": "fedavg"}},
-    "mean, no checks": {"algorithm": {**STRATA, **NO_CHECKS}},
+    "mean, no checks": {"algorithm": STRATA, "server": {"checks": []}},
     "mean": {"algorithm": STRATA},
     "norm_clip": {"algorithm": STRATA, "server": {"aggregation": "norm_clip"}},
     "multi_krum": {"algorithm": STRATA, "server": {"aggregation": "multi_krum"}},

@@ -23,7 +23,7 @@ import torch
 import fedstrata as fs
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.engine.device import one_thread
-from fedstrata.records import find_checkpoint
+from fedstrata.records.checkpoint import find_checkpoint
 
 RESULT = Path(__file__).parents[1] / "results" / "damaged_checkpoints.json"
 LENGTHS = 300

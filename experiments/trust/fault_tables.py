@@ -38,13 +38,6 @@ PARTS = {
 """The title of each part of `soak.py`."""
 
 
-SUMMED_CLIENTS = (5, 10, 20)
-"""The numbers of clients over messages in `secure_sums.py`."""
-
-SUM_BITS = {None: "not rounded"} | {bits: str(bits) for bits in (4, 6, 8, 12, 16, 24)}
-"""The title of each number of bits in `secure_sums.py`."""
-
-
 def _measured(name: str, part: str = "") -> list[dict[str, Any]]:
     """The results of an experiment, or of a part of it; none while it has not been run."""
     path = outcomes.RESULTS / f"{name}.json"
@@ -113,36 +106,6 @@ def soak() -> str:
     return table("run | rounds fitted | memory in MiB, mean | growth in these rounds | open files | threads", rows)
 
 
-def secure_sums() -> str:
-    """What secure aggregation costs in time and traffic."""
-    known = {each["clients"]: each for each in _measured("secure_sums", "network")}
-    rows = list[tuple[str, ...]]()
-    for clients in SUMMED_CLIENTS:
-        if clients not in known:
-            rows.append((str(clients), MISSING, *[""] * 6))
-            continue
-        found = known[clients]
-        clear, secure = found["clear"], found["secure"]
-        kinds = ("seconds", ".2f", 1.0), ("bytes_up", ".0f", 1e3), ("bytes_down", ".0f", 1e3)
-        costs = [f"{cost[key] / unit:{form}}" for key, form, unit in kinds for cost in (clear, secure)]
-        rows.append((str(clients), *costs, f"{found['apart']:.1g}"))
-    both = " | ".join(
-        f"{title}, in clear | {title}, secure"
-        for title in ("seconds per round", "kB sent by all clients", "kB received")
-    )
-    return table(f"clients | {both} | models apart", rows)
-
-
-def sum_bits() -> str:
-    """What rounding costs in accuracy."""
-    known = {each["bits"]: each for each in _measured("secure_sums", "bits")}
-    rows = [
-        (title, f"{known[bits]['accuracy']:.3f}", str(known[bits]["seeds"])) if bits in known else (title, MISSING, "")
-        for bits, title in SUM_BITS.items()
-    ]
-    return table("bits | accuracy | seeds", rows)
-
-
 def _between(found: Mapping[str, float]) -> str:
     """The smallest and the largest count."""
     least, most = int(found["least"]), int(found["most"])
@@ -153,7 +116,5 @@ FAULTS: Mapping[str, Callable[..., str]] = {
     "network": network,
     "stragglers": stragglers,
     "soak": soak,
-    "secure_sums": secure_sums,
-    "sum_bits": sum_bits,
 }
-"""The tables of docs/deploy/flower.md, and one of docs/methods/privacy.md."""
+"""The tables of docs/deploy/flower.md."""

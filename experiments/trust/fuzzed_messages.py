@@ -42,7 +42,8 @@ from in_process import Federation, Ticks, federation, over_the_wire
 
 from fedstrata.core import Plan, Report, State
 from fedstrata.engine.device import one_thread
-from fedstrata.flower.clients import FlowerClients, RoundRules
+from fedstrata.flower.clients import FlowerClients
+from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Announced, BoundedGrid
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.uploads.validation import decide, validate

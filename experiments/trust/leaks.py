@@ -38,7 +38,7 @@ from fedstrata.engine import ClientData
 from fedstrata.engine.client_stats import client_stat
 from fedstrata.engine.device import one_thread
 from fedstrata.models import NetworkShape, layout_of, load_row, make_network
-from fedstrata.play.rounds import PlayedRound, answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import PlayedRound, Rules, answer_plans, play_rounds, timed_reply
 
 SIZES = (1, 2, 5, 10, 20)
 """The number of clients whose data a model has seen."""
@@ -253,13 +253,10 @@ def _play(keys: Mapping[str, Any], rounds: int | None = None) -> tuple[RunSetup,
     with one_thread():
         setup = build_run(experiment)
         steps = play_rounds(
-            setup.server.algorithm,
-            setup.server.problem,
+            Rules.of(setup),
             setup.server.algorithm.init(setup.server.problem),
-            setup.server.participation.sample,
             stop=lambda state: state.round >= last,
             observe=lambda done: played.__setitem__(slice(None), [done]),
-            upload=setup.simulate_upload,
         )
         answer_plans(steps, partial(timed_reply, setup.clients))
     return setup, played[0]

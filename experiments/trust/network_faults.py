@@ -35,8 +35,7 @@ from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.engine.device import one_thread
 from fedstrata.flower import deploy
-from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.federation import read_federation, write_federation
+from fedstrata.flower.federation import RoundRules, read_federation, write_federation
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.steps import run_steps
 

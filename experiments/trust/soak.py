@@ -116,7 +116,7 @@ def deployed(folder: Path, samples: Samples) -> None:
     from in_process import Loopback, Ticks, federation
 
     from fedstrata.flower.federation import Federation
-    from fedstrata.flower.server import drive
+    from fedstrata.flower.server_app import drive
 
     class Watched(Loopback):
         """Samples are taken whenever a round begins; what was asked before is forgotten, as a SuperLink does."""

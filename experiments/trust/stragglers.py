@@ -24,9 +24,8 @@ from flwr.app import Message
 from in_process import Slow, Ticks, federation
 
 from fedstrata.config import load_experiment
-from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.server import drive
+from fedstrata.flower.federation import Federation, RoundRules
+from fedstrata.flower.server_app import drive
 
 SEEDS = range(2)
 WANTED = 10

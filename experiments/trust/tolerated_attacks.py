@@ -64,10 +64,6 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
 """The data set, the attack, the Byzantine clients and the rule of aggregation of each case."""
 
 
-CHECKS = ("direction_check", "norm_check", "sign_check", "copy_check")
-"""The keys of Strata's checks of updates."""
-
-
 def unattacked_name(data: str, *, checked: bool) -> str:
     """What a run without an attack is called."""
     return f"{data}: nobody" + ("" if checked else ", without checks")
@@ -81,8 +77,8 @@ UNATTACKED: Mapping[str, tuple[str, bool]] = {
 
 def unattacked_experiment(data: str, checked: bool = True) -> dict[str, Any]:
     """The keys of a run without an attack."""
-    checks = {} if checked else dict.fromkeys(CHECKS, False)
-    return {**case({}), "algorithm": {"name": "strata", **checks}, "data": {"clients": CLIENTS, **DATA[data]}}
+    server: dict[str, Any] = {} if checked else {"server": {"checks": []}}
+    return {**case({}), "algorithm": {"name": "strata"}, "data": {"clients": CLIENTS, **DATA[data]}, **server}
 
 
 def experiment(data: str, attack: str, where: str, rule: str, seed: int) -> dict[str, Any]:

@@ -469,23 +469,6 @@ def private_accuracy(result: Any) -> Found:
     return Found(f"{name}, accuracy: {listed}", True)
 
 
-def secure_sums(result: Any) -> Found | None:
-    """What came of every pattern of drop-outs of secure sums."""
-    if "patterns" not in result:
-        return None
-    known = result["patterns"]
-    patterns, sums, ended, wrong, shown = (
-        sum(each[key] for each in known.values()) for key in ("patterns", "sums", "ended", "wrong", "shown")
-    )
-    complete = all(each["patterns"] == 5 ** int(n) for n, each in known.items())
-    text = (
-        f"all {patterns:,} patterns of drop-outs of {min(map(int, known))} to {max(map(int, known))} clients: {sums:,} "
-        f"exact sums, {ended:,} not opened as fewer than two thirds stayed, {wrong} wrong, {shown} that show one client"
-    )
-    lacks = "" if complete and max(map(int, known)) >= 8 else "not all patterns of eight clients"
-    return Found(text, sums + ended == patterns and not wrong and not shown, lacks)
-
-
 FIGURES: dict[str, Figure] = {
     "kills at points": Figure("kills", kills_at_points, "kills"),
     "kills at moments": Figure("kills", kills_at_moments, "kills"),
@@ -519,7 +502,6 @@ FIGURES: dict[str, Figure] = {
     "differential privacy": Figure("private_federations", private_accuracy, "private_federations"),
     "adaptive attacks": Figure("adaptive_federations", adaptive_attacks, "adaptive_federations"),
     "changed clients": Figure("drifting_clients", changed_clients, "drifting_clients"),
-    "secure sums": Figure("secure_sums", secure_sums, "secure_sums"),
     "membership": Figure("leaks", membership, "leaks"),
     "label mix": Figure("leaks", label_mix, "leaks"),
     "membership with noise": Figure("leaks", membership_with_noise, "leaks"),

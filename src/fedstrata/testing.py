@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from fedstrata.build.participation import CohortSample
-from fedstrata.core import Algorithm, Diagnostics, Layout, Plan, Problem, Report, Result, Rows, Score, State, TensorSpec
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.core import (
+    Algorithm,
+    Diagnostics,
+    Layout,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    RuleAggregation,
+    Score,
+    TensorSpec,
+)
+from fedstrata.core.state import StateT
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 
 
 def toy_layout(conv: int = 3, linear: int = 3) -> Layout:
@@ -44,6 +56,7 @@ def toy_problem(clients: int, layout: Layout | None = None, truth: Sequence[int]
         layout=layout,
         fresh=lambda start: torch.full((layout.p,), float(start)),
         clients=clients,
+        aggregation=RuleAggregation(),
         truth=None if truth is None else torch.tensor(truth),
     )
 
@@ -89,14 +102,14 @@ class Scripted:
 
 
 def play(
-    algorithm: Algorithm[Any],
+    algorithm: Algorithm[StateT],
     problem: Problem,
     updates: Sequence[torch.Tensor],
     cohorts: Sequence[Sequence[int]] | None = None,
     sizes: torch.Tensor | None = None,
     client_stats: Mapping[str, torch.Tensor] | None = None,
     absent: Sequence[Sequence[int]] | None = None,
-) -> tuple[State, list[Diagnostics]]:
+) -> tuple[StateT, list[Diagnostics]]:
     """Play one round for each entry of `updates`. Nothing is validated.
 
     Args:
@@ -121,12 +134,9 @@ def play(
 
     # A script may hold updates that no honest client sends.
     steps = play_rounds(
-        algorithm,
-        problem,
+        Rules(algorithm=algorithm, problem=problem, sample=sample, checked=False),
         algorithm.init(problem),
-        sample,
         stop=lambda state: state.round >= len(updates),
         observe=lambda done: diagnostics.append(done.diagnostics),
-        checked=False,
     )
     return answer_plans(steps, partial(timed_reply, clients)), diagnostics

@@ -9,6 +9,7 @@ import torch
 
 from fedstrata.core import Decision, Diagnostics, Plan, Problem, Report, Result, Rows, State
 from fedstrata.testing import toy_layout, toy_problem
+from fedstrata.uploads.checks.update_checks import CheckName, Checks
 
 COLUMNS = 40
 SHARES = {"all": 1, "A": 2, "B": 2, "A1": 4, "A2": 4, "B1": 4, "B2": 4}
@@ -20,9 +21,12 @@ QUARTERS = {
 }
 
 
-def problem_of(clients: int) -> Problem:
+ALL = Checks().names
+
+
+def problem_of(clients: int, checks: Sequence[CheckName] = ALL) -> Problem:
     """Two layers; groups differ in the first one."""
-    return toy_problem(clients, toy_layout(conv=COLUMNS, linear=COLUMNS))
+    return replace(toy_problem(clients, toy_layout(conv=COLUMNS, linear=COLUMNS)), checks=Checks(checks))
 
 
 class Folded:
@@ -99,6 +103,7 @@ def drive(
     state: State | None = None,
     cohorts: Mapping[int, Iterable[int]] | None = None,
     absent: Mapping[int, Iterable[int]] | None = None,
+    checks: Sequence[CheckName] = ALL,
 ) -> list[Turn]:
     """Play some rounds.
 
@@ -109,8 +114,9 @@ def drive(
         state: to start from.
         cohorts: who is asked in a round; everyone by default.
         absent: who of them never answers.
+        checks: what is checked of updates.
     """
-    problem, turns = problem_of(len(clients.groups)), list[Turn]()
+    problem, turns = problem_of(len(clients.groups), checks), list[Turn]()
     current: Any = algorithm.init(problem) if state is None else state
     for _ in range(rounds):
         round = current.round + 1

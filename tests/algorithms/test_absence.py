@@ -140,7 +140,7 @@ REAL: dict[str, dict[str, Any]] = {
     "cfl": {"eps1": 10.0, "eps2": 0.8, "gamma": 0.55},
     "layercfl": {"layers": "first_linear", "eps1": 10.0, "eps2": 0.6, "gamma": 0.55},
     "hicfl": {"epsilon": 0.2, "rho": 0.5, "window": 4},
-    "adacfl": {"layers": "first_linear", "epsilon": "spread", "precluster": False},
+    "adacfl": {"layers": "first_linear", "epsilon": 2.0, "precluster": False},
 }
 
 

@@ -8,9 +8,9 @@ from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.clustering import ari
 from fedstrata.core import Layout, TensorSpec
-from fedstrata.core.aggregation import Aggregation, weighted_mean
-from fedstrata.core.robust_aggregation import geometric_median, krum, median
+from fedstrata.core.aggregation import Rule, RuleAggregation, weighted_mean
 from fedstrata.testing import Scripted, play, toy_problem
+from fedstrata.uploads.rules import geometric_median, krum, median
 from recorded import decision_of, metric
 
 PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
@@ -159,12 +159,14 @@ def test_norms_of_long_updates_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("rule", [weighted_mean, median, geometric_median, krum])
-def test_a_cluster_is_stationary_by_the_mean_whatever_rule_moves_its_model(rule: Aggregation) -> None:
+def test_a_cluster_is_stationary_by_the_mean_whatever_rule_moves_its_model(rule: Rule) -> None:
     """Two groups, of 6 and of 4 clients, that want the opposite; a robust rule follows the larger one."""
     direction = torch.tensor([1.0, 0.0])
     noise = 0.05 * torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
     updates = direction * torch.tensor([1.0] * 6 + [-1.0] * 4)[:, None] + noise
-    state, _ = play(CFL(eps1=0.5, eps2=0.5), replace(toy_problem(10, PLANE), aggregation=rule), [updates])
+    state, _ = play(
+        CFL(eps1=0.5, eps2=0.5), replace(toy_problem(10, PLANE), aggregation=RuleAggregation(rule)), [updates]
+    )
     assert state.labels.tolist() == [0] * 6 + [1] * 4
 
 

@@ -10,9 +10,9 @@ from fedstrata.algorithms.fedclust import FedClust
 from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.base.errors import LayoutError
 from fedstrata.core import Problem, make_pending
-from fedstrata.core.private_aggregation import CentralPrivacy
 from fedstrata.play.traffic import traffic
 from fedstrata.testing import Scripted, play, toy_problem
+from fedstrata.uploads.noise import CentralNoise
 from turns import first_plan_of
 
 
@@ -83,8 +83,8 @@ def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
 
 def test_with_central_noise_no_model_moves_before_anybody_is_asked_for_an_update_of_it() -> None:
     problem = toy_problem(4)
-    noisy = CentralPrivacy(problem.layout, problem.layout.everything, clip_norm=1.0, noise_multiplier=1.0)
-    private = replace(problem, privacy=noisy)
+    noisy = CentralNoise(problem.layout, problem.layout.everything, clip_norm=1.0, noise_multiplier=1.0)
+    private = replace(problem, aggregation=noisy)
     state = played(FedClust(quorum=1.0), private, [FOUR] * 3, cohorts=[[0, 2], [0, 2], [0, 1, 2, 3]])
     assert state.clustered == 3 and len(state.models) == 2
     assert state.models.equal(problem.fresh(0).expand(2, -1))

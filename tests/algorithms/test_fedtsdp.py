@@ -1,11 +1,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from baseline_federation import metrics_of
+from experiments.papers.fedtsdp_variants import FirstStage, HalfLayers, SecondStage
 
 from fedstrata.algorithms.fedtsdp import (
     FedTSDP,
@@ -15,7 +16,6 @@ from fedstrata.algorithms.fedtsdp import (
     continued_clusters,
     hopkins_of_predictions,
     layer_tensors,
-    personal_above,
 )
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
@@ -51,6 +51,9 @@ FOUR = Layout(
 
 GOLDEN = torch.tensor([[[1, 0], [0.5, 0.5]], [[0, 1], [0.5, 0.5]], [[0.8, 0.2], [0.4, 0.6]]], dtype=torch.float64)
 """Predictions of three clients for two samples (semantics.md, golden case 9)."""
+
+FAR = 1e6
+"""A second radius within which all models lie, so that predictions alone decide."""
 
 Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -100,7 +103,7 @@ def state_of(state: State) -> FedTSDPState:
 
 def test_the_first_stage_reproduces_golden_case_9() -> None:
     problem = problem_of(3, predict=lambda models, inputs: GOLDEN, samples=2)
-    state, diagnostics = play(FedTSDP(threshold=0.0, stages="first", batch=2), problem, [ones([1.0, 2.0, 3.0])])
+    state, diagnostics = play(FedTSDP(threshold=0.0, radius2=FAR, batch=2), problem, [ones([1.0, 2.0, 3.0])])
     assert state.labels.tolist() == [0, 1, 0]
     matrix = diagnostics[0].matrices[0]
     assert (matrix.measure, matrix.layer, matrix.clients.tolist()) == ("js", "predictions", [0, 1, 2])
@@ -116,56 +119,31 @@ def test_golden_case_8_is_once_below_and_once_above_the_default_threshold() -> N
     assert below <= FedTSDP().threshold < over
 
 
-def test_the_second_stage_reproduces_golden_case_10() -> None:
-    pairs = "01 .10 02 .20 12 .12 03 .60 04 .62 05 .90 13 .61 14 .63 15 .91 23 .64 24 .65 25 .92 34 .15 35 .93 45 .94"
-    values, distance = pairs.split(), torch.zeros(6, 6, dtype=torch.float64)
-    for pair, value in zip(values[::2], values[1::2], strict=True):
-        distance[int(pair[0]), int(pair[1])] = distance[int(pair[1]), int(pair[0])] = float(value)
-
-    def groups(radius: float, least: int, noise: Literal["singleton", "nearest"] = "singleton") -> list[int]:
-        return FedTSDP(min_samples=least, noise=noise).dense_groups(distance, radius).tolist()
-
-    assert groups(0.15, 2) == [0, 0, 0, 1, 1, 2]  # a distance of exactly the radius is within it
-    assert groups(0.15, 3) == [0, 0, 0, 1, 2, 3]
-    assert groups(0.149999, 2) == [0, 0, 0, 1, 2, 3]
-    assert groups(0.15, 2, "nearest") == [0, 0, 0, 1, 1, 0]  # 5 is .90 from 0, .93 from 3
-    assert groups(0.15, 1, "nearest") == [0, 0, 0, 1, 1, 2]  # alone, but dense: no noise
-    assert groups(0.05, 2, "nearest") == [0, 1, 2, 3, 4, 5]  # nobody to join
-
-
 def test_shared_layers_decay_as_in_golden_case_11() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1], 8)] * 69
     state, diagnostics = play(FedTSDP(threshold=0.0), problem_of(4, FOUR), updates)
     shared = [metrics_of(note)["shared_layers"] for note in diagnostics]
     golden = {1: 3.92, 2: 3.8416, 3: 3.764768, 4: 3.689473, 7: 3.472502, 10: 3.268291}
     assert {after: round(shared[after - 1], 6) for after in golden} == golden
-    tensors = [sum(not own for own in personal_above(FOUR, count, halves=True)) for count in shared]
+    tensors = [sum(not own for own in HalfLayers().personal(FOUR, count)) for count in shared]
     assert tensors[:14] == [7] * 6 + [6] * 8
     assert (tensors[14], tensors[34], tensors[68]) == (5, 3, 2)
     assert metrics_of(diagnostics[-1])["triggers"] == 69 and state_of(state).shared_layers == 1.0
 
 
-def test_the_factor_to_the_power_of_the_round_decays_as_in_golden_case_11() -> None:
-    updates = [ones([3.0, 3.1, -3.0, -3.1], 8)] * 3
-    _, diagnostics = play(FedTSDP(threshold=0.0, shrink_mode="power"), problem_of(4, FOUR), updates)
-    assert [round(metrics_of(note)["shared_layers"], 6) for note in diagnostics] == [3.92, 3.764768, 3.54337]
-
-
 def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> None:
-    assert sum(personal_above(FOUR, 3.92, halves=True)) == 1 and sum(personal_above(FOUR, 3.92, halves=False)) == 2
-    plan_of = FedTSDP(granularity="layer").plan
-    problem = problem_of(3, FOUR)
-    task = plan_of(problem, FedTSDP(granularity="layer").init(problem), torch.arange(3)).tasks["train"]
-    assert sum(task.load_local) == 0 and task.save_local == personal_above(FOUR, 1.0, halves=False)
+    algorithm, problem = FedTSDP(), problem_of(3, FOUR)
+    assert sum(HalfLayers().personal(FOUR, 3.92)) == 1 and sum(algorithm.personal(FOUR, 3.92)) == 2
+    task = algorithm.plan(problem, algorithm.init(problem), torch.arange(3)).tasks["train"]
+    assert sum(task.load_local) == 0 and task.save_local == algorithm.personal(FOUR, 1.0)
 
 
 @pytest.mark.parametrize(
     ("gain", "inside", "outside"),
-    [("literal", 0.463636, 0.009091), ("inverse", 0.214286, 0.071429), ("unnormalised", 6.0, 1.0)],
+    [("literal", 0.463636, 0.009091), ("inverse", 0.214286, 0.071429)],
 )
 def test_sampling_weights_are_amended_as_in_golden_case_11(gain: Gain, inside: float, outside: float) -> None:
-    start = torch.ones(10, dtype=torch.float64) if gain == "unnormalised" else torch.full((10,), 0.1).double()
-    weights = amended_weights(start, torch.tensor([3, 7]), gain)
+    weights = amended_weights(torch.full((10,), 0.1).double(), torch.tensor([3, 7]), gain)
     assert weights[[3, 7]].tolist() == pytest.approx([inside] * 2, abs=1e-6)
     assert weights[[0, 1, 2, 4, 5, 6, 8, 9]].tolist() == pytest.approx([outside] * 8, abs=1e-6)
 
@@ -180,10 +158,8 @@ def test_weights_are_amended_only_when_clients_are_clustered() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1])]
     still, _ = play(FedTSDP(threshold=1.0, batch=2), problem_of(4), updates)
     moved, _ = play(FedTSDP(threshold=0.0, batch=2), problem_of(4), updates)
-    raw, _ = play(FedTSDP(threshold=0.0, batch=2, weight_gain="unnormalised"), problem_of(4), updates)
     assert state_of(still).sampling_weights.tolist() == pytest.approx([0.1] * 10)
     assert sorted(state_of(moved).sampling_weights.tolist())[-2:] == pytest.approx([3 / 14] * 2)
-    assert sorted(state_of(raw).sampling_weights.tolist())[-3:] == [1.0, 6.0, 6.0]
 
 
 def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> None:
@@ -248,7 +224,7 @@ def test_a_model_that_overflows_predicts_every_class_alike() -> None:
         return sides(models, inputs).index_fill(0, torch.tensor([2]), math.nan)
 
     state, diagnostics = play(
-        FedTSDP(threshold=0.0, stages="first"), problem_of(3, predict=predict), [ones([3.0, 3.1, 3.0])]
+        FedTSDP(threshold=0.0, radius2=FAR), problem_of(3, predict=predict), [ones([3.0, 3.1, 3.0])]
     )
     assert state.labels.tolist() == [0, 0, 1] and 0 < metrics_of(diagnostics[0])["hopkins"] <= 1
 
@@ -257,19 +233,20 @@ def test_the_second_stage_separates_by_weights_what_predicts_alike() -> None:
     rows = ones([3.0] * 6)
     rows[:, 5] = torch.tensor([0.0, 0.1, 0.2, 9.0, 9.1, 9.2])
     rows[5, :1] = -3.0  # predicts otherwise
-    kinds = {
-        stages: play(FedTSDP(threshold=0.0, stages=stages, radius2=1.0), problem_of(6), [rows])[0].labels.tolist()
-        for stages in ("both", "first", "second")
+    stages = {"both": FedTSDP, "first": FirstStage, "second": SecondStage}
+    found = {
+        name: play(kind(threshold=0.0, radius2=1.0), problem_of(6), [rows])[0].labels.tolist()
+        for name, kind in stages.items()
     }
-    assert kinds == {"both": [0, 0, 0, 1, 1, 2], "first": [0, 0, 0, 0, 0, 1], "second": [0, 0, 0, 1, 1, 2]}
+    assert found == {"both": [0, 0, 0, 1, 1, 2], "first": [0, 0, 0, 0, 0, 1], "second": [0, 0, 0, 1, 1, 2]}
     rows[5, 5] = 0.0  # now only its prediction differs, by 6 in the first number
-    assert play(FedTSDP(threshold=0.0, stages="second", radius2=7.0), problem_of(6), [rows])[0].labels[5] == 0
+    assert play(SecondStage(threshold=0.0, radius2=7.0), problem_of(6), [rows])[0].labels[5] == 0
     assert play(FedTSDP(threshold=0.0, radius2=7.0), problem_of(6), [rows])[0].labels[5] == 2
 
 
 def test_the_automatic_radius_is_twice_the_median_distance_to_the_nearest() -> None:
     positions = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0], [13.5]])
-    stage = FedTSDP(stages="second")
+    stage = SecondStage()
     found = stage.decouple(torch.arange(6), torch.empty(6, 0), positions)
     assert found.groups.tolist() == [0, 0, 0, 1, 1, 2]  # nearest: 1 1 1 1 1 2.5, so the radius is 2
     assert [(matrix.measure, matrix.layer) for matrix in found.matrices] == [("l2", "all")]
@@ -304,22 +281,11 @@ def test_what_both_stages_found_stands_in_the_tree_and_among_the_figures() -> No
     assert "groups_first" not in metrics_of(calm[0]) and calm[0].matrices == ()
 
 
-def test_the_second_stage_may_leave_out_what_is_personal() -> None:
-    """After one clustering the last bias is personal; clients that differ in it alone are then alike."""
-    calm = torch.zeros(4, 8)
-    apart = calm.clone()
-    apart[:2, 7] = 50.0
-    for compared, k in (("full", 2), ("shared", 1)):
-        keys = {"threshold": 0.0, "stages": "second", "radius2": 1.0, "compared": compared}
-        state, _ = play(FedTSDP(**keys), problem_of(4, FOUR), [calm, apart])  # type: ignore[arg-type]  # keys are mixed
-        assert len(state.models) == k
-
-
 def test_a_new_cluster_is_the_weighted_mean_of_what_its_members_uploaded() -> None:
     """Line 30: not the mean of their updates, for they started from different models."""
     first, second = ones([3.0, 5.0, -3.0, -5.0]), ones([1.0, -9.0, 1.0, -1.0])
     problem, sizes = problem_of(4), torch.tensor([1, 3, 2, 2])
-    algorithm = FedTSDP(threshold=0.0, stages="first", radius1=0.2, shrink=1.0)
+    algorithm = FedTSDP(threshold=0.0, radius2=FAR, radius1=0.2, shrink=1.0)
     state, _ = play(algorithm, problem, [first], sizes=sizes)
     assert state.labels.tolist() == [0, 0, 1, 1] and state.models[:, 0].tolist() == [4.5, -4.0]
     state, diagnostics = play(algorithm, problem, [first, second], sizes=sizes)
@@ -333,7 +299,7 @@ def test_personal_tensors_of_a_cluster_are_the_mean_of_what_its_members_hold() -
     problem = problem_of(4, FOUR)
     rows = ones([3.0, 3.1, 3.2, 3.3], 8)
     rows[:, 7] = torch.tensor([1.0, 2.0, 3.0, 6.0])
-    state, _ = play(FedTSDP(threshold=0.0, stages="first"), problem, [rows, rows])
+    state, _ = play(FedTSDP(threshold=0.0, radius2=FAR), problem, [rows, rows])
     assert state.models[0, 7] == 3.0 and state.models[0, 0] == pytest.approx(6.3)  # sent as values, and as updates
 
 
@@ -359,7 +325,7 @@ def test_a_cluster_that_nobody_is_left_in_is_no_parent_and_ties_go_to_the_lowest
 def test_absent_members_of_a_split_cluster_are_placed_when_they_return() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1, 3.0])] * 3
     cohorts = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
-    algorithm, problem = FedTSDP(threshold=0.0, stages="first"), problem_of(5)
+    algorithm, problem = FedTSDP(threshold=0.0, radius2=FAR), problem_of(5)
     state, _ = play(algorithm, problem, updates[:2], cohorts=cohorts[:2])
     assert state.labels.tolist() == [0, 0, 1, 1, -1] and state.waiting[4] == 0
     state, _ = play(algorithm, problem, updates, cohorts=cohorts)
@@ -367,7 +333,7 @@ def test_absent_members_of_a_split_cluster_are_placed_when_they_return() -> None
 
 
 def test_a_newcomer_belongs_to_the_cluster_whose_model_it_chose() -> None:
-    algorithm, problem = FedTSDP(threshold=0.0, stages="first"), problem_of(5)
+    algorithm, problem = FedTSDP(threshold=0.0, radius2=FAR), problem_of(5)
     state, _ = play(algorithm, problem, [ones([3.0, 3.1, -3.0, -3.1, 3.0])], cohorts=[[0, 1, 2, 3]])
     assert algorithm.assign(problem, state, Report({"train": answer([4], [1])})).tolist() == [0, 0, 1, 1, 1]
 
@@ -381,26 +347,21 @@ def test_without_a_clustering_it_equals_fedavg_bit_for_bit_on_iid_data() -> None
     assert torch.equal(ours.models, plain.models) and torch.equal(ours.labels, plain.labels)
 
 
-def test_a_statistic_that_misleads_is_confirmed_or_changes_the_layers_that_are_shared() -> None:
+def test_a_statistic_that_misleads_changes_the_layers_that_are_shared() -> None:
     """Above a threshold of 0 in every round, though clients are alike: both stages find one group."""
-    iid = {"scheme": "iid"}
-    plain, _ = rounds_of(setting_of(iid, name="fedavg"), 4)
-    shared = {}
-    for require_split in (False, True):
-        ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp", threshold=0.0, require_split=require_split), 4)
-        assert [metrics_of(note)["groups_first"] for note in diagnostics] == [1.0] * 4 and len(ours.models) == 1
-        assert torch.equal(ours.models, plain.models) == require_split
-        shared[require_split] = (state_of(ours).shared_layers, metrics_of(diagnostics[-1])["triggers"])
-    assert shared == {True: (2.0, 0.0), False: (pytest.approx(2 * 0.98**4), 4.0)}
+    ours, diagnostics = rounds_of(setting_of({"scheme": "iid"}, name="fedtsdp", threshold=0.0), 4)
+    assert [metrics_of(note)["groups_first"] for note in diagnostics] == [1.0] * 4 and len(ours.models) == 1
+    assert metrics_of(diagnostics[-1])["triggers"] == 4.0
+    assert state_of(ours).shared_layers == pytest.approx(2 * 0.98**4)
 
 
 def test_one_group_after_several_clusters_is_a_change_that_counts() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1]), ones([3.0, 3.1, 9.0, 9.1])]
-    keys: dict[str, Any] = {"threshold": 0.0, "stages": "first", "require_split": True}
+    keys: dict[str, Any] = {"threshold": 0.0, "radius2": FAR}
     state, diagnostics = play(FedTSDP(**keys), problem_of(4), updates)
     assert len(state.models) == 1 and [metrics_of(note)["triggers"] for note in diagnostics] == [1.0, 2.0]
     decision = state.tree[-1].decision
-    assert decision and decision.layer == "predictions" and decision.values["groups"] == 1.0
+    assert decision and decision.layer == "predictions, all" and decision.values["groups"] == 1.0
 
 
 def test_clients_of_two_classes_each_are_clustered() -> None:
@@ -471,7 +432,7 @@ def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str
     keys: dict[str, Any] = {
         "threshold": 0.0,
         "shrink": 0.75,
-        "stages": "first",
+        "radius2": FAR,
         "radius1": 1.0,
     }  # all stay in one cluster
     setup = setting_of({"scheme": "iid"}, server=server, name="fedtsdp", **keys)
@@ -492,7 +453,7 @@ def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str
 
 
 def test_only_shared_tensors_travel_down_and_full_models_up() -> None:
-    problem, algorithm = problem_of(4, FOUR), FedTSDP(granularity="tensor")
+    problem, algorithm = problem_of(4, FOUR), HalfLayers()
     state = replace(algorithm.init(problem), shared_layers=2.5)
     sent = traffic(
         FOUR, algorithm.plan(problem, state, torch.arange(4)), Report({"train": answer([0, 1, 2, 3], [0] * 4)})
@@ -521,13 +482,13 @@ def test_a_residual_block_is_one_layer_and_has_no_half() -> None:
     layout = layout_of(make("resnet18", (3, 8, 8), 10, 0, width=0.05))
     assert len(layer_tensors(layout)) == 10
     names = {
-        shared: [layout.tensors[t].name for t, own in enumerate(personal_above(layout, shared, True)) if own]
+        shared: [layout.tensors[t].name for t, own in enumerate(HalfLayers().personal(layout, shared)) if own]
         for shared in (9.8, 9.0, 8.7)
     }
     assert names[9.8] == ["linear.bias"] and names[9.0] == ["linear.weight", "linear.bias"]
     assert {name.split(".")[0] for name in names[8.7]} == {"block8", "linear"}
     assert {"block8.norm2.running_var", "block8.norm1.weight"} < set(names[8.7])
-    assert personal_above(layout, 10.0, halves=True) == layout.nothing
+    assert HalfLayers().personal(layout, 10.0) == layout.nothing
 
 
 def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
@@ -555,6 +516,3 @@ def test_groups_are_numbered_by_their_smallest_members() -> None:
     predictions = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]], [[0.1, 0.9]], [[0.9, 0.1]]], dtype=torch.float64)
     models = torch.tensor([[0.0, 0], [5, 0], [5.1, 0], [100, 0]])
     assert FedTSDP(radius2=1.0).decouple(torch.arange(4), predictions, models).groups.tolist() == [0, 1, 1, 2]
-    points = torch.tensor([0.0, 20.0, 20.1, 2.0, 2.1])
-    distances = (points[:, None] - points).abs()
-    assert FedTSDP(noise="nearest").dense_groups(distances, 0.5).tolist() == [0, 1, 1, 0, 0]

@@ -28,10 +28,10 @@ from fedstrata.core import (
     make_pending,
     reassign,
 )
-from fedstrata.core.private_aggregation import CentralPrivacy
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
+from fedstrata.uploads.noise import CentralNoise
 from recorded import decision_of, metric
 
 PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
@@ -195,9 +195,7 @@ def test_where_no_stable_layer_shows_a_difference_the_stablest_says_so() -> None
 
 
 def test_epsilon_by_itself_is_half_the_step_size_of_the_round() -> None:
-    problem = replace(
-        toy_problem(5, PLANE), training=LocalTraining(lr=0.2), lr_schedule=LearningRateSchedule(decay=0.5)
-    )
+    problem = replace(toy_problem(5, PLANE), training=LocalTraining(lr=0.2), lr_factor=LearningRateSchedule(decay=0.5))
     state, _ = play(HiCFL(xi=ALL_WEIGHTS), problem, wobbling(FIVE, [0.04] * 5))
     assert decision_of(state).values["epsilon"] == pytest.approx(0.5 * 0.2 * 0.5**2)
     state, _ = play(HiCFL(), problem, wobbling(FIVE, [0.0] * 5))
@@ -387,8 +385,8 @@ def test_with_differential_privacy_merged_clusters_count_by_their_members() -> N
     """The first cluster has 1000 samples of each client, which nobody may see."""
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [1, 3])
     result = replace(report.results["train"], sizes=torch.tensor([1000, 1, 1, 1]))
-    privacy = CentralPrivacy(problem.layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 4.0)
-    merged, _ = reorganise(replace(problem, privacy=privacy), before, after, Report({"train": result}))
+    noisy = CentralNoise(problem.layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 4.0)
+    merged, _ = reorganise(replace(problem, aggregation=noisy), before, after, Report({"train": result}))
     assert merged.models.tolist() == [[3.25, 0.0]]  # (1 * 1 + 3 * 4) / 4
 
 

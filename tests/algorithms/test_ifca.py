@@ -25,9 +25,9 @@ from fedstrata.core import (
     TensorSpec,
     make_pending,
 )
-from fedstrata.core.robust_aggregation import median
 from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.testing import toy_problem
+from fedstrata.uploads.rules import aggregation_of
 
 
 class Choosing:
@@ -236,7 +236,7 @@ def test_a_share_that_is_just_the_least_one_is_enough() -> None:
 
 
 def test_a_shared_body_is_averaged_over_buckets_as_the_heads_are() -> None:
-    problem = replace(toy_problem(9), aggregation=median, bucket_size=3)
+    problem = replace(toy_problem(9), aggregation=aggregation_of("median", {"bucket_size": 3}, least_clients=1, seed=0))
     clients = Choosing([0] * 9, torch.randn(9, 6, generator=torch.Generator().manual_seed(0)))
     models = [
         step(algorithm, problem, algorithm.init(problem), clients)[0].models

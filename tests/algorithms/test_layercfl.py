@@ -1,5 +1,6 @@
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,21 @@ import torch
 from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.algorithms.layercfl_auto import AutoLayerCFL, AutoLayerCFLState
+from fedstrata.algorithms.layercfl import AutoLayerCFL, AutoLayerCFLState, LayerCFL
 from fedstrata.base.errors import LayoutError
 from fedstrata.build.build import build_run
 from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
-from fedstrata.config.objects import algorithm_table
+from fedstrata.config.hyperparameters import algorithm_table
 from fedstrata.core import (
     Diagnostics,
     Problem,
     make_pending,
     reassign,
 )
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 from fedstrata.uploads.disclosure import disclosure_of
@@ -107,7 +107,7 @@ def test_cosines_of_weights_and_of_updates_are_different_things() -> None:
     start = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0])
     conv = torch.tensor([[3.0, 4, 0], [4, 3, 0], [0, 0, 5], [0, 3, 4]])
     updates = torch.cat([conv, torch.zeros(4, 3)], dim=1)
-    problem = type(problem)(problem.layout, lambda i: start, 4)
+    problem = replace(problem, fresh=lambda i: start)
     for measure, value in (("dcos", 0.48), ("cos", 0.554700), ("dl2", 5.099020), ("l2", 5.099020)):
         algorithm = LayerCFL(layers="conv", eps1=10.0, eps2=0.5, measure=measure)
         _, diagnostics = play(algorithm, problem, [updates])

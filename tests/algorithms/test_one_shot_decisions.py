@@ -14,7 +14,7 @@ from fedstrata.algorithms.fesem import FeSEM
 from fedstrata.algorithms.fl_hc import FLHC
 from fedstrata.algorithms.ifca import IFCA
 from fedstrata.core import Algorithm, Problem
-from fedstrata.report.decisions import SENTENCES, sentence
+from fedstrata.report.catalogue import WORDS, sentence
 from fedstrata.testing import play, toy_problem
 
 POINTS = torch.tensor([[0.0], [0.1], [4.0], [4.1]]) * torch.ones(4, 6)
@@ -42,7 +42,7 @@ CASES: list[tuple[Algorithm[Any], str, list[str]]] = [
     (AdaCFL(precluster=False), "clustering_in_preclusters", ["4 clients", "1 pre-cluster", "2 clusters"]),
     (FedTSDP(threshold=1.0), "hopkins_not_above_threshold", ["1"]),
     (FedTSDP(threshold=0.0), "hopkins_above_threshold", ["2 groups", "predictions and weights"]),
-    (FedTSDP(threshold=0.0, stages="second"), "hopkins_above_threshold", ["2 groups by weights"]),
+    (FedTSDP(threshold=0.0, radius1=1.0), "hopkins_above_threshold", ["2 groups", "1 by predictions alone"]),
 ]
 
 
@@ -71,5 +71,5 @@ def test_a_newcomer_that_founds_a_cluster_is_named_with_its_distance() -> None:
 
 
 def test_a_kind_without_a_sentence_is_shown_by_its_name() -> None:
-    assert "new_kind" not in SENTENCES
+    assert "new_kind" not in WORDS["decision"]
     assert sentence("new_kind", None, {}) == "new kind"

@@ -8,7 +8,7 @@ import torch
 from fedstrata.algorithms.evidence.fold_similarity import empty_similarity, groups_test, with_round
 from fedstrata.algorithms.strata.algorithm import Strata
 from fedstrata.algorithms.strata.split_tests import _test_cluster
-from fedstrata.core import Layout, Problem, Report, Result, Rows, TensorSpec, make_pending
+from fedstrata.core import Layout, Problem, Report, Result, Rows, RuleAggregation, TensorSpec, make_pending
 
 CLIENTS = 12
 FROZEN = TensorSpec("conv.weight", "conv", "conv", (4,))
@@ -20,7 +20,9 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def problem(layout: Layout) -> Problem:
-    return Problem(layout=layout, fresh=lambda number: torch.zeros(layout.p), clients=CLIENTS)
+    return Problem(
+        layout=layout, fresh=lambda number: torch.zeros(layout.p), clients=CLIENTS, aggregation=RuleAggregation()
+    )
 
 
 def folds(layout: Layout, common: float, own: float) -> list[Rows]:

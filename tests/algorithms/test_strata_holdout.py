@@ -11,9 +11,9 @@ from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, 
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, start_comparison
 from fedstrata.algorithms.strata.holdout_tasks import _ERRORS_TASK, _LOSS_TASK, _SIDE_TASK, with_answers
 from fedstrata.algorithms.strata.split_decision import split_decision
-from fedstrata.core import Decision, Layout, Report, Result, Rows, TensorSpec
-from fedstrata.core.private_aggregation import CentralPrivacy
+from fedstrata.core import Decision, Layout, Report, Result, Rows, RuleAggregation, TensorSpec
 from fedstrata.testing import toy_problem
+from fedstrata.uploads.noise import CentralNoise
 
 
 def rows(*values: list[float], ids: list[int] | None = None) -> Rows:
@@ -288,8 +288,8 @@ def test_a_split_with_too_few_clients_on_a_side_has_one_model() -> None:
     groups = GroupTree(inside.bool(), torch.tensor([-1, 0, 0, 1, 1]), confirmed=1)
     updates = Rows(torch.arange(7), torch.tensor([1.0, 3.0, 5.0, 7.0, 10.0, 11.0, 12.0])[:, None].expand(7, 6))
 
-    def means(min_cluster: int) -> list[float]:
-        problem = replace(toy_problem(clients=7), min_cluster=min_cluster)
+    def means(least: int) -> list[float]:
+        problem = replace(toy_problem(clients=7), aggregation=RuleAggregation(least_clients=least))
         return group_updates(problem, updates, torch.arange(7), groups, node=0, round=2)[:, 0].tolist()
 
     assert means(1) == means(2) == [7.0, 4.0, 11.0, 2.0, 6.0]
@@ -303,8 +303,8 @@ def test_models_of_groups_are_means_of_those_who_were_compared_whatever_share_of
     groups = sides(*[False] * 4, *[True] * 6)
     updates = rows(*[[1.0, 1.0]] * 10)
     layout = Layout((TensorSpec("w", "w", "linear", (2,)),))
-    privacy = CentralPrivacy(layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 10.0)
-    problem = replace(toy_problem(clients=20), layout=layout, privacy=privacy)
+    noisy = CentralNoise(layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 10.0)
+    problem = replace(toy_problem(clients=20), layout=layout, aggregation=noisy)
     means = group_updates(problem, updates, torch.arange(10), groups, node=0, round=2)
     assert torch.allclose(means, torch.ones(3, 2))
 

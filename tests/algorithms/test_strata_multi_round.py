@@ -29,11 +29,11 @@ from fedstrata.core import (
     Report,
     Result,
     Rows,
+    RuleAggregation,
     TensorSpec,
     make_pending,
 )
-from fedstrata.core.private_aggregation import CentralPrivacy
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import toy_problem
 from turns import same
 
@@ -390,10 +390,9 @@ def test_the_groups_are_split_that_lower_the_loss_most(
 
 def test_one_round_alone_where_models_of_groups_may_not_be_shown() -> None:
     assert allows_multi_round(PROBLEM, unclear(tree()))
-    assert not allows_multi_round(replace(PROBLEM, min_cluster=2), unclear(tree()))
-    privacy = CentralPrivacy(PROBLEM.layout, PROBLEM.layout.everything, 1.0, 1.0, answers=lambda round: 4.0)
-    assert not allows_multi_round(replace(PROBLEM, privacy=privacy), unclear(tree()))
-    assert not allows_multi_round(replace(PROBLEM, local_noise=True), unclear(tree()))
+    two = RuleAggregation(least_clients=2)
+    assert not allows_multi_round(replace(PROBLEM, aggregation=two), unclear(tree()))
+    assert not allows_multi_round(replace(PROBLEM, extra_uploads=False), unclear(tree()))
     assert not allows_multi_round(PROBLEM, replace(unclear(tree()), start=None))
     assert not allows_multi_round(PROBLEM, replace(unclear(tree()), has_stand_ins=True))
     assert not allows_multi_round(PROBLEM, unclear(single_group(4)))

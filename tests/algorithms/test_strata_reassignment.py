@@ -142,14 +142,15 @@ def test_one_or_two_suspect_clients_as_a_cluster_are_offered_to_nobody_else(
     Client 16 is pending, as it was absent when its cluster was split, and client 17 is a newcomer.
     """
     state = three_clusters()
-    assert state.directions is not None
+    directions = state.history.directions
+    assert directions is not None
     labels = torch.tensor([0] * 12 + [2] * 6)
     labels[members] = 1
-    doubted = state.directions.doubted.clone()
+    doubted = directions.doubted.clone()
     doubted[suspects] = True
     newcomers = state.newcomers.index_fill(0, torch.tensor([17]), True)
-    directions = replace(state.directions, doubted=doubted)
-    state = make_pending(replace(state, labels=labels, directions=directions, newcomers=newcomers), [16], node=0)
+    history = replace(state.history, directions=replace(directions, doubted=doubted))
+    state = make_pending(replace(state, labels=labels, history=history, newcomers=newcomers), [16], node=0)
     rows = Strata().plan(problem_of(18), state, torch.arange(18)).tasks[TRAIN].candidates.tolist()
     found = [sorted(model for model in rows[client] if model >= 0) for client in (0, 6, 16, 17)]
     assert found == [offered, [0, 1, 2], offered, offered]
@@ -187,8 +188,8 @@ def test_a_client_whose_data_change_is_found_by_its_norms_and_placed_in_three_ro
 
 
 def test_without_the_check_of_norms_it_stays_where_it_was() -> None:
-    turns = drive(Strata(norm_check=False), Drifting(10), 14)
-    assert turns[-1].state.norms is None and groups_of(turns[-1].state) == GROUPS
+    turns = drive(Strata(), Drifting(10), 14, checks=("directions", "signs", "copies"))
+    assert turns[-1].state.history.norms is None and groups_of(turns[-1].state) == GROUPS
 
 
 class Scaling(Folded):
@@ -220,7 +221,7 @@ def test_updates_that_are_always_ten_times_as_long_count_in_no_model_and_hide_no
 
 
 def test_without_the_check_of_norms_they_move_the_models() -> None:
-    turns = drive(Strata(norm_check=False), Scaling(THREE), 1)
+    turns = drive(Strata(), Scaling(THREE), 1, checks=("directions", "signs", "copies"))
     assert not oversized(turns)
     sent = turns[0].report.results[TRAIN].updates.values.mean(dim=0)
     assert torch.allclose(turns[0].state.models[0] - problem_of(18).fresh(0), sent, atol=1e-6)
@@ -248,9 +249,9 @@ def test_two_of_five_that_turn_and_hide_each_other_are_split_off_and_do_not_coun
     sent = turns[14].report.results[TRAIN].updates.values[2:].mean(dim=0)
     (before,) = turns[13].state.models[turns[13].state.labels[2:].unique()]
     assert torch.allclose(turns[14].state.models[0] - before, sent, atol=1e-6)
-    assert turns[13].state.directions.suspect.tolist() == [True, True, False, False, False]
+    assert turns[13].state.history.directions.suspect.tolist() == [True, True, False, False, False]
 
 
 def test_without_the_check_of_directions_they_prevent_the_split() -> None:
-    turns = drive(Strata(direction_check=False), Turning([0] * 5), 15)
+    turns = drive(Strata(), Turning([0] * 5), 15, checks=("norms", "signs", "copies"))
     assert groups_of(turns[-1].state) == [[0, 1, 2, 3, 4]]

@@ -39,13 +39,13 @@ def test_installed_packages_add_names_and_replace_none(
         asked.append(group)
         return found
 
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    monkeypatch.setattr("fedstrata.base.registry.entry_points", entry_points)
     registry: Registry[object] = Registry({"root": "math:sqrt"}, group="ours")
     assert "root" in registry and asked == []  # nobody is asked about a name of the library
     with caplog.at_level(logging.WARNING):
         assert "floor" in registry and list(registry) == ["root", "floor"]
     assert registry["root"] is sqrt and asked == ["ours"]
-    assert "root = math:ceil of ours is not used" in caplog.text
+    assert "math:ceil" in caplog.text and "is not used: math:sqrt is its name already" in caplog.text
 
 
 def test_a_package_adds_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,11 +55,11 @@ def test_a_package_adds_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
         name="ours", about="", origin="", classes=10, shape=(1, 8, 8), model="mlp", reader=DATASETS["digits"].reader
     )
     found = [EntryPoint("ours", "test_registry:OURS", "fedstrata.datasets")]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found)
+    monkeypatch.setattr("fedstrata.base.registry.entry_points", lambda group: found)
     monkeypatch.setattr(sys.modules[__name__], "OURS", ours, raising=False)
     monkeypatch.setitem(sys.modules, "test_registry", sys.modules[__name__])
     monkeypatch.setattr(DATASETS, "_group", "fedstrata.datasets")
-    monkeypatch.setattr(DATASETS, "_targets", {})
+    monkeypatch.setattr(DATASETS, "_targets", dict(DATASETS))
     assert DATASETS["ours"] is ours and "digits" in DATASETS
     assert len(load_dataset("ours")) == 1797
 

@@ -34,7 +34,7 @@ from forked import Done, command, run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 EXPERIMENT: dict[str, Any] = {
     "rounds": 3,
     "data": {"name": "digits", "clients": 6, "samples": 24},

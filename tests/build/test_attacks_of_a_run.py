@@ -13,7 +13,7 @@ from fedstrata.build.attacks import with_trigger
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.play.backdoor import backdoor_summary
+from fedstrata.play.classified import backdoor_summary
 from fedstrata.play.used_models import ModelInUse
 from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
 

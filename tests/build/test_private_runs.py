@@ -12,7 +12,7 @@ from fedstrata.base.errors import ExperimentError, RecordError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
 
@@ -51,13 +51,10 @@ def built(privacy: dict[str, Any], **tables: Any) -> RunSetup:
 
 def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
     steps = play_rounds(
-        setup.server.algorithm,
-        setup.server.problem,
+        Rules.of(setup),
         setup.server.algorithm.init(setup.server.problem),
-        setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
-        upload=setup.simulate_upload,
     )
     models: torch.Tensor = answer_plans(steps, lambda plan: timed_reply(setup.clients, plan)).models
     return models

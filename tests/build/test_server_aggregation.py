@@ -13,9 +13,9 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.core import AGGREGATIONS, Rows, aggregation
-from fedstrata.core.aggregation_rules import MEANS
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.core import Rows, aggregation
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
+from fedstrata.uploads.rules import AGGREGATIONS, MEANS, aggregation_of
 from test_every_algorithm import EAGER
 from turns import first_plan_of
 
@@ -46,10 +46,8 @@ def built(rule: str, algorithm: dict[str, Any], **options: float) -> RunSetup:
 
 def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
     steps = play_rounds(
-        setup.server.algorithm,
-        setup.server.problem,
+        Rules.of(setup),
         setup.server.algorithm.init(setup.server.problem),
-        setup.server.participation.sample,
         stop=lambda state: state.round >= rounds,
         observe=lambda done: None,
     )
@@ -95,7 +93,8 @@ def test_buckets_are_averaged_before_the_rule() -> None:
     mean = last_models(built("mean", {"name": "fedavg"}), 1)
     assert not torch.equal(last_models(setup, 1), mean)
     # Where all six clients are in one bucket, the median of one row is this row.
-    problem = replace(setup.server.problem, bucket_size=6)
+    six = aggregation_of("median", {"bucket_size": 6}, least_clients=1, seed=0)
+    problem = replace(setup.server.problem, aggregation=six)
     assert torch.equal(last_models(replace(setup, server=replace(setup.server, problem=problem)), 1), mean)
     with pytest.raises(ExperimentError, match="bucket_size = 6: expected fewer than the 6 clients of a round"):
         built("median", {"name": "fedavg"}, bucket_size=6)
@@ -109,7 +108,7 @@ def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
     honest = updates.values[1:].mean(dim=0)
     attacked = updates.values.clone()
     attacked[0] *= -20
-    moved = setup.server.problem.aggregation(
+    moved = setup.server.problem.aggregation.rule(
         Rows(updates.clients, attacked), torch.ones(6), torch.zeros(6, dtype=torch.int64), 1
     )[0]
     assert torch.nn.functional.cosine_similarity(moved, honest, dim=0) > 0.3
@@ -133,7 +132,7 @@ def test_keys_that_a_rule_does_not_use_are_refused_in_one_line(keys: dict[str, A
 
 
 def test_the_mean_is_the_default_and_an_unknown_rule_is_refused_in_one_line() -> None:
-    assert built("mean", {"name": "fedavg"}).server.problem.aggregation is aggregation.weighted_mean
+    assert built("mean", {"name": "fedavg"}).server.problem.aggregation.rule is aggregation.weighted_mean
     assert load_experiment({}).server.aggregation == "mean"
     with pytest.raises(ExperimentError, match=r"^server\.aggregation = 'mode': expected one of mean, plain_mean, med"):
         load_experiment({"server": {"aggregation": "mode"}})

@@ -26,7 +26,8 @@ from fedstrata.engine import Loop, run_together
 from fedstrata.engine.vectorized import BATCH_BYTES
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import ComparisonProgress
-from fedstrata.records import Folder, save
+from fedstrata.records.checkpoint import save
+from fedstrata.records.folder import Folder
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

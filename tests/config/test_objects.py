@@ -13,8 +13,7 @@ from fedstrata.algorithms.ifca import IFCA
 from fedstrata.base.errors import ExperimentError, ModelError
 from fedstrata.base.registry import name_of_object
 from fedstrata.config import dumps, load_experiment
-from fedstrata.config.hyperparameters import keys_of_algorithm
-from fedstrata.config.objects import algorithm_table
+from fedstrata.config.hyperparameters import algorithm_table, keys_of_algorithm
 from fedstrata.models import make
 from fedstrata.models.factories import called_with_shape
 

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.keys import STRICT
 from fedstrata.base.errors import DataError, ExperimentError, InputError
-from fedstrata.base.key_errors import explain
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.hyperparameters import algorithm_from
-from fedstrata.config.reading import _as_in_file
 from fedstrata.data import DATASETS, Location
 from fedstrata.models import MODELS
 
@@ -183,7 +180,7 @@ def test_a_key_without_default_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("fedstrata.config.hyperparameters.ALGORITHMS", {"needy": Needy})
     assert message(lambda: algorithm_from("needy", {})) == "algorithm.k: expected a value, found none"
     misspelt = message(lambda: algorithm_from("needy", {"nam": "a"}))
-    assert misspelt == "algorithm.nam: unknown key; did you mean name? (and 1 more)"
+    assert misspelt == "algorithm.nam: unknown key; did you mean name?"
     assert read("algorithm = {name = 'needy', k = 3}").algorithm.options == {"k": 3}
 
 
@@ -228,58 +225,6 @@ def test_set_to_the_same_thing_keeps_its_options() -> None:
     assert load_experiment(None, ["algorithm.name=strata", "partition.scheme=rotation"]) == load_experiment()
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("seed", ("--set 'seed'", "KEY=VALUE")),
-        ("", ("--set ''", "KEY=VALUE")),
-        ("=5", ("--set '=5'", "KEY=VALUE")),
-        ("local..lr=5", ("--set 'local..lr=5'", "KEY=VALUE")),
-        ("locla.lr=5", ("locla: unknown key", "did you mean local?")),
-        ("local.epoch=5", ("local.epoch: unknown key", "did you mean epochs?")),
-        ("seed.x.y=5", ("seed.x.y", "seed is no table")),
-        ("local.lr.x=5", ("local.lr = {'x': 5}", "expected a number")),
-        ("local.lr=fast", ("local.lr = 'fast'", "expected a number")),
-        pytest.param("local.lr=" + "9" * 5000, ("local.lr = '999", "expected a number"), id="too long"),
-    ],
-)
-def test_a_set_that_cannot_be_is_named(text: str, parts: tuple[str, ...]) -> None:
-    found = message(lambda: load_experiment({"seed": 1}, [text]))
-    assert all(part in found for part in parts), found
-
-
-# Files that are not experiments
-
-
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        (b"rounds = ", ("not TOML", "line 1")),
-        (b"seed = 1\n\nrounds = = 3\n", ("not TOML", "line 3")),
-        (b"seed = 1\nrounds = [1,\n2", ("not TOML", "line 3")),
-        (b"seed = 1\nname = '\xff'\n", ("line 2", "UTF-8")),
-        pytest.param(b"seed = " + b"9" * 5000, ("not TOML",), id="long number"),
-        pytest.param(b"seed = " + b"[" * 100_000, ("not TOML",), id="deep nesting"),
-        (b"seed = 1\nseed = 2\n", ("not TOML", "line 2")),
-    ],
-)
-def test_a_broken_file_is_named_with_its_line(content: bytes, parts: tuple[str, ...], tmp_path: Path) -> None:
-    file = tmp_path / "broken.toml"
-    file.write_bytes(content)
-    found = message(lambda: load_experiment(file))
-    assert found.startswith(f"{file}: ")
-    assert all(part in found for part in parts), found
-    assert "\n" not in found
-
-
-@pytest.mark.parametrize(
-    "source", ["", ".", "nowhere.toml", "nul\0.toml", LONG], ids=["empty", "folder", "missing", "nul", "too long"]
-)
-def test_a_path_that_is_no_file_is_named(source: str) -> None:
-    with pytest.raises(ExperimentError, match="expected the path of an experiment file"):
-        load_experiment(source)
-
-
 def test_data_that_are_not_there_are_named() -> None:
     with pytest.raises(DataError, match=r"data.name = 'cifar'.*not found.*did you mean cifar10\?"):
         load_experiment({"data": {"name": "cifar"}})
@@ -290,29 +235,6 @@ def test_data_that_are_not_there_are_named() -> None:
 def test_a_data_set_without_a_network_of_its_own_needs_one(found: None) -> None:
     with pytest.raises(ExperimentError, match=r"model\.name: expected a network.* 'mine'"):
         load_experiment({"data": {"name": "mine"}})
-
-
-def test_a_new_kind_of_complaint_of_pydantic_is_passed_on() -> None:
-    with pytest.raises(ValidationError) as caught:
-        TypeAdapter(dict[str, bytes]).validate_python({"x": 3}, strict=True)
-    assert explain(caught.value, {"x": 3}, Experiment) == "x = 3: expected a valid bytes"
-
-
-# Limits
-
-
-def nested(depth: int) -> object:
-    value: object = 1
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-def test_a_mapping_has_the_same_limits_as_a_file() -> None:
-    _as_in_file({"a": nested(31), "seed": 2**128 - 1, "name": "x" * 10_000, "k" * 100: 1})
-    for given in ({"a": nested(40)}, {"seed": 10**18}, {"seed": 2**128}, {"name": "x" * 10_001}, {"k" * 101: 1}):
-        with pytest.raises(ExperimentError):
-            load_experiment(given)
 
 
 @pytest.mark.parametrize("clients", [100_000, 1_000_000])
@@ -337,11 +259,21 @@ except InputError as error:
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "algorithm.eps1 = -1: expected a number of at least 0, or 'auto'\n"
+    assert done.stdout.startswith("algorithm.eps1 = -1: expected")
 
 
 def test_every_data_set_names_a_network_that_exists() -> None:
     assert {source.model for source in DATASETS.values()} <= set(MODELS)
+
+
+@pytest.mark.parametrize("given", [{"data": {"name": "x" * 10_001}}, {"model": {"a": [[[]] * 40]}}, {1: 2}])
+def test_a_mapping_is_as_small_as_a_file(given: Any) -> None:
+    nested: Any = 1
+    for _ in range(40):
+        nested = [nested]
+    for keys in (given, {"model": {"hidden": nested}}):
+        with pytest.raises(ExperimentError):
+            load_experiment(keys)
 
 
 def test_whole_numbers_may_be_those_of_numpy() -> None:

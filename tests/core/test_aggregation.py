@@ -12,6 +12,7 @@ from fedstrata.core import (
     Report,
     Result,
     Rows,
+    RuleAggregation,
     State,
     aggregate,
     candidate_models,
@@ -63,7 +64,7 @@ def test_a_row_trained_from_another_model_is_left_out_and_counted() -> None:
 @pytest.mark.parametrize("optimizer", ["none", "adam"])
 def test_a_cluster_of_too_few_clients_keeps_its_model(optimizer: ServerOptimizerName) -> None:
     plain = replace(toy_problem(5), server=ServerOptimizer(optimizer))
-    problem = replace(plain, min_cluster=3)
+    problem = replace(plain, aggregation=RuleAggregation(least_clients=3))
     report = report_of([0, 1, 2, 3, 4], [0] * 5, ones([1.0, 2.0, 6.0, 50.0, 70.0]))
     state, diagnostics = aggregate(
         problem, initial_state(problem), report, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0])

@@ -127,49 +127,51 @@ SPANS = (slice(0, 2), slice(3, 7))
 @pytest.mark.parametrize("few", [0, 32])
 def test_norms_and_products_are_those_of_float64_sums(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few rows the norms are found with the products; of many there are none."""
-    monkeypatch.setattr(rows, "_FEW_ROWS", few)
+    monkeypatch.setattr(row_products, "_FEW_ROWS", few)
     monkeypatch.setattr(row_products, "_PRODUCT_COLUMNS", 3)
     given = Rows(torch.arange(4), torch.randn(4, 7, generator=torch.Generator().manual_seed(0)))
     picked = given.values.double()[:, [0, 1, 3, 4, 5, 6]].numpy()
-    assert given.norms(SPANS) == pytest.approx(np.linalg.norm(picked, axis=1), rel=1e-6)
-    products = given.products(SPANS)
+    assert row_products.norms_of(given, SPANS) == pytest.approx(np.linalg.norm(picked, axis=1), rel=1e-6)
+    products = row_products.products_of(given, SPANS)
     if few:
         assert products == pytest.approx(picked @ picked.T, rel=1e-5, abs=1e-6)
     else:
         assert products is None
-    assert given.norms([]).tolist() == [0, 0, 0, 0]
-    assert given.norms(SPANS) is given.norms(list(SPANS)) and given.products(SPANS) is products
+    assert row_products.norms_of(given, []).tolist() == [0, 0, 0, 0]
+    assert row_products.norms_of(given, SPANS) is row_products.norms_of(given, list(SPANS))
+    assert row_products.products_of(given, SPANS) is products
 
 
 def test_products_are_computed_in_the_order_of_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of some processors give a row other bits at another place."""
+    plain = row_products.row_products
 
     def by_place(values: torch.Tensor, spans: object) -> np.ndarray[Any, Any]:
         places = np.arange(len(values))
-        return row_products.row_products(values, SPANS) + 100 * places[:, None] + places
+        return plain(values, SPANS) + 100 * places[:, None] + places
 
-    monkeypatch.setattr(rows, "row_products", by_place)
+    monkeypatch.setattr(row_products, "row_products", by_place)
     given = some_rows()
     order = given.clients.argsort()
     ascending = Rows(given.clients[order], given.values[order])
     places = order.numpy()
-    found, expected = given.products(SPANS), ascending.products(SPANS)
+    found, expected = row_products.products_of(given, SPANS), row_products.products_of(ascending, SPANS)
     assert found is not None and expected is not None
     assert np.array_equal(found[np.ix_(places, places)], expected, equal_nan=True)
 
 
 def test_there_are_no_products_of_rows_that_lie_in_a_file(cramped: Path) -> None:
-    assert Rows(torch.arange(2), torch.ones(2, 3)).products([slice(0, 3)]) is None
+    assert row_products.products_of(Rows(torch.arange(2), torch.ones(2, 3)), [slice(0, 3)]) is None
 
 
 @pytest.mark.parametrize("few", [0, 32])
 def test_norms_of_numbers_whose_squares_are_no_float32_numbers_are_exact(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "_FEW_ROWS", few)
+    monkeypatch.setattr(row_products, "_FEW_ROWS", few)
     values = torch.tensor([3.0, 4.0, 0.0]) * torch.tensor([1.0, 0.0, 1e30, 1e-30])[:, None]
     values = torch.cat([values, torch.tensor([[torch.nan, 1.0, 1.0], [torch.inf, 1.0, 1.0]])])
-    found = Rows(torch.arange(6), values).norms([slice(0, 3)])
+    found = row_products.norms_of(Rows(torch.arange(6), values), [slice(0, 3)])
     assert found[:4] == pytest.approx([5.0, 0.0, 5e30, 5e-30], rel=1e-6, abs=0)
     assert not np.isfinite(found[4:]).any()
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from fedstrata.core import Layout, ServerMoments, ServerOptimizer, TensorSpec
-from fedstrata.core.server_optimizer import server_step
 
 LAYOUT = Layout((TensorSpec("w", "w", "linear", (2,)), TensorSpec("mean", "norm", "buffer", (1,))))
 """Two weights, and a running mean."""
@@ -13,16 +12,14 @@ THERE = torch.tensor([True])
 def step(
     optimizer: ServerOptimizer, moments: ServerMoments | None, update: torch.Tensor = UPDATE
 ) -> tuple[torch.Tensor, ServerMoments]:
-    moves, after = server_step(optimizer, LAYOUT, moments, [0], [0], update, THERE)
+    moves, after = optimizer.step(LAYOUT, moments, [0], [0], update, THERE)
     assert after is not None
     return moves, after
 
 
 def test_without_an_optimiser_a_model_moves_by_the_mean_update_times_the_rate() -> None:
-    moves, after = server_step(ServerOptimizer(), LAYOUT, None, [0], [0], UPDATE, THERE)
-    assert moves is UPDATE and after is None
-    moves, _ = server_step(ServerOptimizer(lr=2.0), LAYOUT, None, [0], [0], UPDATE, THERE)
-    assert moves[0].tolist() == pytest.approx([0.2, -0.4, 5.0]), "a running mean moves by the mean update"
+    moves, after = ServerOptimizer(lr=2.0).step(LAYOUT, None, [0], [0], UPDATE, THERE)
+    assert after is None and moves[0].tolist() == pytest.approx([0.2, -0.4, 5.0])
 
 
 def test_momentum_adds_up_past_updates() -> None:
@@ -65,7 +62,7 @@ def test_children_inherit_the_moments_of_their_origin_and_founded_clusters_begin
     moments = ServerMoments(torch.tensor([0, 4]), torch.tensor([[1.0, 0, 0], [3.0, 0, 0]]), torch.empty(2, 0))
     nodes = [5, 6, 7]
     nothing = torch.zeros(3, 3)
-    moves, after = server_step(optimizer, LAYOUT, moments, [4, 4, None], nodes, nothing, torch.ones(3).bool())
+    moves, after = optimizer.step(LAYOUT, moments, [4, 4, None], nodes, nothing, torch.ones(3).bool())
     assert moves[:, 0].tolist() == [1.5, 1.5, 0.0]
     assert after is not None and after.nodes.tolist() == nodes
 
@@ -73,14 +70,14 @@ def test_children_inherit_the_moments_of_their_origin_and_founded_clusters_begin
 def test_a_cluster_of_which_nobody_answered_stays_where_it_is() -> None:
     optimizer = ServerOptimizer("momentum", momentum=0.5)
     _, moments = step(optimizer, None)
-    moves, after = server_step(optimizer, LAYOUT, moments, [0], [0], torch.zeros(1, 3), torch.tensor([False]))
+    moves, after = optimizer.step(LAYOUT, moments, [0], [0], torch.zeros(1, 3), torch.tensor([False]))
     assert not moves.any() and after is not None and torch.equal(after.first, moments.first)
 
 
 @pytest.mark.parametrize("name", ["none", "momentum", "adagrad", "adam", "yogi"])
 def test_tensors_that_were_sent_as_values_move_by_the_mean_update_whatever_the_optimiser_does(name: str) -> None:
     optimizer = ServerOptimizer(name, lr=0.5)  # type: ignore[arg-type]
-    _, moments = server_step(optimizer, LAYOUT, None, [0], [0], UPDATE, THERE)
+    _, moments = optimizer.step(LAYOUT, None, [0], [0], UPDATE, THERE)
     for update in (UPDATE, torch.zeros_like(UPDATE)):
-        moves, _ = server_step(optimizer, LAYOUT, moments, [0], [0], update, THERE, sent_as_values=(True, False))
+        moves, _ = optimizer.step(LAYOUT, moments, [0], [0], update, THERE, sent_as_values=(True, False))
         assert torch.equal(moves[:, :2], update[:, :2])

@@ -62,7 +62,7 @@ def test_descent_follows_parents() -> None:
 
 
 def test_everyone_trains_everything_with_the_step_size_of_the_round() -> None:
-    problem = replace(toy_problem(5), training=LocalTraining(lr=1.0), lr_schedule=LearningRateSchedule(decay=0.5))
+    problem = replace(toy_problem(5), training=LocalTraining(lr=1.0), lr_factor=LearningRateSchedule(decay=0.5))
     task = fedavg_plan(problem, nested(), torch.arange(5)).tasks["train"]
     assert task.training.lr == 0.25  # round 3: twice halved
     assert task.trainable == task.upload == (True, True) and task.load_local == task.save_local == (False, False)

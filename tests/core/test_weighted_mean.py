@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.base.errors import ContractError
-from fedstrata.core import AGGREGATIONS, Rows, weighted_mean
+from fedstrata.core import Rows, weighted_mean
+from fedstrata.core.aggregation import plain_mean
 
 
 def rows_of(clients: list[int], values: list[list[float]]) -> Rows:
@@ -19,7 +20,7 @@ def test_mix_weights_clients_by_their_samples_inside_each_cluster() -> None:
 
 def test_in_the_plain_mean_each_client_counts_the_same() -> None:
     updates = rows_of([4, 7, 9], [[1.0], [4.0], [10.0]])
-    means = AGGREGATIONS["plain_mean"](updates, torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0, 0, 1]), 2)
+    means = plain_mean(updates, torch.tensor([1.0, 2.0, 5.0]), torch.tensor([0, 0, 1]), 2)
     assert means.tolist() == [[2.5], [10.0]]
 
 

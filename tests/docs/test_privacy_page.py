@@ -1,4 +1,4 @@
-"""The examples of the page on privacy: a least size of clusters, the epsilon that is asked for, and opened sums."""
+"""The examples of the page on privacy: a least size of clusters, and the epsilon that is asked for."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,6 @@ def test_the_example_reaches_its_epsilon(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     private = run_of("epsilon").summary["privacy"]
     assert 7.99 <= private["epsilon"] <= 8.0 and private["sums"] == 4
-
-
-def test_the_example_opens_every_sum_without_a_third_of_the_clients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rounds = run_of("secure_aggregation").rounds
-    assert [len(record["absent"]) for record in rounds] == [3, 3, 3] and not any(record["events"] for record in rounds)
 
 
 def test_the_example_has_the_size_that_it_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

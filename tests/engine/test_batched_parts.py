@@ -16,8 +16,9 @@ from small import dataset, partition_of
 from torch import nn
 
 from fedstrata.core import rows
+from fedstrata.core.rows import rows_for
 from fedstrata.engine import ClientData
-from fedstrata.engine.device import exact, pinned_rows, products_in
+from fedstrata.engine.device import exact, products_in
 from fedstrata.engine.vectorized import cuda_graphs
 from fedstrata.engine.vectorized.batches import (
     Resident,
@@ -494,7 +495,7 @@ def test_a_step_in_tf32_rounds_products_and_leaves_the_rest_of_a_session_exact(
 
 def test_updates_that_do_not_fit_into_memory_are_not_pinned_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "IN_MEMORY", 0)
-    room = pinned_rows(CUDA, 2, 3)  # without the device, pinning would fail
+    room = rows_for(CUDA, 2, 3)  # without the device, pinning would fail
     assert room.shape == (2, 3) and not room.is_pinned()
 
 

@@ -8,15 +8,12 @@ import pytest
 import torch
 from simulated_gpu import CUDA, SimulatedGPU
 from small import fit_of, loop_of, plan_of
-from test_batched import ALGORITHMS, setting_of
 from torch import Tensor
 
 from fedstrata.base.errors import ContractError
-from fedstrata.core import Report, Rows, aggregation, weighted_mean
+from fedstrata.core import Rows, aggregation, row_products, weighted_mean
 from fedstrata.core import rows as rows_in_memory
-from fedstrata.engine.device_rows import DeviceRows
 from fedstrata.engine.vectorized import Vectorized
-from turns import play
 
 CLIENTS = torch.tensor([40, 3, 7, 21, 22])
 WEIGHTS = torch.tensor([3, 1, 4, 1, 5])
@@ -38,7 +35,7 @@ def test_the_mean_of_each_cluster_is_computed_on_the_device(together: int, monke
     sent[3, 2] = torch.nan  # of a cluster of its own
     expected = weighted_mean(Rows(CLIENTS, sent), WEIGHTS, LABELS, 4)
     with SimulatedGPU() as gpu:
-        rows = DeviceRows(CLIENTS, sent.to(CUDA))
+        rows = Rows(CLIENTS, sent.to(CUDA))
         found = weighted_mean(rows, WEIGHTS, LABELS, 4)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
     assert found[:2].isfinite().all() and not found[3].any()
@@ -48,8 +45,8 @@ def test_the_mean_of_each_cluster_is_computed_on_the_device(together: int, monke
 def test_the_mean_on_the_device_depends_on_no_order_of_rows() -> None:
     order = torch.tensor([3, 0, 4, 1, 2])
     with SimulatedGPU():
-        rows = DeviceRows(CLIENTS, values().to(CUDA))
-        mixed = DeviceRows(CLIENTS[order], values()[order].to(CUDA))
+        rows = Rows(CLIENTS, values().to(CUDA))
+        mixed = Rows(CLIENTS[order], values()[order].to(CUDA))
         found = weighted_mean(rows, WEIGHTS, LABELS, 4)
         assert torch.equal(weighted_mean(mixed, WEIGHTS[order], LABELS[order], 4), found)
 
@@ -59,29 +56,28 @@ def test_values_are_copied_when_they_are_read_and_never_again(in_memory: bool, m
     if not in_memory:
         monkeypatch.setattr(rows_in_memory, "IN_MEMORY", 100)
     with SimulatedGPU() as gpu:
-        rows = DeviceRows(CLIENTS, values().to(CUDA))
+        rows = Rows(CLIENTS, values().to(CUDA))
         first = rows.values
         assert torch.equal(first, values()) and rows.values is first
     assert copied(gpu)["to host"] == 1
 
 
 @pytest.mark.parametrize("places", [[0, 3], [3, 0, 4], []])
-def test_some_rows_are_those_of_the_same_clients_and_all_are_copied_once(places: list[int]) -> None:
+def test_some_rows_are_those_of_the_same_clients_and_are_copied_alone(places: list[int]) -> None:
     with SimulatedGPU() as gpu:
-        rows = DeviceRows(CLIENTS, values().to(CUDA))
+        rows = Rows(CLIENTS, values().to(CUDA))
         found, whole = rows.at(torch.tensor(places, dtype=torch.int64)), rows.at(torch.arange(5))
         assert torch.equal(found.on_device.cpu(), values()[places])
-        before = copied(gpu)["to host"]
-        assert torch.equal(found.values, values()[places]) and torch.equal(rows.values, values())
-        assert torch.equal(found.at(torch.arange(len(places)) < 1).values, values()[places[:1]])
-        assert copied(gpu)["to host"] == before + 1
+        gpu.notes.clear()
+        assert torch.equal(found.values, values()[places]) and torch.equal(found.values, values()[places])
+        assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 4 * 7 * len(places)
     assert found.clients.tolist() == CLIENTS[places].tolist() and whole is rows
 
 
 def test_some_columns_are_copied_alone() -> None:
     columns = torch.tensor([1, 4])
     with SimulatedGPU() as gpu:
-        rows = DeviceRows(CLIENTS, values().to(CUDA))
+        rows = Rows(CLIENTS, values().to(CUDA))
         mask = torch.zeros(7, dtype=torch.bool).index_fill(0, columns, True)
         assert torch.equal(rows.at(torch.tensor([3, 1])).take_columns(mask).values, values()[[3, 1]][:, columns])
         gpu.notes.clear()
@@ -97,46 +93,26 @@ def test_norms_and_products_are_computed_on_the_device_in_any_order_and_rows_sta
     spans = (slice(0, 2), slice(3, 7))
     expected = Rows(CLIENTS, values())
     with SimulatedGPU() as gpu:
-        rows = DeviceRows(CLIENTS[order], values()[order].to(CUDA))
-        assert rows.norms(spans) == pytest.approx(expected.norms(spans)[order.numpy()], rel=1e-6)
-        products = expected.products(spans)
+        rows = Rows(CLIENTS[order], values()[order].to(CUDA))
+        norms = row_products.norms_of(expected, spans)[order.numpy()]
+        assert row_products.norms_of(rows, spans) == pytest.approx(norms, rel=1e-6)
+        products = row_products.products_of(expected, spans)
         assert products is not None
         mixed = products[np.ix_(order.numpy(), order.numpy())]
-        assert rows.products(spans) == pytest.approx(mixed, rel=1e-5, abs=1e-6)
+        assert row_products.products_of(rows, spans) == pytest.approx(mixed, rel=1e-5, abs=1e-6)
         assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 8 * (5 + 5 * 5)
     assert "values" not in vars(rows)
 
 
 def test_rows_without_one_owner_each_are_refused() -> None:
     with SimulatedGPU(), pytest.raises(ContractError, match="expected one row for each"):
-        DeviceRows(torch.tensor([1, 1, 2, 3, 4]), values().to(CUDA))
+        Rows(torch.tensor([1, 1, 2, 3, 4]), values().to(CUDA))
 
 
 def test_other_values_of_the_same_clients_are_theirs() -> None:
     with SimulatedGPU():
-        rows = DeviceRows(CLIENTS, values().to(CUDA))
-        assert torch.equal(replace(rows, values=torch.ones(5, 2).to(CUDA)).values, torch.ones(5, 2))
-
-
-def on_an_accelerator(report: Report) -> Report:
-    """A report whose updates lie on an accelerator, as far as a server can tell."""
-    results = {
-        name: replace(result, updates=DeviceRows(result.updates.clients, result.updates.values.clone()))
-        for name, result in report.results.items()
-    }
-    return replace(report, results=results)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_decides_the_same_about_rows_that_are_not_read_yet(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup = setting_of(name)
-    run = setup.clients.run
-    monkeypatch.setattr(setup.clients, "run", lambda plan: on_an_accelerator(run(plan)))
-    for one, other in zip(play(setup, 3, fraction=0.8), play(setting_of(name), 3, fraction=0.8), strict=True):
-        assert torch.equal(one.after.labels, other.after.labels)
-        assert torch.equal(one.after.models, other.after.models)
+        rows = Rows(CLIENTS, values().to(CUDA))
+        assert torch.equal(replace(rows, on_device=torch.ones(5, 2).to(CUDA)).values, torch.ones(5, 2))
 
 
 def test_updates_that_would_take_too_much_of_the_device_go_to_the_computer_at_once() -> None:
@@ -146,12 +122,7 @@ def test_updates_that_would_take_too_much_of_the_device_go_to_the_computer_at_on
         few = Vectorized(loop._module, layout, data, device="cuda", memory=4 * 2 * len(start) * 2)
         none = Vectorized(loop._module, layout, data, device="cuda", memory=4 * 2 * len(start) * 2 - 1)
         plan = plan_of(start[None], fit_of(layout, [[0]] * 2))
-        assert isinstance(few.run(plan).results["train"].updates, DeviceRows)
+        assert few.run(plan).results["train"].updates.on_device.device.type != "cpu"
         before = copied(gpu)["to host"]
-        assert type(none.run(plan).results["train"].updates) is Rows
+        assert none.run(plan).results["train"].updates.on_device.device.type == "cpu"
         assert copied(gpu)["to host"] == before + 2
-
-
-def test_what_rows_do_not_have_is_told() -> None:
-    with SimulatedGPU(), pytest.raises(AttributeError, match="'DeviceRows' object has no attribute 'weights'"):
-        DeviceRows(CLIENTS, values().to(CUDA)).weights  # noqa: B018

@@ -35,7 +35,7 @@ class Noun:
 def helper() -> None:
     """Reached by `assign` alone."""
 '''
-REGISTRY = 'ALGORITHMS = Registry({"paper": "fedstrata.paper:Paper"})'
+REGISTRY = 'CLASSES = {"paper": "fedstrata.paper:Paper"}'
 
 
 def test_a_definition_counts_whole_once_and_only_where_a_round_reaches_it(

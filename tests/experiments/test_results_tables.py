@@ -251,6 +251,6 @@ def test_nothing_is_made_up_where_nothing_was_run(folder: Path, name: str) -> No
 
 def test_the_table_of_many_clients_has_a_row_for_each_number_of_them(folder: Path) -> None:
     assert rows(many_clients())[0][0] == MISSING
-    one = {"clients": 100_000, "line": 9_400.0, "files": 120_600.0, "replaced": 6_540_000}
+    one = {"clients": 100_000, "first_line": 9_400.0, "files": 120_600.0, "replaced": 6_540_000}
     (folder / "many_clients_records.json").write_text(json.dumps([one | {"cpu_fresh": 8.04, "cpu_resumed": 8.26}]))
     assert rows(many_clients()) == [["100,000", "9", "121", "6.5", "8.0", "8.3"]]

@@ -17,20 +17,21 @@ from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
+from fedstrata.flower.client_app import Device, register, work
 from fedstrata.flower.client_data import export_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registration
-from fedstrata.flower.client_work import Device, add_up, register, work
-from fedstrata.flower.clients import FlowerClients, RoundRules
+from fedstrata.flower.clients import FlowerClients
+from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.run_config import RunConfig, Samples
+from fedstrata.flower.run_config import RunConfig
 
 # Flower notes in every message who sent it, and lets nobody make one without.
 TaskIdentity.task_id = 1
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1
 
-DOES = {"train": work, "query.register": register, "query.sum": add_up}
+DOES = {"train": work, "query.register": register}
 """What a device does with a message, by its type, as `client_app` has it."""
 
 Twist = Callable[[Message, Message], list[Message]]

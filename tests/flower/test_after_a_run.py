@@ -10,10 +10,9 @@ from in_process import Loopback, Ticks
 from pyarrow import csv
 
 from fedstrata.config import load_experiment
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.run_config import Samples
-from fedstrata.flower.server import drive
+from fedstrata.flower.client_app import Device
+from fedstrata.flower.federation import Federation, Samples
+from fedstrata.flower.server_app import drive
 from fedstrata.results.assign import assign
 from fedstrata.results.run import Run, load
 

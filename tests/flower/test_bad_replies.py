@@ -16,8 +16,8 @@ from in_process import Federation, federation
 from fedstrata.base.errors import EngineError
 from fedstrata.core import Plan, Report, State
 from fedstrata.engine import ClientStore
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.clients import RoundRules
+from fedstrata.flower.client_app import Device
+from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.payload import Payload, encode
 from turns import first_plan_of, same
 

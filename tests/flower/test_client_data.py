@@ -19,9 +19,9 @@ from fedstrata.core import FOLDS
 from fedstrata.data import ReadOptions
 from fedstrata.engine import ClientData
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.run_config import RunConfig, Samples
-from fedstrata.flower.server import run_config
+from fedstrata.flower.federation import Federation, Samples
+from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.server_app import run_config
 from fedstrata.objective import Objective
 from turns import same
 

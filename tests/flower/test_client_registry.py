@@ -7,7 +7,7 @@ from in_process import Peer
 
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.flower.client_registry import NEVER, NO_NODE, ClientRegistry, load_registry, save_registry
-from fedstrata.flower.registration import ClientInfo
+from fedstrata.flower.replies import ClientInfo
 
 EMPTY = ClientRegistry(("a", "b"), 3)
 
@@ -66,7 +66,7 @@ def test_a_client_that_claims_more_samples_than_the_federation_allows_is_refused
 @pytest.mark.parametrize("max_samples", [0, 2**62])
 @pytest.mark.parametrize("claim", [replace(FIRST, train=2**62), replace(FIRST, test=10**9 + 1)])
 def test_more_samples_than_any_client_has_are_refused_without_a_bound_as_well(claim: Claim, max_samples: int) -> None:
-    """It would be recorded nowhere, and have no room in a secure sum."""
+    """It would be recorded nowhere."""
     with pytest.raises(InputError, match="samples: expected 1 to 1000000000"):
         claimed(replace(EMPTY, max_samples=max_samples), claim)
 

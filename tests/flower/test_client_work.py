@@ -10,7 +10,7 @@ from in_process import over_the_wire
 
 from fedstrata.base.errors import InputError
 from fedstrata.flower import client_app, server_app
-from fedstrata.flower.client_work import Device, by_node_config, register
+from fedstrata.flower.client_app import Device, register
 from fedstrata.flower.grid import BoundedGrid, message_to, payload_of
 from fedstrata.flower.payload import Payload, encode, flower
 
@@ -48,7 +48,7 @@ def empty(kind: str = "train") -> Message:
 def test_what_a_device_cannot_do_is_one_line_of_its_reply(tmp_path: Path) -> None:
     device = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
     assert reason(register(empty(), device)) == "its device says: expected the record config, found none"
-    assert "expected client-key to be a text" in reason(by_node_config(register, empty(), {}))
+    assert "expected client-key to be a text" in reason(client_app._by_node_config(register, empty(), {}))
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_nothing_of_a_machine_is_in_what_its_device_says(
     def fails(content: RecordDict) -> Payload:
         raise PermissionError(f"{tmp_path}/patients.csv")
 
-    monkeypatch.setattr("fedstrata.flower.client_work.decode", fails)
+    monkeypatch.setattr("fedstrata.flower.client_app.decode", fails)
     told = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
     assert reason(register(empty(), told)) == (
         "its device says: unexpected PermissionError; the log of its node says more"

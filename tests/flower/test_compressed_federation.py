@@ -18,10 +18,9 @@ from fedstrata.build.build import build_run
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan
 from fedstrata.engine.device import one_thread
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.server import drive
+from fedstrata.flower.client_app import Device
+from fedstrata.flower.federation import Federation, RoundRules
+from fedstrata.flower.server_app import drive
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.steps import run_steps
 from fedstrata.results.run import Run

@@ -11,7 +11,7 @@ from in_process import Loopback, Ticks, federation
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.server import drive
+from fedstrata.flower.server_app import drive
 
 CANARY = "anna-doe-4711"
 """A part of the path of every device's data."""

@@ -7,7 +7,7 @@ import pytest
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.flower.deploy import init, run_on_federation
-from fedstrata.flower.federation_files import FEDERATION_FILE
+from fedstrata.flower.federation import FEDERATION_FILE
 
 pytest.importorskip("flwr")
 
@@ -23,10 +23,6 @@ ONLY_SIMULATED: list[tuple[dict[str, Any], str]] = [
     ({"events": {"change": [{"round": 2, "client": 0, "takes_data_of": 1}]}}, r"events\.change: expected none"),
     ({"attack": {"kind": "zero"}}, r"attack\.kind = 'zero': expected 'none' on real devices"),
     ({"data": {**KEYS["data"], "validation": 0.2}}, r"data\.validation = 0\.2: expected 0 on real devices"),
-    (
-        {"privacy": {"secure_aggregation": True}, "cohort": {"dropout": 0.3}},
-        r"cohort\.dropout = 0\.3: expected 0 with privacy\.secure_aggregation",
-    ),
     (
         {"privacy": {"kind": "central", "noise_multiplier": 1.0}, "cohort": {"fraction": 0.5}},
         r"cohort\.sampling = 'uniform': expected 'poisson' with privacy\.kind = 'central' on real devices",

@@ -13,7 +13,7 @@ from flwr.app import Message
 from in_process import Federation, Loopback, federation, over_the_wire, without
 
 from fedstrata.core import Plan, Report
-from fedstrata.flower.client_work import KEPT_RUNS, work
+from fedstrata.flower.client_app import KEPT_RUNS, work
 from fedstrata.flower.clients import FlowerClients
 from turns import same
 

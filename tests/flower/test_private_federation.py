@@ -12,13 +12,12 @@ from in_process import Loopback, Ticks, federation
 
 from fedstrata.base.errors import ExperimentError, InputError, RecordError
 from fedstrata.config import load_experiment
-from fedstrata.core.private_aggregation import SIMULATED_RUN
-from fedstrata.flower.client_work import Device
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import Federation
-from fedstrata.flower.noise_seed import secret_seed
-from fedstrata.flower.server import drive, run_config
+from fedstrata.flower.server_app import drive, run_config
 from fedstrata.play.run import run_experiment
 from fedstrata.results.run import Run
+from fedstrata.uploads.noise import SIMULATED_RUN, secret_seed
 
 KEYS: dict[str, Any] = {
     "seed": 7,

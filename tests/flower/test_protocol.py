@@ -27,10 +27,11 @@ from fedstrata.core import (
     TensorSpec,
 )
 from fedstrata.data import ReadOptions
+from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import Payload, Schema, decode, encode, row_of_values, values_of_row
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply, write_reply
 from fedstrata.flower.requests import Request, needed_tensors, read_request, request_for, write_request
-from fedstrata.flower.run_config import RunConfig, Samples, read_run_config, write_run_config
+from fedstrata.flower.run_config import RunConfig, read_run_config, write_run_config
 from fedstrata.models import layout_of
 from turns import same
 

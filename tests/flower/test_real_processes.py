@@ -26,9 +26,8 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
 from fedstrata.flower import deploy
-from fedstrata.flower.clients import RoundRules
 from fedstrata.flower.credentials import certify, make_node_keys
-from fedstrata.flower.federation import read_federation, write_federation
+from fedstrata.flower.federation import RoundRules, read_federation, write_federation
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.steps import run_steps
 

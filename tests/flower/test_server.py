@@ -17,13 +17,11 @@ from test_on_devices import ONLY_SIMULATED
 from fedstrata.base.errors import EngineError, ExperimentError, InputError
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.config import load_experiment
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
-from fedstrata.flower.client_work import Device
-from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.run_config import Samples
-from fedstrata.flower.server import drive, run_config
+from fedstrata.flower.federation import Federation, RoundRules, Samples
+from fedstrata.flower.server_app import drive, run_config
 from fedstrata.play.run import run_experiment
 from fedstrata.results.run import Run
 
@@ -318,15 +316,6 @@ def test_rules_of_rounds_that_spoil_a_promise_are_refused(
     with pytest.raises(InputError, match=message):
         driven(grid, replace(members, rounds=rules), tmp_path / "run", algorithm={"name": "fedavg"}, **changes)
     assert grid.asked == []
-
-
-def test_with_secure_sums_clients_with_given_clusters_have_to_be_there_from_the_start(
-    here: Here, tmp_path: Path
-) -> None:
-    grid, members = here
-    secure: dict[str, Any] = {"algorithm": {"name": "oracle"}, "privacy": {"secure_aggregation": True}}
-    with pytest.raises(InputError, match=r"data\.clients = 6: expected the federation's file to name all .* found 4"):
-        driven(grid, replace(members, min_clients=4), tmp_path / "run", **secure)
 
 
 def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Here, tmp_path: Path) -> None:

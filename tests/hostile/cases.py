@@ -1,7 +1,8 @@
-"""What a case of hostile input is."""
+"""What a case of hostile input is, and what can stand in the place of a file."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,3 +26,28 @@ class Case:
     names: str = ""
     accepted: bool = False
     imports: tuple[str, ...] = ()
+
+
+def places() -> dict[str, Callable[[Path], object]]:
+    """What can stand at a path in the place of a file, by its name."""
+
+    def linked_pipe(path: Path) -> None:
+        os.mkfifo(path.with_name("fifo"))
+        path.symlink_to("fifo")
+
+    return {
+        "a pipe": os.mkfifo,
+        "a link to a pipe": linked_pipe,
+        "a folder": Path.mkdir,
+        "a link to itself": lambda path: path.symlink_to(path.name),
+        "a link to nothing": lambda path: path.symlink_to("nothing"),
+        "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
+        "a link to /proc/self/mem": lambda path: path.symlink_to("/proc/self/mem"),
+        "a sparse file of 20 GiB": lambda path: sparse(path, 20 * 2**30),
+    }
+
+
+def sparse(path: Path, size: int) -> None:
+    """Make a file of so many bytes that takes no space."""
+    path.touch()
+    os.truncate(path, size)

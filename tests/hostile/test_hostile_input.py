@@ -44,5 +44,5 @@ def test_hostile_data_are_refused_in_one_line(name: str, warm: Runner, tmp_path:
 
 
 def test_there_are_as_many_cases_as_an_audit_needs_and_no_name_twice() -> None:
-    assert len(EXPERIMENTS) == len(ALL_EXPERIMENTS) >= 69
-    assert len(DATASETS) == len(ALL_DATASETS) >= 85
+    assert len(EXPERIMENTS) == len(ALL_EXPERIMENTS) >= 150
+    assert len(DATASETS) == len(ALL_DATASETS) >= 80

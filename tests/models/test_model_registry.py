@@ -115,10 +115,10 @@ def test_options_come_as_an_experiment_file_has_them() -> None:
         ("vgg16", {"widht": 0.5}, r"^model.widht: unknown key; did you mean width\?$"),
         ("vgg16", {"width": 0}, "^model.width = 0: expected a number greater than 0$"),
         ("tsdp_cnn", {"pool": "never"}, "^model.pool = 'never': expected 'once' or 'each'$"),
-        ("mlp", {"hidden": [8, 0]}, r"^model.hidden\[1\] = 0: expected a number of at least 1$"),
-        ("mlp", {"hidden": "wide"}, "^model.hidden = 'wide': expected a list$"),
+        ("mlp", {"hidden": [8, 0]}, r"^model.hidden\[1\] = 0: expected a number greater than or equal to 1$"),
+        ("mlp", {"hidden": "wide"}, "^model.hidden = 'wide': expected a valid list$"),
         ("har_cnn", {"width": 2}, "^model.width: unknown key; there are no others$"),
-        ("cifar_cnn", {"hidden": -1}, "^model.hidden = -1: expected a number of at least 0$"),
+        ("cifar_cnn", {"hidden": -1}, "^model.hidden = -1: expected a number greater than or equal to 0$"),
     ],
 )
 def test_options_that_do_not_fit_are_named(name: str, given: dict[str, object], message: str) -> None:

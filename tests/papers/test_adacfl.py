@@ -1,11 +1,11 @@
 """AdaCFL, Mobile Networks and Applications 2022: Algorithms 1 and 2, equations 3 to 5.
 
 Where the paper is silent, the numpy half reads it as follows. The gap of 10 % is to the lowest entropy of a
-pre-cluster. The linkage is given. A newcomer trains the initial model. Clusters are compared as they are before the
+pre-cluster. The linkage is average. A newcomer trains the initial model. Clusters are compared as they are before the
 round in which it comes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -50,7 +50,6 @@ class Script:
     late: list[int]
     arrivals: list[list[int]]
     away: list[list[int]]
-    linkage: str
     epsilon: float | str
 
 
@@ -73,15 +72,13 @@ def preclusters(clients: Ids, counts: list[list[int]]) -> list[Ids]:
     return [np.array(group) for group in groups]
 
 
-def hierarchical(weights: Floats, linkage: str) -> list[list[int]]:
+def hierarchical(weights: Floats) -> list[list[int]]:
     """Algorithm 1, line 8: merge the two nearest clusters until the distance between them is greater than lambda."""
     between = np.linalg.norm(weights[:, None] - weights, axis=2)  # Eq. 3
-    linkages: dict[str, Callable[[Floats], float]] = {"single": np.min, "complete": np.max, "average": np.mean}
-    far = linkages[linkage]
     groups = [[row] for row in range(len(weights))]
     while len(groups) > 1:
         pairs = combinations(range(len(groups)), 2)
-        height, one, two = min((far(between[np.ix_(groups[i], groups[j])]), i, j) for i, j in pairs)
+        height, one, two = min((np.mean(between[np.ix_(groups[i], groups[j])]), i, j) for i, j in pairs)
         if height > CUT:
             break
         groups[one] += groups.pop(two)
@@ -114,7 +111,7 @@ def adacfl(script: Script) -> tuple[list[Partition], list[list[Floats]]]:
             clusters = []
             for group in preclusters(members, script.counts):
                 weights = models[0] + updates[group]
-                clusters += [group[found].tolist() for found in hierarchical(weights[:, PARTIAL], script.linkage)]
+                clusters += [group[found].tolist() for found in hierarchical(weights[:, PARTIAL])]
             models = models * len(clusters)
         coming = script.arrivals[round - 1]
         clusters = [[client for client in cluster if client not in coming] for cluster in clusters]
@@ -141,7 +138,7 @@ def adacfl(script: Script) -> tuple[list[Partition], list[list[Floats]]]:
 
 def played(script: Script) -> tuple[list[Partition], list[State]]:
     """What the library makes of a script."""
-    keys = KEYS | {"round": script.clustering_round, "linkage": script.linkage, "epsilon": script.epsilon}
+    keys = KEYS | {"round": script.clustering_round, "epsilon": script.epsilon}
     algorithm = AdaCFL(**keys)
     problem = toy_problem(len(script.sizes), LAYERS)
     stats = {
@@ -188,9 +185,8 @@ def random_script(seed: int, epsilon: float | str, at_once: int) -> Script:
         away[round] = [client for client in members if client not in arrivals[round] and rng.random() < 0.2]
         members = sorted({*members, *arrivals[round]})
     counts = [rng.integers(5, 40, size=rng.choice([3, 3, 3, 4])).tolist() for _ in range(n)]
-    linkage = str(rng.choice(["average", "single", "complete"]))
     sizes = rng.integers(1, 50, size=n)
-    return Script(as_sent(updates), sizes, counts, clustering_round, late, arrivals, away, linkage, epsilon)
+    return Script(as_sent(updates), sizes, counts, clustering_round, late, arrivals, away, epsilon)
 
 
 def check(script: Script, seed: int) -> tuple[int, int]:
@@ -245,7 +241,6 @@ def test_of_two_newcomers_in_one_round_the_second_is_compared_with_the_cluster_o
         late=[4, 5],
         arrivals=[[], [4, 5]],
         away=[[], []],
-        linkage="average",
         epsilon="auto",
     )
     assert adacfl(script)[0][-1] == {frozenset({0, 1}), frozenset({2, 3}), frozenset({4, 5})}
@@ -262,7 +257,6 @@ def test_clusters_never_cross_pre_clusters() -> None:
         late=[],
         arrivals=[[]],
         away=[[]],
-        linkage="average",
         epsilon=1.8,
     )
     assert adacfl(script)[0] == [{frozenset({0, 1}), frozenset({2}), frozenset({3})}]

@@ -11,7 +11,7 @@ from builders import left
 from fedstrata.algorithms.tuning import SHARES
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
-from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, TensorSpec
+from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, RuleAggregation, TensorSpec
 from fedstrata.personal import LastModels
 from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, keeps_tuning, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
@@ -37,7 +37,13 @@ KEYS: dict[str, Any] = {
 
 
 def problem(lr: float = 0.3) -> Problem:
-    return Problem(LAYOUT, lambda start: torch.zeros(5), clients=2, training=LocalTraining(epochs=4, lr=lr))
+    return Problem(
+        LAYOUT,
+        lambda start: torch.zeros(5),
+        clients=2,
+        aggregation=RuleAggregation(),
+        training=LocalTraining(epochs=4, lr=lr),
+    )
 
 
 def last(everything: Mask) -> LastModels:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedstrata.play.notebook import notebook_output
-from fedstrata.play.progress import StatusLine
+from fedstrata.play.progress import StatusLine, notebook_output
 
 
 class Display:

@@ -17,7 +17,7 @@ from fedstrata.base.errors import InputError
 from fedstrata.base.files import replace_file
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import Progress
-from fedstrata.records import save
+from fedstrata.records.checkpoint import save
 from fedstrata.records.folder import Folder
 from forked import run as run_forked
 

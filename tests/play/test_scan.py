@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from fedstrata import cli
-from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
 from fedstrata.play.scan import scan_experiment
 
@@ -81,8 +80,3 @@ except SystemExit as stop:
 
 def test_the_embedded_federation_is_large_enough_to_be_scouted() -> None:
     assert scan_experiment(load_experiment()).layer is not None
-
-
-def test_an_experiment_whose_server_sees_sums_alone_is_not_scanned() -> None:
-    with pytest.raises(ExperimentError, match="secure_aggregation = true: expected false to scan layers"):
-        scan_experiment(load_experiment({**digits("iid"), "privacy": {"secure_aggregation": True}}), 2)

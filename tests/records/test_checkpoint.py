@@ -14,7 +14,7 @@ from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.base.errors import RecordError
 from fedstrata.core import State, initial_state
-from fedstrata.records import find_checkpoint, save
+from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import play, toy_problem
 from turns import same
 

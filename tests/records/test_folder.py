@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from fedstrata.base.errors import RecordError
 from fedstrata.core import Matrix, Score, fixed_clusters, initial_state
-from fedstrata.records import Folder
+from fedstrata.records.folder import Folder
 from fedstrata.testing import toy_problem
 
 SCORE = Score(torch.arange(3), torch.tensor([1, 2, 4]), torch.tensor([4, 4, 4]), torch.tensor([0.5, 0.25, 0.0]))

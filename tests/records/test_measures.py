@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from fedstrata.base.errors import ContractError
+from fedstrata.comparison.document import count_worse
 from fedstrata.core import Score
-from fedstrata.records import complete, count_worse, summarise
+from fedstrata.records.measures import complete, summarise
 
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
 

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,32 +265,3 @@ def test_a_run_is_not_begun_where_one_is_already(broken: Path) -> None:
     with pytest.raises(InputError, match="expected no run in this folder, found one; resume it"):
         run_experiment(load_experiment(broken / "experiment.toml"), broken, quiet=True)
     assert left(broken) == before
-
-
-def test_a_run_whose_lines_have_changes_goes_on_like_an_unbroken_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedstrata.records.changed_labels.MANY_CLIENTS", 30)
-    experiment = EXPERIMENT | {
-        "data": {"name": "digits", "clients": 40, "samples": 8},
-        "cohort": {"fraction": 0.1, "scored": 4},
-    }
-    whole = fs.run(experiment, tmp_path / "whole", quiet=True)
-
-    class Ended(Exception):
-        pass
-
-    def end(record: Mapping[str, Any]) -> None:
-        if record["round"] == 3:
-            raise Ended
-
-    with pytest.raises(Ended):
-        run_experiment(load_experiment(whole.folder / "experiment.toml"), tmp_path / "run", quiet=True, watch=end)
-    run = resume(tmp_path / "run")
-    assert left(run.folder) == left(whole.folder)
-    lines = left(run.folder)[1]
-    assert "labels" in lines[0] and all("labels_changed" in line for line in lines[1:])
-    assert any(line.get("pending_changed") for line in lines)
-    assert [record["labels"] for record in run.rounds] == [record["labels"] for record in whole.rounds]
-    assert len(run.rounds[-1]["labels"]) == 40 and run.rounds[-1]["pending"]
-    assert fs.load(run.folder).labels == whole.labels

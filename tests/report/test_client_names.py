@@ -1,5 +1,5 @@
+from fedstrata.report.catalogue import sentence
 from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.decisions import sentence
 
 SITES = ClientNames(("Ghent", "Lyon", "Oslo\x1b[31m"))
 
@@ -16,8 +16,8 @@ def test_names_are_listed_one_by_one_and_on_one_line() -> None:
 
 def test_a_decision_about_a_client_names_it_and_no_other_number() -> None:
     values = {"reference": 1.0, "client": 0.0, "distance": 1.0, "epsilon": 0.5}
-    assert sentence("same_direction", None, SITES.in_values(values)).endswith("client Lyon, the reference")
-    said = sentence("newcomer_beyond_epsilon", None, SITES.in_values(values))
+    assert sentence("same_direction", None, values, SITES).endswith("client Lyon, the reference")
+    said = sentence("newcomer_beyond_epsilon", None, values, SITES)
     assert said.startswith("client Ghent was 1 away")
 
 

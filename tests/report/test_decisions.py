@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedstrata.report.decisions import SENTENCES, plain_sentence, sentence
+from fedstrata.report.catalogue import COMPARED_BY, SIMILARITIES, WORDS, plain_sentence, sentence
+from fedstrata.report.client_names import ClientNames
 
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
@@ -79,7 +80,25 @@ def test_a_decision_is_told_by_its_values(kind: str, values: dict[str, float], w
 
 
 def test_an_unknown_kind_is_told_by_its_name() -> None:
-    assert sentence("some_new_kind", None, {}) == "some new kind" and "some_new_kind" not in SENTENCES
+    assert sentence("some_new_kind", None, {}) == "some new kind" and "some_new_kind" not in WORDS["decision"]
+
+
+def test_an_algorithm_from_outside_brings_its_own_sentence() -> None:
+    values = {"far": 0.25, "client": 1.0}
+    names = ClientNames(("Ghent", "Lyon"))
+    assert (
+        sentence("{client} is {far:.1f} away, {near} is {far}", None, values, names)
+        == "Lyon is 0.2 away, {near} is 0.25"
+    )
+    assert (
+        sentence("{far:999999999d} {far.real} {client:.2f}", None, values, names) == "{far:999999999d} {far.real} Lyon"
+    )
+
+
+def test_every_threshold_and_every_similarity_is_explained() -> None:
+    thresholds = WORDS["threshold"]
+    assert {*thresholds, *thresholds.values()} <= {*WORDS["value"]}
+    assert {*SIMILARITIES} <= {*COMPARED_BY}
 
 
 def test_every_reason_not_to_test_has_its_sentence() -> None:

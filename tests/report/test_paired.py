@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import fedstrata as fs
-from fedstrata.records import Folder
 from fedstrata.records.final_scores import read_right_samples
+from fedstrata.records.folder import Folder
 from fedstrata.report.paired import paired_difference, paired_differences
 
 

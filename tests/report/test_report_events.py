@@ -1,6 +1,6 @@
 import pytest
 
-from fedstrata.report.events import event_text
+from fedstrata.report.catalogue import event_text
 
 
 @pytest.mark.parametrize(

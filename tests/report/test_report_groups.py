@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from synthetic_run import CLIENTS, write
 
-from fedstrata.records import Folder
+from fedstrata.records.folder import Folder
 from fedstrata.records.schema import CLIENT_DATA, ClientDescriptions
-from fedstrata.report.charts.groups import describe_clusters, feature_means, group_charts
+from fedstrata.report.charts.groups import clients_of, describe_clusters, feature_means, group_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 
@@ -26,24 +26,24 @@ def described(records: RunRecords, counts: list[list[int]], means: np.ndarray | 
 def test_classes_that_are_more_and_less_frequent_are_named_with_both_shares(records: RunRecords) -> None:
     # Of 100 samples the first group has 80, 10, 10; the others together have 30, 60, 10 of 100.
     clusters = described(records, [[80, 10, 10], [30, 60, 10], [30, 60, 10], [30, 60, 10]])
-    first = describe_clusters(clusters)[0]
-    assert first.clients == [0, 4, 8, 12, 16]
-    assert first.text == "More of class cat (80%, elsewhere 30%); less of class dog (10%, elsewhere 60%)."
+    node, text = next(iter(describe_clusters(clusters).items()))
+    assert clients_of(clusters, node) == [0, 4, 8, 12, 16]
+    assert text == "More of class cat (80%, elsewhere 30%); less of class dog (10%, elsewhere 60%)."
 
 
 def test_a_difference_within_three_standard_errors_is_not_told(records: RunRecords) -> None:
     # 20 against 14 %: with 5 x 10 and 15 x 50 samples the standard error is 5 points, with a hundred times more 0.5.
     few = described(records, [[2, 8, 0], [7, 43, 0], [7, 43, 0], [7, 43, 0]])
-    assert "as frequent" in describe_clusters(few)[0].text
+    assert "as frequent" in next(iter(describe_clusters(few).values()))
     many = described(records, [[200, 800, 0], [700, 4300, 0], [700, 4300, 0], [700, 4300, 0]])
-    assert describe_clusters(many)[0].text.startswith("More of class cat (20%, elsewhere 14%)")
+    assert next(iter(describe_clusters(many).values())).startswith("More of class cat (20%, elsewhere 14%)")
 
 
 def test_the_features_that_differ_most_are_named_and_drawn(records: RunRecords) -> None:
     means = np.zeros((CLIENTS, 20), dtype=np.float32)
     means[::4, 17] = 2.0
     clusters = described(records, [[1, 1, 1]] * 4, means)
-    assert "feature 17 by +2.0" in describe_clusters(clusters)[0].text
+    assert "feature 17 by +2.0" in next(iter(describe_clusters(clusters).values()))
     drawn = feature_means(clusters, means).figure
     column = drawn["data"][0]["x"].index("17")
     assert [row[column] for row in drawn["data"][0]["z"]] == [2.0, 0.0, 0.0, 0.0]
@@ -74,17 +74,17 @@ def test_samples_without_classes_are_described_by_their_features_alone(records: 
     one = np.full((CLIENTS, 1), 7)
     means = np.zeros((CLIENTS, 5), dtype=np.float32)
     same = Clusters(replace(records, client_descriptions=ClientDescriptions(one, means, ("all samples",))))
-    assert "class" not in describe_clusters(same)[0].text
+    assert "class" not in next(iter(describe_clusters(same).values()))
     assert [chart.name for chart in group_charts(same)] == ["feature-means"]
     nothing = Clusters(replace(records, client_descriptions=ClientDescriptions(one, None, ("all samples",))))
-    assert describe_clusters(nothing) == [] and group_charts(nothing) == []
+    assert describe_clusters(nothing) == {} and group_charts(nothing) == []
 
 
 def test_nothing_is_said_without_data_or_with_one_cluster(records: RunRecords) -> None:
-    assert describe_clusters(Clusters(records)) == []
+    assert describe_clusters(Clusters(records)) == {}
     assert group_charts(Clusters(records)) == []
     first = replace(records, rounds=records.rounds[:1])
-    assert describe_clusters(described(first, [[1, 1, 1]] * 4)) == []
+    assert describe_clusters(described(first, [[1, 1, 1]] * 4)) == {}
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 4), (6,)])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from filelock import FileLock
@@ -20,7 +20,7 @@ from synthetic_run import EXPERIMENT, changed, write
 from fedstrata.base.errors import RecordError
 from fedstrata.data.memory import PREFIX
 from fedstrata.records.schema import Round
-from fedstrata.report import build, follow, meanings, words
+from fedstrata.report import build, catalogue, follow, words
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.page import facts, result_sentence, tiles, title
@@ -356,8 +356,8 @@ def test_samples_for_validation_are_no_other_way_to_use_the_models(records: RunR
 
 
 def test_a_new_measure_of_a_round_needs_only_its_words(records: RunRecords, monkeypatch: pytest.MonkeyPatch) -> None:
-    spread = meanings.Tile("Spread", "lower is fairer")
-    monkeypatch.setattr("fedstrata.report.page.TILES", {**meanings.TILES, "spread": spread})
+    spread = {"title": "Spread", "meaning": "lower is fairer"}
+    monkeypatch.setitem(cast(dict[str, Any], catalogue.WORDS["tile"]), "spread", spread)
     for value, shown in ((0.125, [("Spread", "0.125", "lower is fairer")]), (None, []), ([1], [])):
         last = Round.model_validate(records.rounds[-1].model_dump() | {"spread": value})
         found = tiles(Clusters(replace(records, rounds=(*records.rounds[:-1], last))))

@@ -20,16 +20,15 @@ from fedstrata.core import (
     empty_rows,
     rows,
 )
-from fedstrata.core.private_aggregation import NoiseSeed
-from fedstrata.uploads import local_noise as local
-from fedstrata.uploads.local_noise import LocalPrivacy
+from fedstrata.uploads import noise as local
+from fedstrata.uploads.noise import LocalNoise, NoiseSeed
 
 LAYOUT = Layout((TensorSpec("a", "a", "linear", (2,)), TensorSpec("b", "b", "linear", (1,))))
-NOISY = LocalPrivacy(layout=LAYOUT, clip_norm=5.0, noise_multiplier=1.0, noise_seed=NoiseSeed(3))
+NOISY = LocalNoise(layout=LAYOUT, clip_norm=5.0, noise_multiplier=1.0, noise_seed=NoiseSeed(3))
 QUIET = replace(NOISY, noise_multiplier=0.0)
 
 
-def sent(privacy: LocalPrivacy, *updates: list[float], upload: tuple[bool, bool] = (True, True)) -> torch.Tensor:
+def sent(privacy: LocalNoise, *updates: list[float], upload: tuple[bool, bool] = (True, True)) -> torch.Tensor:
     """What clients 0 to m - 1 send."""
     m = len(updates)
     nothing, everything = (False, False), (True, True)
@@ -50,7 +49,7 @@ def test_what_is_sent_is_clipped_and_has_noise_and_nothing_else_has() -> None:
 @pytest.mark.parametrize(
     "other", [NOISY, replace(NOISY, noise_seed=NoiseSeed(3, run="another"))], ids=["same", "other"]
 )
-def test_the_difference_of_two_uploads_has_noise_in_the_same_run_and_in_another(other: LocalPrivacy) -> None:
+def test_the_difference_of_two_uploads_has_noise_in_the_same_run_and_in_another(other: LocalNoise) -> None:
     """A device has one seed for all runs. Without this, a second run would take the noise of the first away."""
     difference = sent(NOISY, [1.0, 0.0, 0.0]) - sent(other, [0.0, 1.0, 0.0])
     assert bool(((difference - torch.tensor([[1.0, -1.0, 0.0]])).abs() > 0.01).all())

@@ -22,6 +22,7 @@ from fedstrata.core import (
     Report,
     Result,
     Rows,
+    RuleAggregation,
     State,
     TensorSpec,
     extend_state,
@@ -319,7 +320,7 @@ def test_a_decision_that_leaves_a_negative_variance_is_taken_back_but_not_for_ro
     rounding: float, kept: bool
 ) -> None:
     fresh = variance_plan().models[0]
-    problem = Problem(NORMALISED, lambda seed: fresh, clients=10)
+    problem = Problem(NORMALISED, lambda seed: fresh, clients=10, aggregation=RuleAggregation())
     algorithm = FedAvg()
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.arange(10))

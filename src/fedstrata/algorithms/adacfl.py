@@ -7,47 +7,18 @@ Mobile Networks and Applications 2022: Algorithm 1 (Adaptive Clustering) and Alg
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.keys import (
-    STRICT,
-    Auto,
-    NonNegativeInteger,
-    Norm,
-    PositiveInteger,
-    Selectors,
-    selector_tuple,
-)
-from fedstrata.algorithms.one_shot import Groups, cut_dendrogram, split_once, too_few_answers
+from fedstrata import core
+from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.one_shot import Groups, split_once, too_few_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
-from fedstrata.clustering import entropy_groups, euclidean
-from fedstrata.clustering.hierarchy import CLEAR_STEP, Linkage
-from fedstrata.core import (
-    TRAIN,
-    Decision,
-    Diagnostics,
-    Evaluation,
-    Mask,
-    Matrix,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    Result,
-    Rows,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    extend_state,
-    fedavg_plan,
-    initial_state,
-)
+from fedstrata.clustering import agglomerate, entropy_groups, euclidean, natural_cut
+from fedstrata.clustering.hierarchy import CLEAR_STEP
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
 
@@ -55,7 +26,7 @@ _REGISTRATION_STATS = ("classes", "entropy")
 """What a client sends about its data when it registers (Algorithm 1, lines 1 to 5; Eq. 4)."""
 
 _REFERENCE_TASK = "reference"
-"""The task in which newcomers train the reference model."""
+"""The task in which newcomers train the initial model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,23 +34,21 @@ class Snapshot:
     """What newcomers are compared with: the clusters as they were when they were made (Section 5.4).
 
     Attributes:
-        round: The round of the clustering (t_c).
+        round: The round of the clustering (t_c). A newcomer trains for so many rounds' epochs at the step size of this
+            round, so its weights and those of the clusters have been trained equally long.
         reference: The model that a newcomer trains, (p,).
-        rounds_trained: The number of rounds whose epochs a newcomer trains, at the step size of `round`. So its weights
-            and those of the clusters have been trained equally long.
         centroids: The compared columns of each cluster's model, (k, q).
         epsilon: The distance beyond which a newcomer belongs to no cluster.
     """
 
     round: int
     reference: torch.Tensor
-    rounds_trained: int
     centroids: torch.Tensor
     epsilon: float
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaCFLState(State):
+class AdaCFLState(core.State):
     """Adds what clients sent about their data, and what newcomers are compared with.
 
     Attributes:
@@ -91,26 +60,36 @@ class AdaCFLState(State):
     snapshot: Snapshot | None
 
 
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where newcomers go (Algorithm 2, lines 3 to 5).
+
+    Attributes:
+        labels: The cluster of each client, (n,). Clusters that newcomers found count on from k.
+        founded: The compared weights of the founder of each such cluster, (f, q).
+        distances: The distance of each newcomer to the nearest cluster, by client.
+        epsilon: The distance beyond which they found clusters.
+    """
+
+    labels: torch.Tensor
+    founded: torch.Tensor
+    distances: dict[int, float]
+    epsilon: float
+
+
 @dataclass(frozen=True, config=STRICT)
-class AdaCFL:
+class AdaCFL(core.Algorithm[AdaCFLState]):
     """AdaCFL: one agglomerative clustering by the weights of some layers, among clients of similar label entropy.
 
     Attributes:
         layers: What is compared; by default the linear layer of fewest parameters.
-        cut: The distance up to which clusters merge (lambda). "auto" cuts at the largest step of the merge heights, if
-            one is clear. The paper's 1.4 is for Adam at 0.01 in round 1.
-        epsilon: The distance beyond which a newcomer founds a cluster. "spread" is 1.3 times the distance of the
-            farthest member from the mean of its cluster's others. "auto" is the largest distance between two clusters;
-            for one cluster it is the cut, or the spread. Clusters of one member each have no spread; then "spread" is
-            as "auto".
+        cut: The distance up to which clusters merge, in average linkage (lambda). "auto" cuts at the largest step of
+            the merge heights, if one is clear. The paper's 1.4 is for Adam at 0.01 in round 1.
+        epsilon: The distance beyond which a newcomer founds a cluster. "auto" is the largest distance between two
+            clusters. For one cluster it is the cut; where that is "auto", 1.3 times the distance of the farthest member
+            from the mean of the others.
         round: The first round in which clients may be clustered (t_c). They are clustered once.
-        linkage: How far apart two groups are.
         precluster: Whether only clients with equally many classes and similar entropy may be grouped.
-        chained: Whether the entropy's gap of 10 % is to the client just below instead of to the group's lowest.
-        tolerance: The number of classes by which the members of such a group may differ.
-        reference: What a newcomer trains. "initial" is the initial model, for as many rounds' epochs as the members had
-            trained when they were clustered. "parent" is the one model that they shared in that round, for one round's
-            epochs; it is recommended where `round` is above 1.
         compare: Whether a newcomer is compared with the clusters as they were when they were made, or as they are
             now (Algorithm 2, literally).
         quorum: The share of the members selected in a round that must have answered for the clustering to take place.
@@ -121,25 +100,21 @@ class AdaCFL:
 
     layers: Selectors = "smallest_linear"
     cut: Norm | Auto = "auto"
-    epsilon: Norm | Auto | Literal["spread"] = "auto"
+    epsilon: Norm | Auto = "auto"
     round: PositiveInteger = 1
-    linkage: Linkage = "average"
     precluster: bool = True
-    chained: bool = False
-    tolerance: NonNegativeInteger = 0
-    reference: Literal["initial", "parent"] = "initial"
     compare: Literal["snapshot", "current"] = "snapshot"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> AdaCFLState:
+    def init(self, problem: core.Problem) -> AdaCFLState:
         """Everyone in one cluster, nobody registered."""
-        self._columns(problem)  # a selector that matches no layer is an error before the first round
+        self._mask(problem)  # a selector that matches no layer is an error before the first round
         client_stats = torch.full((problem.clients, len(_REGISTRATION_STATS)), -1.0)
-        return extend_state(initial_state(problem), AdaCFLState, client_stats=client_stats, snapshot=None)
+        return core.extend_state(core.initial_state(problem), AdaCFLState, client_stats=client_stats, snapshot=None)
 
-    def plan(self, problem: Problem, state: AdaCFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster. New clients register; later they train the reference."""
-        plan = fedavg_plan(problem, state, cohort)
+    def plan(self, problem: core.Problem, state: AdaCFLState, cohort: torch.Tensor) -> core.Plan:
+        """Everyone trains the model of its cluster. New clients register; later they train the initial model."""
+        plan = core.fedavg_plan(problem, state, cohort)
         if state.snapshot is not None:
             return plan_newcomers(problem, state, state.snapshot, plan, self._mask(problem))
         if not self.precluster:
@@ -148,40 +123,40 @@ class AdaCFL:
         unknown = (state.labels[cohort] < 0) | (state.client_stats[cohort] < 0).any(dim=1)
         return replace(plan, client_stats=dict.fromkeys(_REGISTRATION_STATS, unknown))
 
-    def update(self, problem: Problem, state: AdaCFLState, report: Report) -> tuple[AdaCFLState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: AdaCFLState, report: core.Report
+    ) -> tuple[AdaCFLState, core.Diagnostics]:
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
         if state.snapshot is not None:
-            columns, centroids, epsilon = self._comparison(problem, state, state.snapshot)
-            return incorporate(problem, state, state.snapshot, report, columns, centroids, epsilon)
-        state = replace(state, client_stats=with_registrations(state.client_stats, report))
-        labels = assign_pending(state, report)
-        result = report.results[TRAIN]
+            return self._incorporate(problem, state, state.snapshot, report)
+        state = replace(state, client_stats=with_registrations(state.client_stats, report))  # lines 1 to 5
+        labels = core.assign_pending(state, report)
+        result = report.results[core.TRAIN]
         result = result.only(result.updates.clients.argsort())
+        clients = result.updates.clients
         if self.precluster:
             registered = (state.client_stats >= 0).all(dim=1)
-            result = result.only(registered[result.updates.clients])
-        present = len(result.chosen)
-        postponed = too_few_answers(state, report, labels, present, self.quorum, first_round=self.round)
+            result = result.only(registered[clients])
+            clients = result.updates.clients
+        postponed = too_few_answers(state, report, labels, len(clients), self.quorum, first_round=self.round)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
-        columns = self._columns(problem)
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed})
+        columns = problem.layout.columns(self._mask(problem))
         weights = state.models[0, columns] + result.updates.values[:, columns]
-        groups = self.cluster(result.updates.clients, weights, state.client_stats)
+        groups = self.cluster(clients, weights, state.client_stats[clients])  # lines 6 to 8
         moved, diagnostics = split_once(problem, state, report, labels, groups)
-        snapshot = self._snapshot(problem, state, moved, weights, result)
+        # Of the members, and not of what the server makes of them: its optimiser may move a model otherwise.
+        own = moved.labels[clients]
+        centroids = weighted_mean(core.Rows(clients, weights), result.sizes, own, len(moved.models))
+        epsilon = self._epsilon(centroids, farthest_member(centroids, own, weights, result.sizes))
+        snapshot = Snapshot(moved.round, problem.fresh(0), centroids, epsilon)
         return replace(moved, snapshot=snapshot), diagnostics
 
-    def assign(self, problem: Problem, state: AdaCFLState, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: AdaCFLState, report: core.Report) -> torch.Tensor:
         """A pending client belongs to the nearest cluster within epsilon, before the clustering to the only one."""
         if state.snapshot is None:
-            return assign_pending(state, report)
-        columns, centroids, epsilon = self._comparison(problem, state, state.snapshot)
-        labels, _founded, _distances = nearest_clusters(state, state.snapshot, report, columns, centroids, epsilon)
-        return labels.clamp(max=len(state.models))
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster, a pending client the one of lowest loss on its training data."""
-        return cluster_evaluation(problem, state, clients)
+            return core.assign_pending(state, report)
+        return self._place(problem, state, state.snapshot, report).labels.clamp(max=len(state.models))
 
     def cluster(self, clients: torch.Tensor, weights: torch.Tensor, client_stats: torch.Tensor) -> Groups:
         """Algorithm 1, lines 6 to 8: pre-clusters, and in each of them agglomerative clustering.
@@ -189,89 +164,109 @@ class AdaCFL:
         Args:
             clients: The clients that are compared, ascending ids (m,).
             weights: Their weights, (m, q).
-            client_stats: The classes and entropies of all clients, (n, 2).
+            client_stats: Their classes and entropies, (m, 2).
         """
-        preclusters = self._preclusters(client_stats[clients])  # line 6
+        preclusters = torch.zeros_like(clients)
+        if self.precluster:
+            preclusters = entropy_groups(*client_stats.T)  # line 6
         groups = torch.empty_like(clients)
         layer = ", ".join(selector_tuple(self.layers))
-        cuts = list[Metric]()
-        matrices = list[Matrix]()
+        cuts = list[core.Metric]()
+        matrices = list[core.Matrix]()
         for precluster in preclusters.unique().tolist():
             rows = preclusters == precluster
             distances = euclidean(weights[rows])  # line 7, Eq. 3
-            merged, cut = cut_dendrogram(distances, self.cut, self.linkage)  # line 8
-            groups[rows] = precluster * len(clients) + merged
+            cut = natural_cut(distances) if isinstance(self.cut, str) else self.cut
+            groups[rows] = precluster * len(clients) + agglomerate(distances, cut)  # line 8
             part = f"{layer} of pre-cluster {precluster}"
-            matrices.append(Matrix(0, part, "l2", clients[rows], distances))
+            matrices.append(core.Matrix(0, part, "l2", clients[rows], distances))
             if cut < torch.inf:
-                cuts.append(Metric("cut", cut, layer=part))
+                cuts.append(core.Metric("cut", cut, layer=part))
         values = {
             "clients": float(len(clients)),
             "preclusters": float(len(matrices)),
             "groups": float(len(groups.unique())),
         }
-        decision = Decision(kind="clustering_in_preclusters", layer=layer, values=values)
+        decision = core.Decision(kind="clustering_in_preclusters", layer=layer, values=values)
         return Groups(clients, groups, decision, tuple(matrices), tuple(cuts))
 
-    def _preclusters(self, client_stats: torch.Tensor) -> torch.Tensor:
-        """The pre-cluster of each client, (m,), by its classes and entropy, (m, 2) (Section 5.3)."""
-        if not self.precluster:
-            return torch.zeros(len(client_stats), dtype=torch.int64)
-        classes, entropies = client_stats.T
-        return entropy_groups(classes, entropies, chained=self.chained, tolerance=self.tolerance)
-
-    def _mask(self, problem: Problem) -> Mask:
+    def _mask(self, problem: core.Problem) -> core.Mask:
         """The tensors that are compared, (l,) (Section 5.2)."""
         return problem.layout.select(*selector_tuple(self.layers))
-
-    def _columns(self, problem: Problem) -> torch.Tensor:
-        """The columns that are compared, (q,)."""
-        return problem.layout.columns(self._mask(problem))
-
-    def _snapshot(
-        self,
-        problem: Problem,
-        before: State,
-        after: State,
-        weights: torch.Tensor,
-        result: Result,
-    ) -> Snapshot:
-        """What newcomers are compared with, from the models of the clients that were clustered, (m, q)."""
-        clients = result.updates.clients
-        # Of the members, and not of what the server makes of them: its optimiser may move a model otherwise.
-        centroids = weighted_mean(Rows(clients, weights), result.sizes, after.labels[clients], len(after.models))
-        spread = farthest_member(centroids, after.labels[clients], weights, result.sizes)
-        reference = problem.fresh(0)
-        rounds_trained = after.round
-        if self.reference == "parent":
-            reference = before.models[0]
-            rounds_trained = 1
-        return Snapshot(after.round, reference, rounds_trained, centroids, self._epsilon(centroids, spread))
 
     def _epsilon(self, centroids: torch.Tensor, spread: float) -> float:
         """The distance beyond which a newcomer founds a cluster (Section 5.4)."""
         if not isinstance(self.epsilon, str):
             return self.epsilon
-        # Where every member is alone in its cluster, nothing is known of how far members are spread.
-        if self.epsilon == "spread" and (spread < torch.inf or len(centroids) == 1):
-            return spread
         if len(centroids) > 1:
-            return largest_distance(centroids)
+            return float(euclidean(centroids).max())
         return spread if isinstance(self.cut, str) else self.cut
 
-    def _comparison(
-        self, problem: Problem, state: State, snapshot: Snapshot
-    ) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """What newcomers are compared by, columns (q,), and with, centroids (k, q); and epsilon."""
-        columns = self._columns(problem)
+    def _place(self, problem: core.Problem, state: core.State, snapshot: Snapshot, report: core.Report) -> Placement:
+        """Algorithm 2, lines 3 to 5: the nearest cluster of each newcomer that answered, in the order of their ids."""
+        columns = problem.layout.columns(self._mask(problem))
         centroids = snapshot.centroids if self.compare == "snapshot" else state.models[:, columns]
-        if self.epsilon == "auto" and len(centroids) > 1:
-            # A cluster that a newcomer has founded since may lie farther away.
-            return columns, centroids, largest_distance(centroids)
-        return columns, centroids, snapshot.epsilon
+        # With "auto", a cluster that a newcomer has founded since may lie farther away.
+        epsilon = self._epsilon(centroids, snapshot.epsilon) if len(centroids) > 1 else snapshot.epsilon
+        labels = state.labels.clone()
+        k = len(centroids)
+        distances = dict[int, float]()
+        if _REFERENCE_TASK not in report.results:
+            return Placement(labels, centroids[k:], distances, epsilon)
+        updates = report.results[_REFERENCE_TASK].updates
+        for row in updates.clients.argsort().tolist():
+            client = int(updates.clients[row])
+            weights = snapshot.reference[columns] + updates.values[row, columns]
+            away = (centroids.double() - weights.double()).norm(dim=1)
+            label = int(away.argmin())  # Eq. 5
+            distances[client] = float(away[label])
+            if distances[client] > epsilon:  # Section 5.4; later newcomers may join it
+                label = len(centroids)
+                centroids = torch.cat([centroids, weights[None]])
+            labels[client] = label
+        return Placement(labels, centroids[k:], distances, epsilon)
+
+    def _incorporate(
+        self, problem: core.Problem, state: AdaCFLState, snapshot: Snapshot, report: core.Report
+    ) -> tuple[AdaCFLState, core.Diagnostics]:
+        """Average inside the clusters, assign the newcomers, and let those beyond epsilon found clusters.
+
+        A newcomer's update was not trained from its cluster's model, so it does not move it. The newcomer receives that
+        model from the next round on. A founded cluster starts from the initial model with the columns that its founder
+        sent: all that the server has of it. Where one client may not move a model, it starts from the initial model
+        alone.
+        """
+        placed = self._place(problem, state, snapshot, report)
+        models = snapshot.reference.repeat(len(placed.founded), 1)
+        if problem.aggregation.least_clients == 1:
+            models[:, problem.layout.columns(self._mask(problem))] = placed.founded
+        k = len(state.models)
+        parents = torch.cat([torch.arange(k), torch.full((len(models),), -1)])
+        founders = {client: away for client, away in placed.distances.items() if away > placed.epsilon}
+        decisions = {
+            int(placed.labels[client]): core.Decision(
+                kind="newcomer_beyond_epsilon",
+                values={"client": float(client), "distance": away, "epsilon": placed.epsilon},
+            )
+            for client, away in founders.items()
+        }
+        # The only cluster that there was is below the first node from now on, beside the first that is founded.
+        split = {0: decisions[k]} if k == 1 and decisions else {}
+        moved, diagnostics = core.aggregate(problem, state, report, placed.labels, parents, split, models)
+        of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
+        events = [
+            {"kind": "place", "client": client, "node": int(moved.nodes[placed.labels[client]]), "distance": away}
+            for client, away in placed.distances.items()
+        ]
+        moved = replace(
+            moved,
+            tree=with_decisions(moved.tree, of_nodes),
+            snapshot=replace(snapshot, centroids=torch.cat([snapshot.centroids, placed.founded])),
+        )
+        return moved, replace(diagnostics, events=(*diagnostics.events, *events))
 
 
-def with_registrations(client_stats: torch.Tensor, report: Report) -> torch.Tensor:
+def with_registrations(client_stats: torch.Tensor, report: core.Report) -> torch.Tensor:
     """What clients sent about their data (n, 2), with what came in a round (Algorithm 1, lines 1 to 5)."""
     client_stats = client_stats.clone()
     for column, name in enumerate(_REGISTRATION_STATS):
@@ -299,12 +294,9 @@ def farthest_member(centroids: torch.Tensor, labels: torch.Tensor, weights: torc
     return CLEAR_STEP * float(others.max()) if len(others) else torch.inf
 
 
-def largest_distance(centroids: torch.Tensor) -> float:
-    """The largest distance between two of the centroids (k, q): epsilon of Section 5.4."""
-    return float(euclidean(centroids).max())
-
-
-def plan_newcomers(problem: Problem, state: State, snapshot: Snapshot, plan: Plan, upload: Mask) -> Plan:
+def plan_newcomers(
+    problem: core.Problem, state: core.State, snapshot: Snapshot, plan: core.Plan, upload: core.Mask
+) -> core.Plan:
     """Let the pending clients of a plan train the reference and send what is compared (Algorithm 2, lines 1 and 2).
 
     Args:
@@ -318,109 +310,12 @@ def plan_newcomers(problem: Problem, state: State, snapshot: Snapshot, plan: Pla
     if bool((labels >= 0).all()):
         return plan
     reference = len(plan.models)
-    training = problem.training_of(snapshot.round)
     joining = replace(
-        plan.tasks[TRAIN],
+        plan.tasks[core.TRAIN],
         candidates=torch.where(labels < 0, reference, -1)[:, None],
-        training=training.times(snapshot.rounds_trained),
+        training=problem.training_of(snapshot.round).times(snapshot.round),
         upload=upload,
     )
-    staying = replace(plan.tasks[TRAIN], candidates=labels[:, None])
+    staying = replace(plan.tasks[core.TRAIN], candidates=labels[:, None])
     models = torch.cat([plan.models, snapshot.reference[None]])
-    return replace(plan, models=models, tasks={TRAIN: staying, _REFERENCE_TASK: joining})
-
-
-def nearest_clusters(
-    state: State,
-    snapshot: Snapshot,
-    report: Report,
-    columns: torch.Tensor,
-    centroids: torch.Tensor,
-    epsilon: float,
-) -> tuple[torch.Tensor, torch.Tensor, dict[int, float]]:
-    """The cluster of each newcomer that answered, in the order of their ids (Algorithm 2, lines 3 to 5).
-
-    Args:
-        state: The state after the clustering.
-        snapshot: The snapshot with the reference that the newcomers trained.
-        report: The report of the plan of `plan_newcomers`.
-        columns: What is compared, (q,).
-        centroids: The centroid of each cluster, (k, q).
-        epsilon: The distance beyond which a newcomer founds a cluster. Later newcomers may join it.
-
-    Returns:
-        The labels of all clients (n,), the centroids of the founded clusters (f, q), whose labels count on from k, and
-        the distance of each newcomer to the nearest centroid.
-    """
-    labels = state.labels.clone()
-    k = len(centroids)
-    distances = dict[int, float]()
-    if _REFERENCE_TASK not in report.results:
-        return labels, centroids[k:], distances
-    updates = report.results[_REFERENCE_TASK].updates
-    for row in updates.clients.argsort().tolist():
-        client = int(updates.clients[row])
-        weights = snapshot.reference[columns] + updates.values[row, columns]
-        away = (centroids.double() - weights.double()).norm(dim=1)
-        label = int(away.argmin())  # Eq. 5
-        distances[client] = float(away[label])
-        if distances[client] > epsilon:
-            label = len(centroids)
-            centroids = torch.cat([centroids, weights[None]])
-        labels[client] = label
-    return labels, centroids[k:], distances
-
-
-def incorporate(
-    problem: Problem,
-    state: AdaCFLState,
-    snapshot: Snapshot,
-    report: Report,
-    columns: torch.Tensor,
-    centroids: torch.Tensor,
-    epsilon: float,
-) -> tuple[AdaCFLState, Diagnostics]:
-    """Average inside the clusters, assign the newcomers, and let those beyond epsilon found clusters.
-
-    A newcomer's update was not trained from its cluster's model, so it does not move it. The newcomer receives that
-    model from the next round on. A founded cluster starts from the reference with the columns that its founder sent:
-    all that the server has of it. With ``problem.min_cluster`` above 1 it starts from the reference alone, as the
-    columns are those of one client. The arguments are those of `nearest_clusters`.
-    """
-    labels, founded, distances = nearest_clusters(state, snapshot, report, columns, centroids, epsilon)
-    models = snapshot.reference.repeat(len(founded), 1)
-    if problem.min_cluster == 1:
-        models[:, columns] = founded
-    k = len(state.models)
-    parents = torch.cat([torch.arange(k), torch.full((len(founded),), -1)])
-    decisions = founding_decisions(labels, distances, epsilon)
-    # The only cluster that there was is below the first node from now on, beside the first that is founded.
-    split = {0: decisions[k]} if k == 1 and decisions else {}
-    moved, diagnostics = aggregate(problem, state, report, labels, parents, split, models)
-    of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
-    events = [
-        {"kind": "place", "client": client, "node": int(moved.nodes[labels[client]]), "distance": distance}
-        for client, distance in distances.items()
-    ]
-    moved = replace(
-        moved,
-        tree=with_decisions(moved.tree, of_nodes),
-        snapshot=replace(snapshot, centroids=torch.cat([snapshot.centroids, founded])),
-    )
-    return moved, replace(diagnostics, events=(*diagnostics.events, *events))
-
-
-def founding_decisions(labels: torch.Tensor, distances: Mapping[int, float], epsilon: float) -> dict[int, Decision]:
-    """What the tree says about each founded cluster, by its label.
-
-    Args:
-        labels: The cluster of each client, (n,).
-        distances: The distance of each newcomer to the nearest centroid, by client.
-        epsilon: The distance beyond which a newcomer founded a cluster.
-    """
-    decisions = dict[int, Decision]()
-    for client, distance in distances.items():
-        if distance > epsilon:
-            values = {"client": float(client), "distance": distance, "epsilon": epsilon}
-            decisions[int(labels[client])] = Decision(kind="newcomer_beyond_epsilon", values=values)
-    return decisions
+    return replace(plan, models=models, tasks={core.TRAIN: staying, _REFERENCE_TASK: joining})

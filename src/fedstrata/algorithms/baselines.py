@@ -7,30 +7,15 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, PositiveInteger
 from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    Rows,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-    fixed_clusters,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class Local:
+class Local(core.Algorithm[core.State]):
     """Local training: every client trains a model of its own from the common start, and shares nothing.
 
     A federation has to beat this. The start is sent down once and nothing is sent up. Nothing is decided: the one
@@ -39,29 +24,19 @@ class Local:
 
     source: ClassVar[str] = "baseline: no federation"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone has the same start."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone goes on with the model on its own device."""
         return personal_plan(problem, state, cohort, problem.layout.everything)
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Count the round; nothing has arrived, so the start stays as it is."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins has the same start."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses its own model."""
         return personal_evaluation(problem, state, clients, problem.layout.everything)
 
 
 @dataclass(frozen=True, config=STRICT)
-class Centralized:
+class Centralized(core.Algorithm[core.State]):
     """Centralized training: one model on all clients' training data together.
 
     This is what a federation gives up for privacy. Only a simulation can run it: the reserved client id n holds the
@@ -77,41 +52,35 @@ class Centralized:
 
     steps: Literal["epoch", "equal"] = "epoch"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """The holder of the union trains the one model, whoever takes part."""
-        plan = fedavg_plan(problem, state, cohort[:1])
-        task = plan.tasks[TRAIN]
+        plan = core.fedavg_plan(problem, state, cohort[:1])
+        task = plan.tasks[core.TRAIN]
         training = task.training
         if self.steps == "equal":
             training = replace(training, batch=training.batch * problem.clients)
         else:
             training = replace(training, steps=training.steps * problem.clients)
         union = replace(task, candidates=torch.zeros(1, 1, dtype=torch.int64), training=training)
-        return replace(plan, cohort=torch.tensor([problem.clients]), tasks={TRAIN: union})
+        return replace(plan, cohort=torch.tensor([problem.clients]), tasks={core.TRAIN: union})
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: core.State, report: core.Report
+    ) -> tuple[core.State, core.Diagnostics]:
         """Take over what the holder of the union trained."""
-        result = report.results[TRAIN]
+        result = report.results[core.TRAIN]
         # Labels have no place for the reserved id; in one cluster any client can stand for it.
-        updates = Rows(torch.zeros_like(result.updates.clients), result.updates.values)
-        union = replace(report, results={TRAIN: replace(result, updates=updates)})
-        return aggregate(problem, state, union, self.assign(problem, state, report))
+        updates = core.Rows(torch.zeros_like(result.updates.clients), result.updates.values)
+        union = replace(report, results={core.TRAIN: replace(result, updates=updates)})
+        return core.aggregate(problem, state, union, self.assign(problem, state, report))
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: core.State, report: core.Report) -> torch.Tensor:
         """Everyone belongs to the one cluster."""
         return torch.zeros_like(state.labels)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the one model."""
-        return cluster_evaluation(problem, state, clients)
-
 
 @dataclass(frozen=True, config=STRICT)
-class Oracle:
+class Oracle(core.Algorithm[core.State]):
     """FedAvg inside the true groups, which only a simulation knows.
 
     No clustering can do better than one that makes no mistake from round 1 on.
@@ -119,7 +88,7 @@ class Oracle:
 
     source: ClassVar[str] = "baseline: the partition's ground truth"
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: core.Problem) -> core.State:
         """One cluster per true group, all from the same start.
 
         Raises:
@@ -131,33 +100,17 @@ class Oracle:
                 "use rotation, majority, label_groups, class_pairs, concept or iid"
             )
         groups, labels = problem.truth.unique(return_inverse=True)
-        return fixed_clusters(problem, labels, len(groups), "true_groups_given")
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its group."""
-        return fedavg_plan(problem, state, cohort)
-
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average inside the groups."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its group."""
-        return cluster_evaluation(problem, state, clients)
+        return core.fixed_clusters(problem, labels, len(groups), "true_groups_given")
 
 
-def random_groups(problem: Problem, groups: int) -> torch.Tensor:
+def random_groups(problem: core.Problem, groups: int) -> torch.Tensor:
     """Groups of equal size (within one client), drawn by the seed, (n,)."""
     places = torch.randperm(problem.clients, generator=problem.generator("random groups"))
     return places % groups
 
 
 @dataclass(frozen=True, config=STRICT)
-class RandomGroups:
+class RandomGroups(core.Algorithm[core.State]):
     """Random groups: FedAvg inside equal groups that the seed draws.
 
     A clustering has to beat this. It shows what several models are worth when nothing is known about the clients. The
@@ -172,7 +125,7 @@ class RandomGroups:
 
     groups: PositiveInteger = 4
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: core.Problem) -> core.State:
         """One cluster per random group, all from the same start.
 
         Raises:
@@ -181,20 +134,4 @@ class RandomGroups:
         if self.groups > problem.clients:
             raise ExperimentError(f"algorithm.groups = {self.groups}: expected at most the {problem.clients} clients")
         labels = random_groups(problem, self.groups)
-        return fixed_clusters(problem, labels, self.groups, "random_groups_given")
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its group."""
-        return fedavg_plan(problem, state, cohort)
-
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average inside the groups."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its group."""
-        return cluster_evaluation(problem, state, clients)
+        return core.fixed_clusters(problem, labels, self.groups, "random_groups_given")

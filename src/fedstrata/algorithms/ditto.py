@@ -10,28 +10,13 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    CLIENT,
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    LocalTask,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class Ditto:
+class Ditto(core.Algorithm[core.State]):
     """Ditto: every client also trains a model of its own, pulled towards the global one.
 
     Every device has room for a second model and trains a second time; what is sent is that of FedAvg. Nothing is
@@ -49,32 +34,24 @@ class Ditto:
     lam: Norm = 1.0
     epochs: PositiveInteger | Auto = "auto"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the global model, then its own."""
-        plan = fedavg_plan(problem, state, cohort)
-        shared = plan.tasks[TRAIN]
+        plan = core.fedavg_plan(problem, state, cohort)
+        shared = plan.tasks[core.TRAIN]
         personal = ditto_task(problem, plan.round, shared.candidates, self.lam, self.epochs)
-        return replace(plan, tasks={TRAIN: shared, "personal": personal})
+        return replace(plan, tasks={core.TRAIN: shared, "personal": personal})
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average the global updates; nothing is decided."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses its personal model; the global one is recorded beside it."""
-        shared = cluster_evaluation(problem, state, clients)[CLIENT]
-        return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
+        shared = core.cluster_evaluation(problem, state, clients)[core.CLIENT]
+        return {core.CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
 
 
-def ditto_task(problem: Problem, round: int, candidates: torch.Tensor, lam: float, epochs: int | Auto) -> LocalTask:
+def ditto_task(
+    problem: core.Problem, round: int, candidates: torch.Tensor, lam: float, epochs: int | Auto
+) -> core.LocalTask:
     """Let every client train its own model: v <- v - eta (grad F_i(v) + lambda (v - w)).
 
     Args:
@@ -86,7 +63,7 @@ def ditto_task(problem: Problem, round: int, candidates: torch.Tensor, lam: floa
     """
     layout = problem.layout
     training = problem.training_of(round)
-    return LocalTask(
+    return core.LocalTask(
         candidates=candidates,
         training=training if isinstance(epochs, str) else training.with_epochs(epochs),
         trainable=layout.everything,
@@ -95,5 +72,5 @@ def ditto_task(problem: Problem, round: int, candidates: torch.Tensor, lam: floa
         save_local=layout.everything,
         prox_weight=lam,
         # The same random stream: without the pull the personal model sees the very batches of training alone.
-        stream=TRAIN,
+        stream=core.TRAIN,
     )

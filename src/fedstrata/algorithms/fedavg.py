@@ -10,25 +10,13 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FedAvg:
+class FedAvg(core.Algorithm[core.State]):
     """FedAvg: one model, the sample-weighted mean of what all clients trained.
 
     In round t every client k of the cohort receives w_t and trains it to w^k_{t+1} (ClientUpdate). The server averages,
@@ -42,22 +30,12 @@ class FedAvg:
 
     source: ClassVar[str] = "McMahan et al., AISTATS 2017"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone receives w_t and trains it (ClientUpdate)."""
-        return fedavg_plan(problem, state, cohort)
+        return core.fedavg_plan(problem, state, cohort)
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: core.State, report: core.Report
+    ) -> tuple[core.State, core.Diagnostics]:
         """w_{t+1} = w_t + sum_k n_k / n * (w^k_{t+1} - w_t)."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the one model."""
-        return cluster_evaluation(problem, state, clients)
+        return core.aggregate(problem, state, report, self.assign(problem, state, report))

@@ -11,27 +11,14 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT
 from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    Diagnostics,
-    Evaluation,
-    Layout,
-    Mask,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FedBN:
+class FedBN(core.Algorithm[core.State]):
     """FedBN: FedAvg on all layers but batch normalisation, which stays on the client.
 
     It is meant for clients whose samples look different, such as images of several scanners. Weights, biases and
@@ -42,32 +29,28 @@ class FedBN:
 
     source: ClassVar[str] = "Li et al., ICLR 2021"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the whole network and keeps its batch normalisation."""
         return personal_plan(problem, state, cohort, batch_norms(problem.layout))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: core.State, report: core.Report
+    ) -> tuple[core.State, core.Diagnostics]:
         """Average all other layers; nothing is decided."""
-        moved, diagnostics = aggregate(problem, state, report, self.assign(problem, state, report))
+        moved, diagnostics = core.aggregate(problem, state, report, self.assign(problem, state, report))
         pairs = zip(problem.layout.tensors, batch_norms(problem.layout), strict=True)
         layers = {slot.layer for slot, personal in pairs if personal}
-        counted = Metric("personal_layers", float(len(layers)))
+        counted = core.Metric("personal_layers", float(len(layers)))
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, counted))
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses its own batch normalisation in the shared network."""
         return personal_evaluation(problem, state, clients, batch_norms(problem.layout))
 
 
-def batch_norms(layout: Layout) -> Mask:
+def batch_norms(layout: core.Layout) -> core.Mask:
     """The tensors of torch's BatchNorm layers, and of layers that keep a running mean or variance, (l,).
 
     Layers that keep something else in a buffer, such as the mask of pruned weights, are no normalisation.

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, Norm, Selectors, selector_tuple
 from fedstrata.algorithms.one_shot import (
     SIGNATURE_TASK,
@@ -28,22 +29,10 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import euclidean
 from fedstrata.clustering.hierarchy import Linkage
-from fedstrata.core import (
-    Diagnostics,
-    Evaluation,
-    Mask,
-    Plan,
-    Problem,
-    Report,
-    Rows,
-    State,
-    aggregate,
-    cluster_evaluation,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FedClust:
+class FedClust(core.Algorithm[SignatureState]):
     """FedClust: one clustering by the last layer that each client trains from the common start.
 
     Only that layer is uploaded for the clustering, so nothing is averaged until the clusters are made. They start from
@@ -66,15 +55,17 @@ class FedClust:
     linkage: Linkage = "average"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> SignatureState:
+    def init(self, problem: core.Problem) -> SignatureState:
         """Everyone in one cluster, no layer sent yet."""
         return signature_state(problem)
 
-    def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: SignatureState, cohort: torch.Tensor) -> core.Plan:
         """Whoever has not sent its layer trains the common start; the others train the model of their cluster."""
         return signature_plan(problem, state, cohort, self._mask(problem))
 
-    def update(self, problem: Problem, state: SignatureState, report: Report) -> tuple[SignatureState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: SignatureState, report: core.Report
+    ) -> tuple[SignatureState, core.Diagnostics]:
         """Group the clients as soon as enough of them have sent their layer; then average inside the clusters."""
         labels = self.assign(problem, state, report)
         state = with_signatures(state, self._sent(problem, report))
@@ -83,24 +74,20 @@ class FedClust:
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
         layer = ", ".join(selector_tuple(self.layers))
         groups = agglomerative_groups(rows.clients, euclidean(rows.values), self.cut, self.linkage, layer, "l2")
         return split_by_signatures(problem, state, report, labels, groups, asked=False)
 
-    def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: SignatureState, report: core.Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' layers are nearest to its own."""
         return assign_by_signature(state, self._sent(problem, report), euclidean, self.linkage)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster."""
-        return cluster_evaluation(problem, state, clients)
-
-    def _mask(self, problem: Problem) -> Mask:
+    def _mask(self, problem: core.Problem) -> core.Mask:
         """The tensors that are compared, (l,)."""
         return problem.layout.select(*selector_tuple(self.layers))
 
-    def _sent(self, problem: Problem, report: Report) -> Rows:
+    def _sent(self, problem: core.Problem, report: core.Report) -> core.Rows:
         """The updates of the compared layers, (m, q)."""
         # All start from the same layer, so the distances of its updates are those of the layers.
         return report.results[SIGNATURE_TASK].updates.take_columns(problem.layout.columns(self._mask(problem)))

@@ -10,24 +10,14 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT
 from fedstrata.algorithms.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FedPer:
+class FedPer(core.Algorithm[core.State]):
     """FedPer: FedAvg on the base; the personal layers are trained along and stay on the client.
 
     The personal layers must be named. The others are sent in every round, and all of them once, so that all heads start
@@ -42,22 +32,12 @@ class FedPer:
 
     personal: Personal = "head"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the shared base and its personal layers together."""
         return personal_plan(problem, state, cohort, personal_mask(problem.layout, self.personal))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average the base; nothing is decided."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses its personal layers on the shared base."""
         return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, PositiveInteger
 from fedstrata.algorithms.personal_layers import (
     Personal,
@@ -20,22 +21,10 @@ from fedstrata.algorithms.personal_layers import (
     personal_plan,
 )
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FedRep:
+class FedRep(core.Algorithm[core.State]):
     """FedRep: each client first fits its own head to the received body, then the body to that head.
 
     The layers of the head must be named. The others are sent in every round, and all of them once, so that all heads
@@ -52,28 +41,18 @@ class FedRep:
     personal: Personal = "head"
     head_epochs: PositiveInteger = 1
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains its head with the body frozen, then the body with its head frozen."""
         personal = personal_mask(problem.layout, self.personal)
         plan = personal_plan(problem, state, cohort, personal)
-        both = plan.tasks[TRAIN]
+        both = plan.tasks[core.TRAIN]
         training = both.training.with_epochs(self.head_epochs)
         head = replace(both, training=training, trainable=personal, upload=problem.layout.nothing, stream="head")
         body = replace(both, trainable=outside(personal), save_local=problem.layout.nothing)
-        return replace(plan, tasks={"head": head, TRAIN: body})
+        return replace(plan, tasks={"head": head, core.TRAIN: body})
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average the bodies; nothing is decided."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses its own head on the shared body."""
         return personal_evaluation(problem, state, clients, personal_mask(problem.layout, self.personal))

@@ -12,34 +12,17 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, PositiveInteger
 from fedstrata.algorithms.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import euclidean, kmeans
-from fedstrata.core import (
-    TRAIN,
-    Decision,
-    Diagnostics,
-    Evaluation,
-    Matrix,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    Result,
-    Rows,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FeSEM:
+class FeSEM(core.Algorithm[OneShotState]):
     """FeSEM: k-means of models, one step of it after every round of training.
 
     The k models begin as the k-means of the models that the clients train from one common start. Models drawn
@@ -60,7 +43,7 @@ class FeSEM:
     weighted: bool = False
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> OneShotState:
+    def init(self, problem: core.Problem) -> OneShotState:
         """Everyone in one cluster.
 
         Raises:
@@ -70,54 +53,44 @@ class FeSEM:
             raise ExperimentError(f"algorithm.k = {self.k}: expected at most the {problem.clients} clients")
         return one_shot_state(problem)
 
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return fedavg_plan(problem, state, cohort)
-
-    def update(self, problem: Problem, state: OneShotState, report: Report) -> tuple[OneShotState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: OneShotState, report: core.Report
+    ) -> tuple[OneShotState, core.Diagnostics]:
         """E-step: to the nearest model; M-step: every model becomes the mean of those that came to it."""
         labels = self.assign(problem, state, report)
-        result = report.results[TRAIN]
+        result = report.results[core.TRAIN]
         if not self.weighted:
             result = replace(result, sizes=torch.ones_like(result.sizes))
         if len(state.models) == 1 and self.k > 1:
-            return self._first_models(problem, state, replace(report, results={TRAIN: result}), labels)
+            return self._first_models(problem, state, replace(report, results={core.TRAIN: result}), labels)
         clients = result.updates.clients
         nearest = labels.index_copy(0, clients, _distances_to_models(problem, state, result).argmin(dim=1))
-        rebased = Report({TRAIN: _rebased(state, result, nearest[clients])})
-        moved, diagnostics = aggregate(problem, state, rebased, nearest)
-        moves = Metric("moved", float((nearest != labels).sum()))
+        rebased = core.Report({core.TRAIN: _rebased(state, result, nearest[clients])})
+        moved, diagnostics = core.aggregate(problem, state, rebased, nearest)
+        moves = core.Metric("moved", float((nearest != labels).sum()))
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, moves))
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client belongs to the model of the lowest loss on its training data."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster."""
-        return cluster_evaluation(problem, state, clients)
-
     def _first_models(
-        self, problem: Problem, state: OneShotState, report: Report, labels: torch.Tensor
-    ) -> tuple[OneShotState, Diagnostics]:
+        self, problem: core.Problem, state: OneShotState, report: core.Report, labels: torch.Tensor
+    ) -> tuple[OneShotState, core.Diagnostics]:
         """Make the k models: k-means of what the clients trained from the common start."""
-        result = report.results[TRAIN]
+        result = report.results[core.TRAIN]
         present = len(result.chosen)
         postponed = too_few_answers(state, report, labels, present, self.quorum, min_clients=self.k)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed})
         result = result.only(result.updates.clients.argsort())
         clients = result.updates.clients
         distances = euclidean(result.updates.values[:, problem.layout.conv_and_linear])
         clusters = kmeans(distances, self.k, result.sizes)
         values = {"clients": float(present), "groups": float(clusters.max()) + 1}
-        decision = Decision(kind="k_means", layer="all", values=values)
-        groups = Groups(clients, clusters, decision, (Matrix(0, "all", "l2", clients, distances),))
+        decision = core.Decision(kind="k_means", layer="all", values=values)
+        groups = Groups(clients, clusters, decision, (core.Matrix(0, "all", "l2", clients, distances),))
         moved, diagnostics = split_once(problem, state, report, labels, groups)
         return replace(moved, clustered=moved.round), diagnostics
 
 
-def _distances_to_models(problem: Problem, state: State, result: Result) -> torch.Tensor:
+def _distances_to_models(problem: core.Problem, state: core.State, result: core.Result) -> torch.Tensor:
     """The distance of each client's model to each of the k models, (m, k)."""
     columns = problem.layout.conv_and_linear
     own = (state.models[result.chosen] + result.updates.values)[:, columns]
@@ -125,7 +98,7 @@ def _distances_to_models(problem: Problem, state: State, result: Result) -> torc
     return torch.cdist(own, state.models[:, columns], compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _rebased(state: State, result: Result, labels: torch.Tensor) -> Result:
+def _rebased(state: core.State, result: core.Result, labels: torch.Tensor) -> core.Result:
     """The same local models, as updates of the models of the clusters (m,) that their clients now belong to."""
     shift = state.models[result.chosen] - state.models[labels]
-    return replace(result, updates=Rows(result.updates.clients, result.updates.values + shift), chosen=labels)
+    return replace(result, updates=core.Rows(result.updates.clients, result.updates.values + shift), chosen=labels)

@@ -14,27 +14,13 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, PositiveInteger
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    CLIENT,
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-    initial_state,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FineTune:
+class FineTune(core.Algorithm[core.State]):
     """Fine-tuning: FedAvg, then some epochs on the client's own data before its model is scored.
 
     Every device trains a second time; what is sent is that of FedAvg. Nothing is decided. The tuned model stays on the
@@ -50,30 +36,20 @@ class FineTune:
 
     epochs: PositiveInteger = 1
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the one model for the server, then tunes it for itself."""
-        plan = fedavg_plan(problem, state, cohort)
+        plan = core.fedavg_plan(problem, state, cohort)
         layout = problem.layout
-        shared = plan.tasks[TRAIN]
+        shared = plan.tasks[core.TRAIN]
         training = shared.training.with_epochs(self.epochs)
         tuning = replace(
             shared, training=training, save_local=layout.everything, upload=layout.nothing, stream="tuning"
         )
-        return replace(plan, tasks={TRAIN: shared, "finetune": tuning})
+        return replace(plan, tasks={core.TRAIN: shared, "finetune": tuning})
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average; nothing is decided."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses the model that it tuned; the global one is recorded beside it."""
-        shared = cluster_evaluation(problem, state, clients)[CLIENT]
-        return {CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}
+        shared = core.cluster_evaluation(problem, state, clients)[core.CLIENT]
+        return {core.CLIENT: replace(shared, load_local=problem.layout.everything), "global": shared}

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
 from fedstrata.algorithms.one_shot import (
     OneShotState,
@@ -23,26 +24,13 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import CLIENT_MEASURES, ClientMeasureName
 from fedstrata.clustering.hierarchy import Linkage
-from fedstrata.core import (
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-)
 
 _ROUNDING = 1e-12
 """A smaller difference of a cosine from 1 is rounding. Equal updates would else be as far apart as that, and a step."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class FLHC:
+class FLHC(core.Algorithm[OneShotState]):
     """FL+HC: one hierarchical clustering of whole updates after some rounds of FedAvg.
 
     Clients that did not answer in the round of the clustering are pending. They take the cluster of lowest training
@@ -67,23 +55,21 @@ class FLHC:
     measure: ClientMeasureName = "dl2"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> OneShotState:
+    def init(self, problem: core.Problem) -> OneShotState:
         """Everyone in one cluster."""
         return one_shot_state(problem)
 
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return fedavg_plan(problem, state, cohort)
-
-    def update(self, problem: Problem, state: OneShotState, report: Report) -> tuple[OneShotState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: OneShotState, report: core.Report
+    ) -> tuple[OneShotState, core.Diagnostics]:
         """FedAvg; in the round of the clustering, group the clients by their updates first (Algorithm 1)."""
         labels = self.assign(problem, state, report)
         if state.clustered:
-            return aggregate(problem, state, report, labels)
-        updates = report.results[TRAIN].updates
+            return core.aggregate(problem, state, report, labels)
+        updates = report.results[core.TRAIN].updates
         postponed = too_few_answers(state, report, labels, len(updates.clients), self.quorum, first_round=self.round)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed})
         columns = problem.layout.conv_and_linear
         rows = updates.at(updates.clients.argsort()).take_columns(columns)
         measure = CLIENT_MEASURES[self.measure]
@@ -96,11 +82,3 @@ class FLHC:
         groups = replace(groups, matrices=(replace(groups.matrices[0], values=values),))
         moved, diagnostics = split_once(problem, state, report, labels, groups)
         return replace(moved, clustered=moved.round), diagnostics
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client belongs to the leaf whose model has the lowest loss on its training data."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster."""
-        return cluster_evaluation(problem, state, clients)

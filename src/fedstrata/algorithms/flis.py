@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, Degrees
 from fedstrata.algorithms.one_shot import (
     SIGNATURE_TASK,
@@ -31,22 +32,10 @@ from fedstrata.base.errors import ContractError, ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
-from fedstrata.core import (
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    Rows,
-    State,
-    aggregate,
-    cluster_evaluation,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class FLIS:
+class FLIS(core.Algorithm[SignatureState]):
     """FLIS (HC): one clustering by the classes that the clients' first models predict for public samples.
 
     A client that is selected for the first time trains the common start and sends the model. The predictions of these
@@ -70,7 +59,7 @@ class FLIS:
     linkage: Linkage = "average"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> SignatureState:
+    def init(self, problem: core.Problem) -> SignatureState:
         """Everyone in one cluster, no model sent yet.
 
         Raises:
@@ -83,11 +72,13 @@ class FLIS:
             )
         return signature_state(problem)
 
-    def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: SignatureState, cohort: torch.Tensor) -> core.Plan:
         """Whoever has sent no first model trains the common start; the others train the model of their cluster."""
         return signature_plan(problem, state, cohort, problem.layout.everything)
 
-    def update(self, problem: Problem, state: SignatureState, report: Report) -> tuple[SignatureState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: SignatureState, report: core.Report
+    ) -> tuple[SignatureState, core.Diagnostics]:
         """Group the clients as soon as enough first models are there; average inside the clusters."""
         predicted = self._predicted(problem, report)
         labels = assign_by_signature(state, predicted, disagreement, self.linkage)
@@ -97,32 +88,28 @@ class FLIS:
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed}, asked=False)
         angles = disagreement(rows.values)
         finest = resolution(rows.values.shape[1])
         groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "predictions", "angle", finest)
         # Until now the only cluster stood at the common start, so first models are updates of it.
         first = report.results[SIGNATURE_TASK]
-        report = replace(report, results={TRAIN: replace(first, chosen=torch.zeros_like(first.chosen))})
+        report = replace(report, results={core.TRAIN: replace(first, chosen=torch.zeros_like(first.chosen))})
         return split_by_signatures(problem, state, report, labels, groups)
 
-    def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: SignatureState, report: core.Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' first models agree with its own most."""
         return assign_by_signature(state, self._predicted(problem, report), disagreement, self.linkage)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster."""
-        return cluster_evaluation(problem, state, clients)
-
-    def _predicted(self, problem: Problem, report: Report) -> Rows:
+    def _predicted(self, problem: core.Problem, report: core.Report) -> core.Rows:
         """The class that each first model predicts for every public sample, (m, samples)."""
         updates = report.results[SIGNATURE_TASK].updates
         if problem.predict is None or problem.public is None:
             raise ContractError("expected public samples and an engine that predicts, found a problem without")
         if not len(updates.clients):
-            return Rows(updates.clients, torch.empty(0, len(problem.public)))
+            return core.Rows(updates.clients, torch.empty(0, len(problem.public)))
         models = problem.fresh(0) + updates.values
-        return Rows(updates.clients, problem.predict(models, problem.public).argmax(dim=2).float())
+        return core.Rows(updates.clients, problem.predict(models, problem.public).argmax(dim=2).float())
 
 
 def disagreement(classes: torch.Tensor) -> torch.Tensor:

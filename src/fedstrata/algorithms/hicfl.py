@@ -312,16 +312,10 @@ def reorganise(
 
 
 def _cluster_weights(problem: Problem, after: HiCFLState, report: Report) -> torch.Tensor:
-    """How much each cluster weighs when it is merged, (k,) float64: the samples of its members that answered.
-
-    With differential privacy these are its members: nobody may see who has answered, or with how many samples.
-    """
-    k = len(after.models)
-    if problem.privacy is not None:
-        return after.labels[after.labels >= 0].bincount(minlength=k).double()
+    """How much each cluster weighs when it is merged, (k,) float64: the samples of its members that answered."""
     result = report.results[TRAIN]
     labels = after.labels[result.updates.clients]
-    return torch.zeros(k, dtype=torch.float64).index_add(0, labels, result.sizes.double())
+    return problem.aggregation.cluster_weights(result.sizes, labels, len(after.models), after.labels)
 
 
 def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:

@@ -14,34 +14,17 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.baselines import random_groups
 from fedstrata.algorithms.keys import STRICT, Auto, PositiveInteger
 from fedstrata.algorithms.personal_layers import outside, personal_mask
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
-from fedstrata.core import (
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    Result,
-    Rows,
-    State,
-    aggregate,
-    cluster_evaluation,
-    extend_state,
-    fedavg_plan,
-    fixed_clusters,
-)
-from fedstrata.core.robust_aggregation import bucketed
 
 
 @dataclasses.dataclass(frozen=True)
-class IFCAState(State):
+class IFCAState(core.State):
     """Adds how often the models were drawn, and which of them nobody chooses.
 
     Attributes:
@@ -54,7 +37,7 @@ class IFCAState(State):
 
 
 @dataclass(frozen=True, config=STRICT)
-class IFCA:
+class IFCA(core.Algorithm[IFCAState]):
     """IFCA: k models, and in every round each client trains the one of lowest loss on its training data.
 
     The number of models must be given. All k models are sent down, and one is sent up with its number. The clients
@@ -87,7 +70,7 @@ class IFCA:
     warm_rounds: PositiveInteger = 20
     patience: PositiveInteger = 3
 
-    def init(self, problem: Problem) -> IFCAState:
+    def init(self, problem: core.Problem) -> IFCAState:
         """K models that nobody has chosen yet.
 
         Raises:
@@ -99,20 +82,17 @@ class IFCA:
         if self.start == "warm" and problem.rounds is not None and problem.rounds <= self.warm_rounds:
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
-        if self.share_body and problem.server.name != "none":
-            why = f"expected false with server.optimizer = {problem.server.name!r}, as the body belongs to no cluster"
-            raise ExperimentError(f"algorithm.share_body = true: {why}")
-        if self.share_body and problem.server.lr != 1:
-            why = f"expected false with server.lr = {problem.server.lr:g}, as the body belongs to no cluster"
+        if self.share_body and problem.server is not None:
+            why = f"expected false with {problem.server.called}, as the body belongs to no cluster"
             raise ExperimentError(f"algorithm.share_body = true: {why}")
         nobody = torch.full((problem.clients,), -1)
-        state = replace(fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))
-        return extend_state(state, IFCAState, redraws=0, rounds_unchosen=torch.zeros(self.k, dtype=torch.int64))
+        state = replace(core.fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))
+        return core.extend_state(state, IFCAState, redraws=0, rounds_unchosen=torch.zeros(self.k, dtype=torch.int64))
 
-    def plan(self, problem: Problem, state: IFCAState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: IFCAState, cohort: torch.Tensor) -> core.Plan:
         """Everyone chooses among all models; in warm rounds everyone has the one of its random group."""
-        plan = fedavg_plan(problem, state, cohort)
-        task = plan.tasks[TRAIN]
+        plan = core.fedavg_plan(problem, state, cohort)
+        task = plan.tasks[core.TRAIN]
         candidates = torch.arange(self.k).repeat(len(cohort), 1)
         if self.start == "warm" and state.round < self.warm_rounds:
             candidates = random_groups(problem, self.k)[cohort, None]
@@ -120,11 +100,13 @@ class IFCA:
         if self.average == "gradient":
             # One full-batch step moves by -lr times the gradient.
             training = replace(training, epochs=1, steps=0, batch=0, optimizer="sgd", momentum=0.0)
-        return replace(plan, tasks={TRAIN: replace(task, candidates=candidates, training=training)})
+        return replace(plan, tasks={core.TRAIN: replace(task, candidates=candidates, training=training)})
 
-    def update(self, problem: Problem, state: IFCAState, report: Report) -> tuple[IFCAState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: IFCAState, report: core.Report
+    ) -> tuple[IFCAState, core.Diagnostics]:
         """Average what the clients trained inside their own choice (Options I and II)."""
-        result = report.results[TRAIN]
+        result = report.results[core.TRAIN]
         choices = result.chosen.bincount(minlength=self.k)  # |S_j|
         if self._must_restart(state, choices):
             return self._restart(problem, state, choices)
@@ -134,25 +116,23 @@ class IFCA:
             averaged = self._divided_by_all(problem, result, choices)
         labels = self.assign(problem, state, report)
         parents = torch.arange(self.k)
-        moved, diagnostics = aggregate(problem, state, replace(report, results={TRAIN: averaged}), labels, parents)
+        moved, diagnostics = core.aggregate(
+            problem, state, replace(report, results={core.TRAIN: averaged}), labels, parents
+        )
         if self.share_body:
             moved = replace(moved, models=self._with_common_body(problem, state, moved, result))
         answered = len(result.chosen) > 0
         rounds_unchosen = torch.where(choices > 0, 0, state.rounds_unchosen + answered)
         collapse = self._collapse(state, rounds_unchosen)
-        metrics = (*diagnostics.metrics, Metric("chosen", float((choices > 0).sum())))
-        return replace(moved, rounds_unchosen=rounds_unchosen), Diagnostics(collapse, metrics)
+        metrics = (*diagnostics.metrics, core.Metric("chosen", float((choices > 0).sum())))
+        return replace(moved, rounds_unchosen=rounds_unchosen), core.Diagnostics(collapse, metrics)
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: core.State, report: core.Report) -> torch.Tensor:
         """Everyone that answered belongs to the model that it chose."""
-        result = report.results[TRAIN]
+        result = report.results[core.TRAIN]
         return state.labels.index_copy(0, result.updates.clients, result.chosen)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model that it chose last."""
-        return cluster_evaluation(problem, state, clients)
-
-    def _draw(self, problem: Problem, redraws: int) -> torch.Tensor:
+    def _draw(self, problem: core.Problem, redraws: int) -> torch.Tensor:
         """K independent models, (k, p); with one body where that is wanted."""
         models = torch.stack([problem.fresh(redraws * self.k + model) for model in range(self.k)])
         if self.share_body or self.start == "warm":
@@ -160,7 +140,7 @@ class IFCA:
             models[:, body] = models[0, body]
         return models
 
-    def _body(self, problem: Problem) -> torch.Tensor:
+    def _body(self, problem: core.Problem) -> torch.Tensor:
         """The columns of all layers but the head."""
         return problem.layout.columns(outside(personal_mask(problem.layout, "head")))
 
@@ -171,30 +151,33 @@ class IFCA:
         allowed = self.start == "restart" and state.redraws < self.max_restarts and bool((state.labels < 0).all())
         return allowed and bool((choices.double() / choices.sum() < min_share).any())
 
-    def _restart(self, problem: Problem, state: IFCAState, choices: torch.Tensor) -> tuple[IFCAState, Diagnostics]:
+    def _restart(
+        self, problem: core.Problem, state: IFCAState, choices: torch.Tensor
+    ) -> tuple[IFCAState, core.Diagnostics]:
         """Draw the models anew; the round is over."""
         redraws = state.redraws + 1
         models = self._draw(problem, redraws)
         event = {"kind": "restart", "chosen": choices.tolist()}
-        return replace(state, models=models, round=state.round + 1, redraws=redraws), Diagnostics((event,))
+        return replace(state, models=models, round=state.round + 1, redraws=redraws), core.Diagnostics((event,))
 
-    def _divided_by_all(self, problem: Problem, result: Result, choices: torch.Tensor) -> Result:
+    def _divided_by_all(self, problem: core.Problem, result: core.Result, choices: torch.Tensor) -> core.Result:
         """Updates whose mean over the |S_j| clients of a model is their sum divided by all m participants."""
         updates = result.updates
         scaled = updates.values * (choices[result.chosen] / len(result.chosen))[:, None]
         buffers = problem.layout.columns(tuple(tensor.kind == "buffer" for tensor in problem.layout.tensors))
         scaled[:, buffers] = updates.values[:, buffers]  # statistics are no gradients
-        return replace(result, updates=Rows(updates.clients, scaled))
+        return replace(result, updates=core.Rows(updates.clients, scaled))
 
-    def _with_common_body(self, problem: Problem, before: State, after: State, result: Result) -> torch.Tensor:
+    def _with_common_body(
+        self, problem: core.Problem, before: core.State, after: core.State, result: core.Result
+    ) -> torch.Tensor:
         """The models (k, p) whose body has moved by the mean of all clients."""
-        everyone = torch.zeros_like(result.chosen)
-        if not bool(problem.enough_clients(everyone, 1)):
+        labels = torch.zeros_like(result.chosen)
+        everyone = torch.zeros(problem.clients, dtype=torch.int64)
+        aggregation = problem.aggregation
+        if not bool(aggregation.enough(labels, 1, everyone)):
             return after.models
-        clients = torch.zeros(problem.clients, dtype=torch.int64)
-        draw = problem.generator("buckets", after.round)
-        updates, sizes, labels = bucketed(result.updates, result.sizes, everyone, problem.bucket_size, draw)
-        mean = problem.released_means(updates, sizes, labels, 1, clients, purpose="body", round=after.round)
+        mean = aggregation.means(result.updates, result.sizes, labels, 1, everyone, purpose="body", round=after.round)
         body = self._body(problem)
         models = after.models.clone()
         models[:, body] = before.models[:, body] + mean[:, body]

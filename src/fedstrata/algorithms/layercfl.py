@@ -3,11 +3,14 @@
 "LayerCFL: an efficient federated learning with layer-wised clustering", Cybersecurity 2023, Algorithms 1 and 2.
 Compare conv layers under feature skew and fully connected layers under label skew. With all layers the method is CFL
 (Eq. 6).
+
+`LayerCFL` is the paper. `AutoLayerCFL`, below it, first finds the layer to compare.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
@@ -26,6 +29,7 @@ from fedstrata.algorithms.bipartition.round import (
     proposed_splits,
     reopened,
 )
+from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
 from fedstrata.algorithms.keys import (
     STRICT,
     AtLeastTwo,
@@ -103,8 +107,6 @@ class LayerCFL:
     def __new__(cls, layers: Selectors = "all", **keys: Any) -> LayerCFL:
         """With ``layers = "auto"`` an `AutoLayerCFL` is made, as `pathlib.Path` makes a path of the system's kind."""
         if cls is LayerCFL and layers == "auto":
-            from fedstrata.algorithms.layercfl_auto import AutoLayerCFL
-
             cls = AutoLayerCFL
         return object.__new__(cls)
 
@@ -194,3 +196,80 @@ class LayerCFL:
         answers = collect_answers(problem, reopened(state), report, self._compared_columns(problem), EVERY_PAIR)
         decisions = {cluster: at_once.examine(problem, state, answers, cluster) for cluster in answers.usable}
         return proposed_splits(state, answers, decisions)
+
+
+@plain_dataclass(frozen=True)
+class AutoLayerCFLState(BipartitionState):
+    """What LayerCFL with a layer scan remembers.
+
+    Attributes:
+        evidence: What the layer scan has seen; None when it is over.
+        layer: The layer that is compared; "" while the scan is going on.
+    """
+
+    evidence: LayerEvidence | None
+    layer: str
+
+
+@dataclass(frozen=True, config=STRICT)
+class AutoLayerCFL(LayerCFL):
+    """``LayerCFL(layers="auto")``: FedAvg with a layer scan until it chooses a layer, then `LayerCFL` on that layer.
+
+    The paper has its layers "by statistics obtained in advance". Here they are those of
+    `fedstrata.algorithms.evidence.layer_scan`, gathered in the first rounds of the run itself. The keys are those of
+    `LayerCFL`.
+    """
+
+    made_by: ClassVar[type[LayerCFL]] = LayerCFL
+    """It is found by the name of this class, which makes it."""
+
+    def init(self, problem: Problem) -> AutoLayerCFLState:
+        """Everyone in one cluster, and no evidence."""
+        state = LayerCFL().init(problem)
+        evidence = no_evidence(problem.layout, problem.clients)
+        return extend_state(state, AutoLayerCFLState, bipartition=state.bipartition, evidence=evidence, layer="")
+
+    def plan(self, problem: Problem, state: BipartitionState, cohort: torch.Tensor) -> Plan:
+        """Everyone trains the model of its cluster; for a scan, also on folds of its data."""
+        assert isinstance(state, AutoLayerCFLState)
+        plan = fedavg_plan(problem, state, cohort)
+        return plan if state.evidence is None else scan_plan(problem, state, state.evidence, plan)
+
+    def update(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[BipartitionState, Diagnostics]:
+        """Scan if it is time, then average: with LayerCFL as soon as the layer is known."""
+        assert isinstance(state, AutoLayerCFLState)
+        events: tuple[dict[str, object], ...] = ()
+        if state.evidence is not None:
+            evidence, choice = scan_round(problem, state, state.evidence, report)
+            state = replace(state, evidence=evidence)
+            if choice is not None:
+                events = (choice.event,)
+                if choice.layer is not None:
+                    state = _compare(problem, state, evidence, choice.layer)
+        after: BipartitionState
+        if state.layer:
+            after, diagnostics = self._on(state.layer).update(problem, state, report)
+        else:
+            rules = SplitRules(self.first, self.quorum, self.min_split)
+            answers = collect_answers(problem, state, report, problem.layout.conv_and_linear, rules)
+            undecided = {cluster: SplitDecision(Decision(kind="no_layer_found")) for cluster in answers.usable}
+            after, diagnostics = apply_decisions(problem, state, report, answers, undecided)
+        return after, replace(diagnostics, events=(*events, *diagnostics.events))
+
+    def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
+        """How each cluster would be split by the compared layer, once it is known, without a threshold."""
+        assert isinstance(state, AutoLayerCFLState)
+        return self._on(state.layer).proposed_split(problem, state, report) if state.layer else ()
+
+    def _on(self, layer: str) -> LayerCFL:
+        """LayerCFL on one layer, with these keys."""
+        keys = {field.name: getattr(self, field.name) for field in fields(LayerCFL)}
+        return LayerCFL(**{**keys, "layers": layer})
+
+
+def _compare(problem: Problem, state: AutoLayerCFLState, evidence: LayerEvidence, layer: str) -> AutoLayerCFLState:
+    """The state as if this layer had been given from the start, with its largest norm."""
+    # Nothing is split before the layer is known: there is one cluster, and the evidence is about it.
+    view = list(views_with_bias(problem.layout)).index(layer)
+    history = replace(state.bipartition, max_compared_norms=evidence.max_norms[view : view + 1])
+    return replace(state, bipartition=history, evidence=None, layer=layer)

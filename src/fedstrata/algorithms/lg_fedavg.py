@@ -10,28 +10,17 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto
 from fedstrata.algorithms.personal_layers import Personal, personal_evaluation, personal_mask, personal_plan
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import (
-    Diagnostics,
-    Evaluation,
-    Mask,
-    Plan,
-    Problem,
-    Report,
-    State,
-    aggregate,
-    assign_pending,
-    initial_state,
-)
 
 _SHARED_LAYERS = 2
 """The deepest layers, so many, are shared with "auto", as in PACFL's experiments. At least one layer stays local."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class LGFedAvg:
+class LGFedAvg(core.Algorithm[core.State]):
     """LG-FedAvg: FedAvg on the deep layers; the shallow ones are trained along and stay on the client.
 
     This is the opposite of FedPer (some code shares the shallow layers instead). The personal layers must be named. The
@@ -46,27 +35,17 @@ class LGFedAvg:
 
     personal: Auto | Personal = "auto"
 
-    def init(self, problem: Problem) -> State:
-        """Everyone in one cluster."""
-        return initial_state(problem)
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains its own shallow and the shared deep layers together."""
         return personal_plan(problem, state, cohort, self._mask(problem))
 
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """Average the deep layers; nothing is decided."""
-        return aggregate(problem, state, report, self.assign(problem, state, report))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A client that joins belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+    def evaluations(
+        self, problem: core.Problem, state: core.State, clients: torch.Tensor
+    ) -> dict[str, core.Evaluation]:
         """Everyone uses the shared layers on its own ones."""
         return personal_evaluation(problem, state, clients, self._mask(problem))
 
-    def _mask(self, problem: Problem) -> Mask:
+    def _mask(self, problem: core.Problem) -> core.Mask:
         """The personal tensors, (l,)."""
         layers = problem.layout.layers
         shallow = list(layers[: max(1, len(layers) - _SHARED_LAYERS)])

@@ -11,27 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedstrata import core
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import agglomerate, natural_cut
 from fedstrata.clustering.hierarchy import Linkage
-from fedstrata.core import (
-    TRAIN,
-    Decision,
-    Diagnostics,
-    Mask,
-    Matrix,
-    Metric,
-    Plan,
-    Problem,
-    Report,
-    Rows,
-    State,
-    aggregate,
-    extend_state,
-    fedavg_plan,
-    initial_state,
-    members_in_cohort,
-)
 from fedstrata.core.state import StateT
 
 _MIN_GROUPED_CLIENTS = 2
@@ -45,7 +28,7 @@ Distance = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class OneShotState(State):
+class OneShotState(core.State):
     """Adds the round of the clustering.
 
     Attributes:
@@ -55,20 +38,20 @@ class OneShotState(State):
     clustered: int
 
 
-def one_shot_state(problem: Problem) -> OneShotState:
+def one_shot_state(problem: core.Problem) -> OneShotState:
     """Everyone in one cluster, before the clustering."""
-    return extend_state(initial_state(problem), OneShotState, clustered=0)
+    return core.extend_state(core.initial_state(problem), OneShotState, clustered=0)
 
 
 def too_few_answers(
-    state: State,
-    report: Report,
+    state: core.State,
+    report: core.Report,
     labels: torch.Tensor,
     present: int,
     quorum: float,
     min_clients: int = _MIN_GROUPED_CLIENTS,
     first_round: int = 1,
-) -> Decision | None:
+) -> core.Decision | None:
     """Why the clients cannot be grouped by the updates of this round; None where they can.
 
     Updates are compared with those of the same round only, so the quorum is a share of the members that were selected
@@ -85,7 +68,7 @@ def too_few_answers(
     """
     values = {
         "present": float(present),
-        "members": float(members_in_cohort(report, labels >= 0).sum()),
+        "members": float(core.members_in_cohort(report, labels >= 0).sum()),
         "min_clients": float(min_clients),
         "quorum": quorum,
         "first_round": float(first_round),
@@ -93,7 +76,7 @@ def too_few_answers(
     enough = present >= min_clients and present / values["members"] >= quorum
     if enough and state.round + 1 >= first_round:
         return None
-    return Decision(kind="too_few_answers", values=values)
+    return core.Decision(kind="too_few_answers", values=values)
 
 
 @dataclass(frozen=True)
@@ -110,9 +93,9 @@ class Groups:
 
     clients: torch.Tensor
     labels: torch.Tensor
-    decision: Decision
-    matrices: tuple[Matrix, ...]
-    metrics: tuple[Metric, ...] = ()
+    decision: core.Decision
+    matrices: tuple[core.Matrix, ...]
+    metrics: tuple[core.Metric, ...] = ()
 
 
 def cut_dendrogram(
@@ -157,13 +140,19 @@ def agglomerative_groups(
     values = {"groups": float(labels.max()) + 1, "clients": float(len(clients))}
     if height < torch.inf:
         values["cut"] = height
-    decision = Decision(kind="agglomerative_clustering", layer=layer, values=values)
-    return Groups(clients, labels, decision, (Matrix(0, layer, measure, clients, distances),))
+    decision = core.Decision(kind="agglomerative_clustering", layer=layer, values=values)
+    return Groups(clients, labels, decision, (core.Matrix(0, layer, measure, clients, distances),))
 
 
 def split_once(
-    problem: Problem, state: StateT, report: Report, labels: torch.Tensor, groups: Groups, *, asked: bool = True
-) -> tuple[StateT, Diagnostics]:
+    problem: core.Problem,
+    state: StateT,
+    report: core.Report,
+    labels: torch.Tensor,
+    groups: Groups,
+    *,
+    asked: bool = True,
+) -> tuple[StateT, core.Diagnostics]:
     """Split the only cluster into groups, and average inside them.
 
     Args:
@@ -180,14 +169,14 @@ def split_once(
     # Where all clients are in one group, those that were not compared have nothing to wait for.
     rest = torch.full_like(labels, -1) if len(found) > 1 else labels
     parents = torch.zeros(len(found), dtype=torch.int64)
-    moved, diagnostics = aggregate(
+    moved, diagnostics = core.aggregate(
         problem, state, report, rest.index_copy(0, groups.clients, own), parents, {0: groups.decision}, asked=asked
     )
     return moved, replace(diagnostics, matrices=groups.matrices, metrics=(*diagnostics.metrics, *groups.metrics))
 
 
 @dataclass(frozen=True)
-class SignatureState(State):
+class SignatureState(core.State):
     """Adds the round of the clustering, and the signatures by which clients are compared.
 
     Attributes:
@@ -203,11 +192,11 @@ class SignatureState(State):
     last_cluster: torch.Tensor
 
 
-def signature_state(problem: Problem) -> SignatureState:
+def signature_state(problem: core.Problem) -> SignatureState:
     """Everyone in one cluster, no signature sent yet."""
     n = problem.clients
-    return extend_state(
-        initial_state(problem),
+    return core.extend_state(
+        core.initial_state(problem),
         SignatureState,
         clustered=0,
         signatures=torch.zeros(n, 0),
@@ -225,7 +214,7 @@ def must_send(state: SignatureState, cohort: torch.Tensor) -> torch.Tensor:
     return pending if state.clustered else pending | ~state.known[cohort]
 
 
-def signature_plan(problem: Problem, state: SignatureState, cohort: torch.Tensor, upload: Mask) -> Plan:
+def signature_plan(problem: core.Problem, state: SignatureState, cohort: torch.Tensor, upload: core.Mask) -> core.Plan:
     """Whoever must send a signature trains the initial model; the others train the model of their cluster.
 
     Before the clustering the others have no work, so no model moves. Every signature is trained as in round 1.
@@ -236,8 +225,8 @@ def signature_plan(problem: Problem, state: SignatureState, cohort: torch.Tensor
         cohort: The clients that take part, (m,).
         upload: The tensors that are sent as the signature, (l,).
     """
-    plan = fedavg_plan(problem, state, cohort)
-    task = plan.tasks[TRAIN]
+    plan = core.fedavg_plan(problem, state, cohort)
+    task = plan.tasks[core.TRAIN]
     sending = must_send(state, cohort)
     cluster = state.labels[cohort] if state.clustered else torch.full_like(cohort, -1)
     training = replace(task, candidates=torch.where(sending, -1, cluster)[:, None])
@@ -248,10 +237,10 @@ def signature_plan(problem: Problem, state: SignatureState, cohort: torch.Tensor
         upload=upload,
     )
     models = torch.cat([state.models, problem.fresh(0)[None]])
-    return replace(plan, models=models, tasks={TRAIN: training, SIGNATURE_TASK: signature})
+    return replace(plan, models=models, tasks={core.TRAIN: training, SIGNATURE_TASK: signature})
 
 
-def with_signatures(state: SignatureState, new: Rows) -> SignatureState:
+def with_signatures(state: SignatureState, new: core.Rows) -> SignatureState:
     """The state with the signatures (m, q) that have come."""
     if not len(new.clients):
         return state
@@ -266,24 +255,24 @@ def with_signatures(state: SignatureState, new: Rows) -> SignatureState:
 
 
 def split_by_signatures(
-    problem: Problem,
+    problem: core.Problem,
     state: SignatureState,
-    report: Report,
+    report: core.Report,
     labels: torch.Tensor,
     groups: Groups,
     *,
     asked: bool = True,
-) -> tuple[SignatureState, Diagnostics]:
+) -> tuple[SignatureState, core.Diagnostics]:
     """Split the only cluster into groups of clients with like signatures. The arguments are those of `split_once`."""
     moved, diagnostics = split_once(problem, state, report, labels, groups, asked=asked)
     return _with_last_clusters(replace(moved, clustered=moved.round)), diagnostics
 
 
 def aggregate_clustered(
-    problem: Problem, state: SignatureState, report: Report, labels: torch.Tensor
-) -> tuple[SignatureState, Diagnostics]:
+    problem: core.Problem, state: SignatureState, report: core.Report, labels: torch.Tensor
+) -> tuple[SignatureState, core.Diagnostics]:
     """FedAvg inside the clusters, after the clustering. The arguments are those of `aggregate`."""
-    moved, diagnostics = aggregate(problem, state, report, labels)
+    moved, diagnostics = core.aggregate(problem, state, report, labels)
     return _with_last_clusters(moved), diagnostics
 
 
@@ -292,13 +281,13 @@ def _with_last_clusters(state: SignatureState) -> SignatureState:
     return replace(state, last_cluster=torch.where(state.labels >= 0, state.labels, state.last_cluster))
 
 
-def member_signatures(state: SignatureState, labels: torch.Tensor) -> Rows:
+def member_signatures(state: SignatureState, labels: torch.Tensor) -> core.Rows:
     """The signatures of the clients that are in a cluster and have sent one, in the order of their ids."""
     clients = (state.known & (labels >= 0)).nonzero().flatten()
-    return Rows(clients, state.signatures[clients])
+    return core.Rows(clients, state.signatures[clients])
 
 
-def too_few_signatures(labels: torch.Tensor, present: int, quorum: float) -> Decision | None:
+def too_few_signatures(labels: torch.Tensor, present: int, quorum: float) -> core.Decision | None:
     """Why the clients cannot be grouped by their signatures; None where they can.
 
     Signatures of earlier rounds are as good as those of this one, so the quorum is a share of all members.
@@ -317,10 +306,10 @@ def too_few_signatures(labels: torch.Tensor, present: int, quorum: float) -> Dec
         "min_clients": float(_MIN_GROUPED_CLIENTS),
         "quorum": quorum,
     }
-    return Decision(kind="too_few_signatures", values=values)
+    return core.Decision(kind="too_few_signatures", values=values)
 
 
-def assign_by_signature(state: SignatureState, new: Rows, distance: Distance, linkage: Linkage) -> torch.Tensor:
+def assign_by_signature(state: SignatureState, new: core.Rows, distance: Distance, linkage: Linkage) -> torch.Tensor:
     """The labels (n,) once pending clients have joined the cluster whose members have the nearest signatures.
 
     A cluster that has lost all its members is as near as those that were in it last.

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, Degrees
 from fedstrata.algorithms.one_shot import (
     Distance,
@@ -31,26 +32,13 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import principal_angles
 from fedstrata.clustering.hierarchy import Linkage
-from fedstrata.core import (
-    TRAIN,
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    Report,
-    Rows,
-    State,
-    aggregate,
-    cluster_evaluation,
-    fedavg_plan,
-)
 
 RESOLUTION = math.degrees(math.acos(1 - 2**-23))
 """Degrees. The vectors are float32, so no cosine below 1 is nearer to 1 than that of this angle."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class PACFL:
+class PACFL(core.Algorithm[SignatureState]):
     """PACFL: one clustering by the angles between the subspaces that the clients' data span.
 
     Every client sends the first singular vectors of the samples of each of its classes once, beside its work in the
@@ -79,17 +67,19 @@ class PACFL:
     angle: Literal["smallest", "mean"] = "smallest"
     quorum: Share = 0.5
 
-    def init(self, problem: Problem) -> SignatureState:
+    def init(self, problem: core.Problem) -> SignatureState:
         """Everyone in one cluster, no vectors sent yet."""
         return signature_state(problem)
 
-    def plan(self, problem: Problem, state: SignatureState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: core.Problem, state: SignatureState, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the model of its cluster. New clients send their vectors too, and pending ones only those."""
-        plan = fedavg_plan(problem, state, cohort)
-        task = replace(plan.tasks[TRAIN], candidates=state.labels[cohort][:, None])
-        return replace(plan, tasks={TRAIN: task}, client_stats={"subspaces": must_send(state, cohort)})
+        plan = core.fedavg_plan(problem, state, cohort)
+        task = replace(plan.tasks[core.TRAIN], candidates=state.labels[cohort][:, None])
+        return replace(plan, tasks={core.TRAIN: task}, client_stats={"subspaces": must_send(state, cohort)})
 
-    def update(self, problem: Problem, state: SignatureState, report: Report) -> tuple[SignatureState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: SignatureState, report: core.Report
+    ) -> tuple[SignatureState, core.Diagnostics]:
         """Group the clients as soon as enough of them have sent their vectors; average inside the clusters."""
         labels = self.assign(problem, state, report)
         state = with_signatures(state, _sent(report))
@@ -98,21 +88,17 @@ class PACFL:
         rows = member_signatures(state, labels)
         postponed = too_few_signatures(labels, len(rows.clients), self.quorum)
         if postponed:
-            return aggregate(problem, state, report, labels, decisions={0: postponed})
+            return core.aggregate(problem, state, report, labels, decisions={0: postponed})
         angles = self._angles(problem)(rows.values)
         measure = f"{self.angle} angle"
         groups = agglomerative_groups(rows.clients, angles, self.cut, self.linkage, "data", measure, RESOLUTION)
         return split_by_signatures(problem, state, report, labels, groups)
 
-    def assign(self, problem: Problem, state: SignatureState, report: Report) -> torch.Tensor:
+    def assign(self, problem: core.Problem, state: SignatureState, report: core.Report) -> torch.Tensor:
         """A pending client belongs to the cluster whose members' subspaces are nearest to its own."""
         return assign_by_signature(state, _sent(report), self._angles(problem), self.linkage)
 
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster."""
-        return cluster_evaluation(problem, state, clients)
-
-    def _angles(self, problem: Problem) -> Distance:
+    def _angles(self, problem: core.Problem) -> Distance:
         """The angles between rows of vectors, (m, classes * SINGULAR_VECTORS * features), zero for an absent class."""
         features = problem.features
         if features is None:
@@ -120,6 +106,6 @@ class PACFL:
         return lambda rows: principal_angles(rows.unflatten(1, (-1, features)), self.angle)
 
 
-def _sent(report: Report) -> Rows:
+def _sent(report: core.Report) -> core.Rows:
     """The singular vectors that came in a round."""
-    return report.client_stats.get("subspaces", Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)))
+    return report.client_stats.get("subspaces", core.Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)))

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from math import isfinite
@@ -35,6 +35,9 @@ _DRAFT = ".draft"
 
 _MOST_DIGITS = 18
 """The digits of a whole number in JSON that fits 64 bits for certain."""
+
+_MOST_DOTS = 100
+"""The dots in a key or a value of TOML."""
 
 _REMEDY = "remove it, or take another folder"
 
@@ -211,6 +214,22 @@ def _short_int(digits: str) -> int:
     return int(digits)
 
 
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON that every reader accepts: a number that is not finite becomes null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except (TypeError, ValueError):  # It has mappings of another kind, or numbers that are not finite.
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 def parse_json(content: bytes | str) -> Any:
     """Read JSON that is safe to work with: every number is finite and in range, every text is Unicode.
 
@@ -237,45 +256,24 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
         ValueError: When it is not TOML, or a key or value has more than `DEPTH` levels.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
-    # The parser's time grows with the square of the parts of a key, and its recursion with the brackets.
-    too_deep = ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
-    if _toml_depth(text) > DEPTH:
-        raise too_deep
+    # The parser's time grows with the square of the parts of a key.
+    if any(part.count(".") > _MOST_DOTS for part in re.split(r"[=,\n]", text)):
+        raise ValueError(f"a key or a value with more than {_MOST_DOTS} dots; expected a flatter one")
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
+        levels = _levels(table) - 1
     except RecursionError:
-        raise too_deep from None
+        levels = DEPTH + 1
+    if levels > DEPTH:
+        raise ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
+    return table
 
 
-_TOML_TOKEN = re.compile(
-    r'''
-    """(?:\\.|[^\\])*?(?:"""|\Z) | \'\'\'.*?(?:\'\'\'|\Z)   # texts of several lines
-    | "(?:\\.|[^"\\\n])*+"? | '[^'\n]*+'?                   # texts of one line
-    | \#[^\n]*+ | [.\[\]{}] | [^.\[\]{}"'\#]++
-    ''',
-    re.VERBOSE | re.DOTALL,
-)
-"""A token of TOML, precise enough to count dots and brackets outside of texts and comments."""
-
-_END_OF_KEY = re.compile(r"[,=\n#]")
-
-
-def _toml_depth(text: str) -> int:
-    """Count the dots in a key, or the open brackets inside each other, and return the largest number."""
-    dots = brackets = depth = 0
-    for match in _TOML_TOKEN.finditer(text):
-        token = match[0]
-        if token == ".":
-            dots += 1
-        elif token in ("[", "{"):
-            brackets += 1
-        elif token in ("]", "}"):
-            brackets = max(0, brackets - 1)
-        # The end of a key may stand in the quotes of a part.
-        elif token[0] not in "\"'" and _END_OF_KEY.search(token):
-            dots = 0
-        depth = max(depth, dots, brackets)
-    return depth
+def _levels(value: Any) -> int:
+    """Count the tables and lists inside each other."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_levels, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def _refuse_constant(name: str) -> Any:

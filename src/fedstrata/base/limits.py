@@ -24,15 +24,11 @@ EXPERIMENT_BYTES = 1_000_000
 """Bytes of an experiment file."""
 DEPTH = 32
 """Tables and lists inside each other, and parts of a dotted key."""
-KEY_CHARACTERS = 100
-"""Characters in one part of a key."""
 TEXT_CHARACTERS = 10_000
 """Characters in a value that is a text."""
 MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 
-MAX_INTEGER = 2**128 - 1
-"""Size of a whole number, above and below zero."""
 MAX_SEED = 10**18 - 1
 """A seed. Records hold it as a number in JSON, which is read with at most 18 digits."""
 MAX_OPTIONS = 1_000
@@ -61,9 +57,6 @@ MIN_NOISE = 1e-6
 """The noise multiplier of differential privacy: with less there is no epsilon that means anything."""
 MAX_EPSILON = 1_000
 """The epsilon of differential privacy: a larger one promises nothing."""
-
-MAX_SUM_BITS = 24
-"""The bits of a number in a secure sum. A float32 number has no more."""
 MAX_LIST_ENTRIES = 1_000
 """Entries of a list that is an option of a network or a key of an algorithm."""
 MAX_NUMBER = 1_000_000_000

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import reduce
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from fedstrata.base.content_digest import content_digest
@@ -142,15 +143,15 @@ class Registry(Mapping[str, _Target]):
     """A mapping from names to objects that are imported at their first use.
 
     Args:
-        targets: The object of each name, as ``"package.module:attribute"``.
+        targets: What each name stands for: an object, or where it is, as ``"package.module:attribute"``.
         group: The group of entry points by which installed packages add names; empty for none. The library's own
             names come first.
     """
 
-    def __init__(self, targets: Mapping[str, str], group: str = "") -> None:
+    def __init__(self, targets: Mapping[str, _Target | str], group: str = "") -> None:
         """Keep the targets; import nothing yet."""
-        self._targets = dict(targets)
-        self._objects: dict[str, Any] = {}
+        self.built_in = frozenset(targets)
+        self._targets: dict[str, Any] = dict(targets)
         self._group = group
 
     def register(self, name: str, target: _Target | str) -> None:
@@ -163,13 +164,8 @@ class Registry(Mapping[str, _Target]):
         Raises:
             ValueError: When the name stands for something else already.
         """
-        known = self._objects.get(name, self._targets.get(name))
-        if known is not None and known is not target and known != target:
-            raise ValueError(f"{name!r} stands for {known!r} already; choose another name")
-        if isinstance(target, str):
-            self._targets[name] = target
-        else:
-            self._objects[name] = target
+        if self._targets.setdefault(name, target) != target:
+            raise ValueError(f"{name!r} stands for {self._targets[name]!r} already; choose another name")
 
     def name_of(self, thing: object) -> str | None:
         """Return the name that stands for an object; None where there is none, or its module cannot be imported."""
@@ -181,43 +177,27 @@ class Registry(Mapping[str, _Target]):
 
     def __getitem__(self, name: str) -> _Target:
         """Import and return what `name` stands for."""
-        if name not in self:
-            raise KeyError(name)
-        thing: _Target = self._objects[name] if name in self._objects else load_object(self._targets[name])
+        target = self._targets[name] if name in self.built_in else self._discovered()[name]
+        thing: _Target = load_object(target) if isinstance(target, str) else target
         return thing
 
     def __contains__(self, name: object) -> bool:
         """Tell whether a name is registered, without importing what it stands for."""
-        if name in self._targets or name in self._objects:
-            return True
-        self._discover()
-        return name in self._targets
+        return name in self.built_in or name in self._discovered()
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names in the order of registration."""
-        self._discover()
-        return iter([*self._targets, *self._objects])
+        return iter(self._discovered())
 
     def __len__(self) -> int:
         """Return the number of names."""
-        self._discover()
-        return len(self._targets) + len(self._objects)
+        return len(self._discovered())
 
-    def _discover(self) -> None:
-        """Add the names that installed packages bring, once."""
-        if not self._group:
-            return
-        from importlib.metadata import entry_points
-
+    def _discovered(self) -> Mapping[str, Any]:
+        """Return all targets, with those that installed packages bring, which are asked once."""
         group, self._group = self._group, ""
-        for found in entry_points(group=group):
+        for found in entry_points(group=group) if group else ():
             known = self._targets.setdefault(found.name, found.value)
             if known != found.value:
-                _logger.warning(
-                    "the entry point %s = %s of %s is not used, because %s stands for %s already",
-                    found.name,
-                    found.value,
-                    group,
-                    found.name,
-                    known,
-                )
+                _logger.warning("the entry point %r of %s is not used: %s is its name already", found, group, known)
+        return self._targets

@@ -9,64 +9,42 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedstrata.base.errors import MachineError, ResourceError
 
+_DISK = ("a disk that can be read and written", "check the disk and the system log")
+_PERMISSION = ("permission to read and write", "give this user the permission")
+_FILES = ("to open another file", "raise the limit on open files (ulimit -n), or lower engine.workers")
 
-@dataclass(frozen=True)
-class _Shortage:
-    """One way in which the machine can fail.
-
-    Attributes:
-        expected: What was needed.
-        remedy: What the user can do.
-    """
-
-    expected: str
-    remedy: str
-
-
-_DISK = _Shortage("free space on the disk", "free some")
-_QUOTA = _Shortage("room in the disk quota", "delete files, or have the quota raised")
-_SIZE = _Shortage("to write a file of this size", "raise the limit on file sizes (ulimit -f)")
-_DEVICE = _Shortage("a disk that can be read and written", "check the disk and the system log")
-_READ_ONLY = _Shortage("a file system that can be written", "make it writable")
-_PERMISSION = _Shortage("permission to read and write", "give this user the permission")
-_FILES = _Shortage("to open another file", "raise the limit on open files (ulimit -n), or lower engine.workers")
-_MEMORY = _Shortage("enough memory", "free some, raise the limit on it, or lower engine.workers")
-_THREADS = _Shortage("to start another process or thread", "end others, or raise the limit on them (ulimit -u)")
-
-_OF_DISKS = (_DISK, _QUOTA, _SIZE, _DEVICE, _READ_ONLY, _PERMISSION)
-
-SHORTAGES = {
-    errno.ENOSPC: _DISK,
-    errno.EDQUOT: _QUOTA,
-    errno.EFBIG: _SIZE,
-    errno.EIO: _DEVICE,
-    errno.ESTALE: _DEVICE,
-    errno.EROFS: _READ_ONLY,
+_OF_DISKS: Mapping[int, tuple[str, str]] = {
+    errno.ENOSPC: ("free space on the disk", "free some"),
+    errno.EDQUOT: ("room in the disk quota", "delete files, or have the quota raised"),
+    errno.EFBIG: ("to write a file of this size", "raise the limit on file sizes (ulimit -f)"),
+    errno.EIO: _DISK,
+    errno.ESTALE: _DISK,
+    errno.EROFS: ("a file system that can be written", "make it writable"),
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
+}
+
+SHORTAGES: Mapping[int, tuple[str, str]] = {
+    **_OF_DISKS,
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
-    errno.ENOMEM: _MEMORY,
-    errno.EAGAIN: _THREADS,
+    errno.ENOMEM: ("enough memory", "free some, raise the limit on it, or lower engine.workers"),
+    errno.EAGAIN: ("to start another process or thread", "end others, or raise the limit on them (ulimit -u)"),
 }
-"""The shortage that the number of an OSError stands for."""
+"""What was needed and what the user can do, by the number of an OSError."""
 
-_MESSAGES = {
-    re.compile(
-        r"can't allocate memory|cannot allocate memory|out of memory|bad_alloc|unable to mmap"
-        r"|could not create a (?:primitive|memory)|failed to map segment from shared object$",
-        re.IGNORECASE,
-    ): _MEMORY,
-    re.compile(r"can't start new thread"): _THREADS,
-}
-"""The shortage that the message of an exception without a number stands for, as torch, oneDNN and CUDA raise them."""
+_OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|bad_alloc|unable to mmap"
+    r"|could not create a (?:primitive|memory)|failed to map segment from shared object$",
+    re.IGNORECASE,
+)
+"""The message of an exception without a number, as torch, oneDNN and CUDA raise them."""
 
 
 @contextmanager
@@ -106,14 +84,15 @@ def resource_error(error: BaseException, folder: Path | None = None) -> MachineE
     """
     if isinstance(error, MachineError):
         return error
-    shortage = _shortage(error)
-    if shortage is None:
+    number = _number(error)
+    if number is None:
         return None
+    expected, remedy = SHORTAGES[number]
     place = getattr(error, "filename", None)
-    if place is None and isinstance(error, OSError) and shortage not in (_MEMORY, _THREADS, _FILES):
+    if place is None and isinstance(error, OSError) and number in _OF_DISKS:
         place = folder
     where = "" if place is None else f"{str(place)!r}: "
-    return ResourceError(f"{where}expected {shortage.expected}, found: {_found(error)}; {shortage.remedy}")
+    return ResourceError(f"{where}expected {expected}, found: {_found(error)}; {remedy}")
 
 
 def disk_error(error: OSError, folder: Path) -> MachineError | None:
@@ -121,7 +100,7 @@ def disk_error(error: OSError, folder: Path) -> MachineError | None:
 
     The arguments are those of `resource_error`.
     """
-    return resource_error(error, folder) if _shortage(error) in _OF_DISKS else None
+    return resource_error(error, folder) if _number(error) in _OF_DISKS else None
 
 
 def _begun(folder: Path, record: str) -> bool:
@@ -132,15 +111,17 @@ def _begun(folder: Path, record: str) -> bool:
         return folder.is_dir()
 
 
-def _shortage(error: BaseException) -> _Shortage | None:
+def _number(error: BaseException) -> int | None:
+    """Return the number in `SHORTAGES` that stands for an exception; None when it is about something else."""
     if isinstance(error, MemoryError):
-        return _MEMORY
+        return errno.ENOMEM
     if isinstance(error, OSError) and error.errno is not None:
-        return SHORTAGES.get(error.errno)
+        return error.errno if error.errno in SHORTAGES else None
     if isinstance(error, OSError | RuntimeError | ImportError):
-        for pattern, shortage in _MESSAGES.items():
-            if pattern.search(_first_line(error)):
-                return shortage
+        line = _first_line(error)
+        if _OUT_OF_MEMORY.search(line):
+            return errno.ENOMEM
+        return errno.EAGAIN if "can't start new thread" in line else None
     return None
 
 

@@ -42,7 +42,7 @@ from fedstrata.models import MODELS, layout_of
 from fedstrata.models.forward_order import order_warning
 from fedstrata.models.tied_layers import tied_warning
 from fedstrata.partition import Partition
-from fedstrata.records import require
+from fedstrata.records.tracking import require
 
 _logger = logging.getLogger(__name__)
 

@@ -15,12 +15,11 @@ from fedstrata.config import Experiment
 from fedstrata.config.baseline import baseline_of
 from fedstrata.config.tables import PrivacyTable
 from fedstrata.core import Layout, Mask, Plan, Problem
-from fedstrata.core.aggregation_rules import MEANS
-from fedstrata.core.private_aggregation import CentralPrivacy, NoiseSeed
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for
 from fedstrata.uploads.coverage import Coverage, coverage_of
 from fedstrata.uploads.disclosure import Disclosure
-from fedstrata.uploads.local_noise import LocalPrivacy
+from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
+from fedstrata.uploads.rules import MEANS
 
 _LARGEST_DELTA = 1e-5
 """The default of delta in runs of few clients."""
@@ -43,12 +42,12 @@ class PrivateRun:
     coverage: Coverage
     exposure: Exposure
     amount: NoiseAmount
-    mechanism: CentralPrivacy | LocalPrivacy
+    mechanism: CentralNoise | LocalNoise
 
     @property
     def kind(self) -> str:
         """Who adds the noise: the server ("central"), or every client ("local")."""
-        return "central" if isinstance(self.mechanism, CentralPrivacy) else "local"
+        return "central" if isinstance(self.mechanism, CentralNoise) else "local"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -132,19 +131,20 @@ def private_run(
     exposure = _exposure(table, coverage, experiment.rounds, participation)
     amount = noise_of_run(table, exposure, problem.clients)
     seed = NoiseSeed(problem.seed) if noise_seed is None else noise_seed
-    mechanism: CentralPrivacy | LocalPrivacy
+    mechanism: CentralNoise | LocalNoise
     if table.kind == "central":
-        mechanism = CentralPrivacy(
+        mechanism = CentralNoise(
             layout=problem.layout,
             released=sent,
             clip_norm=table.clip_norm,
             noise_multiplier=amount.multiplier,
             answers=participation.expected_answers,
-            min_cluster=table.min_cluster,
+            least_clients=table.min_cluster,
             noise_seed=seed,
+            rule=problem.aggregation.rule,
         )
     else:
-        mechanism = LocalPrivacy(
+        mechanism = LocalNoise(
             layout=problem.layout, clip_norm=table.clip_norm, noise_multiplier=amount.multiplier, noise_seed=seed
         )
     return PrivateRun(coverage, exposure, amount, mechanism)
@@ -152,14 +152,14 @@ def private_run(
 
 def with_central_privacy(problem: Problem, private: PrivateRun | None) -> Problem:
     """The problem of a run in which the server adds noise, if it does."""
-    if private is None or not isinstance(private.mechanism, CentralPrivacy):
+    if private is None or not isinstance(private.mechanism, CentralNoise):
         return problem
-    return replace(problem, privacy=private.mechanism)
+    return replace(problem, aggregation=private.mechanism)
 
 
-def client_noise(private: PrivateRun | None) -> LocalPrivacy | None:
+def client_noise(private: PrivateRun | None) -> LocalNoise | None:
     """What the clients of a run do with updates before they send them, if they do."""
-    if private is None or not isinstance(private.mechanism, LocalPrivacy):
+    if private is None or not isinstance(private.mechanism, LocalNoise):
         return None
     return private.mechanism
 
@@ -299,6 +299,11 @@ def _refuse_unfit(experiment: Experiment) -> None:
         raise ExperimentError(
             f"server.aggregation = {rule!r}: expected {' or '.join(map(repr, MEANS))} with privacy.kind = 'central', "
             "whose noise is for sums of clipped updates; use privacy.kind = 'local', or a mean"
+        )
+    if experiment.server.checks not in ("auto", ()):
+        raise ExperimentError(
+            f"server.checks = {list(experiment.server.checks)}: expected [] with privacy.kind = 'central', where no "
+            "client may change how another one counts"
         )
     cohort = experiment.cohort
     if cohort.weights or cohort.sampling == "size":

@@ -1,18 +1,42 @@
-"""What ``[probe]`` records in a round besides the layer gaps. Nothing here touches training."""
+"""What ``[probe]`` records in a round. Nothing here touches training.
+
+The comparison of all clients in every layer is that of LayerCFL, section 3.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from math import ceil, isnan
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from fedstrata.algorithms.bipartition.model_stability import UpdateWindow
 from fedstrata.base.errors import ExperimentError, LayoutError
 from fedstrata.base.quoting import shown
-from fedstrata.clustering import bipartition_accuracy
+from fedstrata.clustering import CLIENT_MEASURES, bipartition_accuracy, gap
 from fedstrata.config import Experiment
-from fedstrata.core import TRAIN, Algorithm, Layout, Metric, Problem, ProposesSplits, Report, State
+from fedstrata.core import (
+    TRAIN,
+    Algorithm,
+    Layout,
+    LocalTask,
+    Mask,
+    Matrix,
+    Metric,
+    Plan,
+    Problem,
+    ProposesSplits,
+    Report,
+    Result,
+    State,
+    empty_rows,
+)
+from fedstrata.records.schema import ALL_CLIENTS
+
+_ALL_LAYERS = "all"
+"""The layer name of all conv and linear layers together."""
 
 _TOP_SHARE = 0.05
 """The share of a layer's weights that count as unstable. By chance, two such choices have a Jaccard index of 0.026."""
@@ -130,3 +154,99 @@ def _window(state: State) -> UpdateWindow | None:
     """The uploads that a state keeps for model stability, if it does."""
     window = getattr(state, "window", None)
     return window if isinstance(window, UpdateWindow) else None
+
+
+def gaps(
+    layout: Layout, plan: Plan, report: Report, truth: torch.Tensor, measures: Sequence[str]
+) -> list[dict[str, str | float]]:
+    """How clearly each layer separates the true groups, among all clients that answered.
+
+    Args:
+        layout: The tensors of the network.
+        plan: The plan of the round.
+        report: Its result of the task `TRAIN` holds the updates.
+        truth: The true group of each client, (n,).
+        measures: Names of `CLIENT_MEASURES`, such as ``cos``, ``l2`` (weights), ``dcos``, ``dl2`` (updates); Eq. 5 to 8
+            and 23 to 26.
+
+    Returns:
+        One record for each layer and measure. Above 0 the groups are apart. The gap is nan when fewer than two groups
+        answered, for a layer that nobody sends, and for updates when the layer is sent as values. There is no record
+        when clients send nothing at all, or do not train themselves.
+    """
+    if not _clients_send(plan, len(truth)):
+        return []
+    found = dict[tuple[str, str], float]()
+    for matrix in client_matrices(layout, plan, report, len(truth), measures):
+        larger_is_closer = CLIENT_MEASURES[matrix.measure].larger_is_closer
+        kind: Literal["similarity", "distance"] = "similarity" if larger_is_closer else "distance"
+        found[matrix.layer, matrix.measure] = gap(matrix.values, truth[matrix.clients], kind)
+    return [
+        {"layer": layer, "measure": measure, "gap": found.get((layer, measure), math.nan)}
+        for layer in _selectors(layout)
+        for measure in measures
+    ]
+
+
+def client_matrices(
+    layout: Layout, plan: Plan, report: Report, n: int, measures: Sequence[str], selectors: Sequence[str] = ()
+) -> tuple[Matrix, ...]:
+    """Compare all clients that answered with each other, whatever their clusters.
+
+    Args:
+        layout: The tensors of the network.
+        plan: The plan of the round.
+        report: Its result of the task `TRAIN` holds the updates.
+        n: The number of clients.
+        measures: Names of `CLIENT_MEASURES`, such as ``cos`` (weights) or ``dcos`` (updates); Eq. 5 to 8 and 23 to 26.
+        selectors: Selectors of layers. What one selector names is compared together. By default there is one for each
+            layer, and one for all of them.
+
+    Returns:
+        One matrix for each measure and selector, of the node `ALL_CLIENTS`. None for layers that nobody sends, for
+        updates when the layer is sent as values, and when clients do not train themselves.
+    """
+    if not _clients_send(plan, n):
+        return ()
+    task = plan.tasks[TRAIN]
+    result = report.results[TRAIN]
+    masks = {selector: layout.select(selector) for selector in selectors or _selectors(layout)}
+    updates = result.updates.values
+    of_weights = any(not CLIENT_MEASURES[name].of_updates for name in measures)
+    weights = _weights(layout, plan, task, result) if of_weights else updates
+    found = list[Matrix]()
+    for name in measures:
+        measure = CLIENT_MEASURES[name]
+        unknown = (task.upload_values if measure.of_updates else ()) or layout.nothing
+        views = {
+            selector: layout.columns(mask)
+            for selector, mask in masks.items()
+            if _share(mask, task.upload) and not _share(mask, unknown)
+        }
+        matrices = measure.compare(updates if measure.of_updates else weights, views.values())
+        for selector, values in zip(views, matrices, strict=True):
+            found.append(Matrix(ALL_CLIENTS, selector, name, result.updates.clients, values))
+    return tuple(found)
+
+
+def _selectors(layout: Layout) -> tuple[str, ...]:
+    """Every layer by itself, and all of them together."""
+    return (*layout.layers, _ALL_LAYERS)
+
+
+def _clients_send(plan: Plan, n: int) -> bool:
+    """Whether clients send what they trained, and are not the union of all data."""
+    return any(plan.tasks[TRAIN].upload) and not bool((plan.cohort >= n).any())
+
+
+def _share(one: Mask, other: Mask) -> bool:
+    return any(mine and theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _weights(layout: Layout, plan: Plan, task: LocalTask, result: Result) -> torch.Tensor:
+    """The local models (m, p); they may not fit into memory."""
+    models = plan.models.index_fill(1, layout.columns(task.upload_values or layout.nothing), 0.0)
+    weights = empty_rows(*result.updates.values.shape)
+    for row, given, update in zip(weights, result.chosen.tolist(), result.updates.values, strict=True):
+        torch.add(models[given], update, out=row)
+    return weights

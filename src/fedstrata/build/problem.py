@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from math import prod
+from typing import get_args
 
 import torch
 
@@ -14,10 +15,11 @@ from fedstrata.base.randomness import model_seed
 from fedstrata.config import Experiment
 from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
-from fedstrata.core.aggregation_rules import aggregation_of
 from fedstrata.engine.batch_norms import normalises_over_batch
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
+from fedstrata.uploads.checks.update_checks import CheckName, Checks
+from fedstrata.uploads.rules import aggregation_of
 
 
 def objective_of(experiment: Experiment) -> Objective:
@@ -67,12 +69,16 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         seed=experiment.seed,
         rounds=experiment.rounds,
         training=training_of(experiment.local),
-        lr_schedule=schedule_of(experiment.local),
+        lr_factor=schedule_of(experiment.local),
         classifies=objective_of(experiment).classifies,
-        aggregation=aggregation_of(experiment.server.aggregation, experiment.server.model_dump()),
-        bucket_size=experiment.server.bucket_size,
-        min_cluster=experiment.privacy.min_cluster,
-        local_noise=experiment.privacy.kind == "local",
+        aggregation=aggregation_of(
+            experiment.server.aggregation,
+            experiment.server.model_dump(),
+            least_clients=experiment.privacy.min_cluster,
+            seed=experiment.seed,
+        ),
+        checks=checks_of(experiment),
+        extra_uploads=experiment.privacy.kind == "none",
         server=server_of(experiment.server),
         features=prod(as_read(experiment, shape)),
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
@@ -102,8 +108,19 @@ def training_of(local: LocalTable) -> LocalTraining:
     return LocalTraining(**{field.name: getattr(local, field.name) for field in fields(LocalTraining)})
 
 
-def server_of(server: ServerTable) -> ServerOptimizer:
-    """What the server makes of the mean updates."""
+def checks_of(experiment: Experiment) -> Checks | None:
+    """What is checked of updates; None where nothing is."""
+    names = experiment.server.checks
+    if names == "auto":
+        by_itself = getattr(type(experiment.algorithm_of()), "checks_updates", False)
+        names = get_args(CheckName) if by_itself and experiment.privacy.kind != "central" else ()
+    return Checks(names) if names else None
+
+
+def server_of(server: ServerTable) -> ServerOptimizer | None:
+    """What the server makes of the mean updates; None where models move by them."""
+    if server.optimizer == "none" and server.lr in (None, 1.0):
+        return None
     return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
 
 

@@ -10,7 +10,6 @@ from fedstrata.build.server_setup import ServerSetup
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import Plan, Report
 from fedstrata.engine import ClientData, Engine
-from fedstrata.flower.secure_sum.sums import Summed, summed_report
 from fedstrata.uploads.attacks import ByzantineClients, Trigger
 
 
@@ -74,11 +73,6 @@ class RunSetup:
             # Nothing else fits into what travels, whoever sends it.
             report = self.server.compression.of_report(plan, report, self.clients.store)
         return report
-
-    def summed(self, plan: Plan, report: Report) -> Summed:
-        """What the server sees of that, with secure aggregation."""
-        server = self.server
-        return summed_report(server.sums, server.problem.layout, plan, report) if server.sums.secure else Summed(report)
 
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""

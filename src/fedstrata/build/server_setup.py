@@ -12,16 +12,13 @@ from fedstrata.build.participation import Participation
 from fedstrata.build.privacy import PrivateRun, client_noise, private_run, with_central_privacy
 from fedstrata.build.probes import check_probes
 from fedstrata.build.problem import objective_of
-from fedstrata.build.secure_sums import sum_terms
 from fedstrata.config import Experiment
 from fedstrata.core import Algorithm, Layout, Plan, Problem
-from fedstrata.core.private_aggregation import NoiseSeed
-from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.uploads.compression import Compression
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
-from fedstrata.uploads.local_noise import LocalPrivacy
+from fedstrata.uploads.noise import LocalNoise, NoiseSeed
 
 _LAYER_KEYS = ("layers", "personal")
 """The keys of algorithms that hold selectors of layers."""
@@ -40,7 +37,6 @@ class ServerSetup:
         private: The differential privacy of the run; None where there is none.
         client_noise: What clients do with updates before they send them, if they do. A run on devices takes it out of
             its setup, as the devices do it.
-        sums: The terms of the sums that the server sees in place of updates. A run on devices takes them out, likewise.
         compression: How clients compress their updates; None where they do not.
     """
 
@@ -50,8 +46,7 @@ class ServerSetup:
     objective: Objective
     personal: PersonalMethod | None
     private: PrivateRun | None
-    client_noise: LocalPrivacy | None
-    sums: SumTerms
+    client_noise: LocalNoise | None
     compression: Compression | None
 
 
@@ -90,7 +85,6 @@ def server_setup(
         noise_seed=noise_seed,
         participants_known=participants_known,
     )
-    sums = sum_terms(experiment, problem.layout, disclosure, plan)
     check_probes(experiment, algorithm, problem)
     return ServerSetup(
         problem=with_central_privacy(problem, private),
@@ -100,7 +94,6 @@ def server_setup(
         personal=personal,
         private=private,
         client_noise=client_noise(private),
-        sums=sums,
         compression=compression_of(experiment, problem.layout, disclosure),
     )
 

@@ -349,7 +349,7 @@ def scout_command(
 
     checked = load_experiment(experiment, sets or ())
     from fedstrata.play.scan import scan_experiment
-    from fedstrata.report.decisions import sentence
+    from fedstrata.report.catalogue import sentence
 
     def show(line: str) -> None:
         """Print a line of progress, but with --quiet."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -87,9 +86,9 @@ def short(value: Any) -> str:
 
 def say_json(value: Any) -> None:
     """Print a result as JSON."""
-    from fedstrata.records.json_text import finite
+    from fedstrata.base.files import json_text
 
-    say(json.dumps(finite(value), indent=1, allow_nan=False))
+    say(json_text(value, indent=1))
 
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: bool = False) -> None:

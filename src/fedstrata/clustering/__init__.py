@@ -7,7 +7,8 @@ How alike clients are: `similarity`, `subspaces`, `client_measures`, and `patter
 matrix of pairs: `hierarchy`, `density`, `centers`; without one: `many`, and `classes` by the classes that clients hold.
 
 Whether groups are real: `split_half` and `newcomers`, by `permutations`, `error_rates`, and `replication` without a
-test. How good groups are: `separation`, and `agreement` with others. `arrays` has what every function accepts.
+test. How good groups are: `separation`, and `agreement` with others. `arrays` has what every function accepts,
+and `groups` statistics by group.
 """
 
 from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity

@@ -34,25 +34,18 @@ def entropy_groups(
     classes: Array | Sequence[int] | Sequence[Collection[int]],
     entropies: Array | Sequence[float],
     width: float = 0.1,
-    *,
-    chained: bool = False,
-    tolerance: int = 0,
 ) -> torch.Tensor:
     """Group clients that hold equally many classes with nearly the same entropy.
 
     The paper compares the number of classes, not which they are: two clients with two other classes each may be
     grouped, and their weights tell them apart later. It says "a gap of 10 %" and not of what. Here clients are
     sorted by entropy, and one opens a new group when its entropy exceeds (1 + width) times that of the group's
-    first client, which bounds how far the members of a group differ. Chained, it is compared with the client just
-    before it.
+    first client, which bounds how far the members of a group differ.
 
     Args:
         classes: The number of classes that each client holds, m integers; or the classes themselves, m collections.
         entropies: The label entropy of each client, (m,) bits.
         width: The relative gap, at least 0.
-        chained: Whether the gap is to the client just before, and not to the group's first.
-        tolerance: The number of classes that clients of a group may hold more than its client with the fewest. Clients
-            with similar data differ by one when samples are few and a class is rare.
 
     Returns:
         (m,) int64 labels, numbered by the smallest member of each group.
@@ -60,7 +53,7 @@ def entropy_groups(
     Raises:
         ValueError: When the lengths differ, or width or an entropy is negative or not finite.
     """
-    numbers = _levels(_numbers(classes), tolerance)
+    numbers = _numbers(classes)
     bits = require_finite(tensor(entropies).double(), "entropies").tolist()
     if len(bits) != len(numbers) or min(bits, default=0.0) < 0 or not width >= 0:
         raise ValueError(
@@ -68,14 +61,14 @@ def entropy_groups(
             f"found {len(bits)} of at least {min(bits, default=0.0)} and {width}"
         )
     labels = [0] * len(bits)
-    last: dict[int, tuple[float, int]] = {}  # level -> entropy to compare with, first client of the group
+    last: dict[int, tuple[float, int]] = {}  # number of classes -> entropy and id of the group's first client
     for client in sorted(range(len(bits)), key=lambda row: (bits[row], row)):
         level, opener = last.get(numbers[client], (bits[client], client))
         if bits[client] > (1 + width) * level:
             level = bits[client]
             opener = client
         labels[client] = opener
-        last[numbers[client]] = (bits[client] if chained else level, opener)
+        last[numbers[client]] = (level, opener)
     return torch.from_numpy(renumbered(labels))
 
 
@@ -85,12 +78,3 @@ def _numbers(classes: Array | Sequence[int] | Sequence[Collection[int]]) -> list
     if classes.ndim != 1:
         raise ValueError(f"expected numbers of classes (m,) or m collections, found shape {tuple(classes.shape)}")
     return [int(held) for held in classes]
-
-
-def _levels(numbers: list[int], tolerance: int) -> list[int]:
-    """The level of each number: from the lowest on, the smallest number not within the tolerance opens a new level."""
-    levels: dict[int, int] = {}
-    for held in sorted(set(numbers)):
-        level = next(reversed(levels.values()), held)
-        levels[held] = level if held <= level + tolerance else held
-    return [levels[held] for held in numbers]

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scipy.special import stdtrit
 
+from fedstrata.base.errors import ContractError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.comparison.job_log import JobCount
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.registry import PARTITIONS
-from fedstrata.records import count_worse, diverged
+from fedstrata.records.measures import diverged
 from fedstrata.report.comparison import (
     COLUMNS,
     Difference,
@@ -257,6 +258,22 @@ def _known_in_both(own: Mapping[int, float], other: Mapping[int, float]) -> tupl
     """The scores of two runs, of those clients whose score is known in both."""
     both = [client for client in own if client in other]
     return {client: own[client] for client in both}, {client: other[client] for client in both}
+
+
+def count_worse(values: Mapping[int, float], reference: Mapping[int, float], metric: MetricInfo = ACCURACY) -> int:
+    """Return how many clients are worse off than with a reference, such as FedAvg or training alone.
+
+    Args:
+        values: The metric of each client with the model that it uses, by client id.
+        reference: The metric of each client with the reference's model on the same test data, by client id.
+        metric: What it is.
+
+    Raises:
+        ContractError: When the two are not about the same clients.
+    """
+    if values.keys() != reference.keys():
+        raise ContractError(f"expected scores of clients {sorted(reference)}, found {sorted(values)}")
+    return sum(metric.gain(values[client], reference[client]) < 0 for client in reference)
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> float | None:

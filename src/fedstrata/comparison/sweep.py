@@ -13,7 +13,7 @@ from fedstrata.comparison.document import Comparison, Outcome, write_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
 from fedstrata.play.progress import StatusLine
-from fedstrata.records import diverged_at_end
+from fedstrata.records.measures import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison import Row, SweepChoice
 from fedstrata.report.words import plural

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedstrata.config.tables import AlgorithmTable, EngineTable, Experiment, ProbeTable, RecordsTable, ReportTable
 
-BASELINE = "fedavg"
+BASELINE_ALGORITHM = "fedavg"
 """The algorithm of the baseline."""
 
 
@@ -15,10 +15,10 @@ def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | Non
         experiment: The experiment of the run.
         engine: Its engine, with the choice that "auto" led to.
     """
-    if not experiment.report.baseline or experiment.algorithm.name == BASELINE:
+    if not experiment.report.baseline or experiment.algorithm.name == BASELINE_ALGORITHM:
         return None
     changes = {
-        "algorithm": AlgorithmTable(name=BASELINE),
+        "algorithm": AlgorithmTable(name=BASELINE_ALGORITHM),
         "algorithms": {},
         "label": None,
         "engine": engine,

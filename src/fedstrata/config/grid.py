@@ -127,44 +127,26 @@ def choose_sweep(
 
 def _check_grid(grid: _Grid) -> None:
     """Refuse keys by which no setting could be chosen fairly, and values that are missing or given twice."""
-    if not isinstance(grid, Mapping):
+    if not isinstance(grid, Mapping) or not grid:
         raise ExperimentError(
-            f"--grid = {shown(grid)}: expected the values of each key, such as {{'local.lr': [0.01, 0.05]}}"
+            f"--grid = {shown(grid)}: expected at least one key with its values, such as {{'local.lr': [0.01, 0.05]}}"
         )
-    if not grid:
-        raise ExperimentError("--grid: expected at least one key with its values, such as local.lr=0.01,0.05")
     for key, values in grid.items():
-        if not isinstance(key, str):
-            raise ExperimentError(f"--grid {shown(key)}: expected a dotted key as a text, such as 'local.lr'")
+        table, _, name = str(key).partition(".")
+        fits = table in SWEPT_TABLES or (table == "data" and name in SWEPT_DATA_KEYS)
+        if not fits or key == "local.metric":
+            known = [*SWEPT_TABLES, *(f"data.{name}" for name in SWEPT_DATA_KEYS)]
+            raise ExperimentError(
+                f"--grid {key}: expected a key of {', '.join(known)}, but for local.metric: settings are compared by "
+                "one metric on the same samples; seeds have the option --seeds 0,1,2"
+            )
         if isinstance(values, str | Mapping) or not isinstance(values, Collection):
             raise ExperimentError(
                 f"--grid {key}: expected a list of values, found {shown(values)}; use [{shown(values)}]"
             )
-        if reason := _why_not_swept(key):
-            known = [*SWEPT_TABLES, *(f"data.{name}" for name in SWEPT_DATA_KEYS)]
-            raise ExperimentError(f"--grid {key}: expected a key of {', '.join(known)}; {reason}")
         texts = [shown(value) for value in values]
-        twice = [text for text in texts if texts.count(text) > 1]
-        if twice or not texts:
-            found = f"{twice[0]} twice" if twice else "none"
-            raise ExperimentError(f"--grid {key}: expected values, each once, found {found}")
-
-
-def _why_not_swept(key: str) -> str:
-    """Say why a key cannot be varied; empty when it can."""
-    table, _, name = key.partition(".")
-    if key == "local.metric":
-        return "settings are compared by one metric, which --set local.metric=NAME names"
-    if table in SWEPT_TABLES or (table == "data" and name in SWEPT_DATA_KEYS):
-        return ""
-    if table == "seed":
-        return "seeds have an option of their own, --seeds 0,1,2"
-    if table in ("data", "partition", "events"):
-        return (
-            f"{key} changes the samples of the clients, and accuracies on other test samples cannot be compared; make "
-            "a sweep of its own for each value"
-        )
-    return "anything else needs a sweep of its own"
+        if not texts or len(set(texts)) < len(texts):
+            raise ExperimentError(f"--grid {key}: expected values, each once, found {', '.join(texts) or 'none'}")
 
 
 def _require_one_metric(experiments: Sequence[Experiment]) -> None:

@@ -17,23 +17,25 @@ from fedstrata.base.key_errors import explain, nearest, unknown
 from fedstrata.base.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
-    KEY_CHARACTERS,
     MAX_CLIENTS,
-    MAX_INTEGER,
     MAX_NUMBER,
     MAX_OPTIONS,
     TEXT_CHARACTERS,
     file_problem,
 )
 from fedstrata.base.quoting import dotted, shown
-from fedstrata.config.hyperparameters import NO_METHOD, algorithm_from, keys_of_algorithm, personal_from, too_large
-from fedstrata.config.local_keys import resolve_local, resolve_server
-from fedstrata.config.objects import with_named_objects
+from fedstrata.config.hyperparameters import (
+    NO_METHOD,
+    algorithm_from,
+    keys_of_algorithm,
+    personal_from,
+    too_large,
+    with_named_objects,
+)
 from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
-from fedstrata.objective.metric_info import info_named
 from fedstrata.partition import keys_of
 
 Source = Path | str | Mapping[str, Any] | None
@@ -145,28 +147,20 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
         raise ExperimentError(f"{source}: not TOML: {reason}") from None
 
 
-def _as_in_file(value: Any, path: tuple[str, ...] = (), depth: int = 0) -> Any:
-    """Turn mappings into dicts, tuples into lists, numpy's whole numbers into Python's; refuse what nobody needs."""
-    if isinstance(value, Integral) and not isinstance(value, int):
-        value = int(value)
+def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
+    """Turn mappings into dicts, tuples into lists, and numpy's whole numbers into Python's."""
+    if len(path) > DEPTH:
+        raise ExperimentError(f"{dotted(path)}: expected at most {DEPTH} levels of tables and lists, found more")
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise ExperimentError(f"{dotted((*path, shown(wrong[0])))}: expected a key that is a string")
+        return {key: _as_in_file(item, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_in_file(item, (*path, "[]")) for item in value]
     if isinstance(value, str) and len(value) > TEXT_CHARACTERS:
         problem = f"expected at most {TEXT_CHARACTERS:,} characters, found {len(value):,}"
         raise ExperimentError(f"{dotted(path)} = {shown(value)}: {problem}")
-    # A larger number may have more digits than Python writes.
-    if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
-        problem = f"expected a whole number of at most {MAX_INTEGER.bit_length()} bits, found {value.bit_length()}"
-        raise ExperimentError(f"{dotted(path)}: {problem}")
-    if depth > DEPTH:
-        raise ExperimentError(f"{dotted(path)}: expected at most {DEPTH} levels of tables and lists, found more")
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ExperimentError(f"{dotted((*path, shown(key)))}: expected a key that is a string")
-            if len(key) > KEY_CHARACTERS:
-                problem = f"expected at most {KEY_CHARACTERS} characters"
-                raise ExperimentError(f"{dotted((*path, key))}: unknown key; {problem}")
-        return {key: _as_in_file(item, (*path, key), depth + 1) for key, item in value.items()}
-    return [_as_in_file(item, path, depth + 1) for item in value] if isinstance(value, list | tuple) else value
+    return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
 
 
 def _with_tables(given: dict[str, Any]) -> dict[str, Any]:
@@ -234,9 +228,8 @@ def _resolve(draft: Experiment) -> Experiment:
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check_model(model)
-    local = resolve_local(draft.local, draft.rounds)
+    local = draft.local.completed(draft.rounds)
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
-    _check_target(draft.probe.target, local.metric)
     for other, options in draft.algorithms.items():
         keys = dict(options)
         _check_personal(keys.pop("personal", {}), other, named="name" in options)
@@ -255,22 +248,12 @@ def _resolve(draft: Experiment) -> Experiment:
             "partition": keys_of(scheme),
             "model": model,
             "local": local,
-            "server": resolve_server(draft.server),
+            "server": draft.server.completed,
             "algorithm": AlgorithmTable.model_validate({"name": name, **_as_in_file(keys)}),
             "personal": PersonalTable.model_validate({"method": draft.personal.method, **_as_in_file(personal)}),
             "algorithms": others,
         }
     )
-
-
-def _check_target(target: float | None, metric: str | None) -> None:
-    """Refuse a target that no value of the metric can be; of a user's own metric, nothing is known here."""
-    least, most = info_named(metric).bounds
-    if target is not None and not least <= target <= most:
-        bound = f"most {most:g}" if target > most else f"least {least:g}"
-        raise ExperimentError(
-            f"probe.target = {target:g}: expected a number of at {bound}, as local.metric = {metric!r} has no others"
-        )
 
 
 def _check_personal(table: Any, other: str, *, named: bool) -> None:

@@ -15,16 +15,16 @@ from fedstrata.base.key_errors import unknown
 from fedstrata.base.limits import MAX_RUNS, MAX_SEED
 from fedstrata.base.quoting import shown
 from fedstrata.config.folders import (
+    begun_experiment,
+    begun_experiments,
     experiment_file_of,
     file_name,
     next_run_folder,
     require_new_folder,
     titles_of_one_folder,
 )
-from fedstrata.config.hyperparameters import NO_METHOD
-from fedstrata.config.objects import algorithm_table, objective_sets
+from fedstrata.config.hyperparameters import NO_METHOD, algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
-from fedstrata.config.resume import begun_experiment, begun_experiments
 from fedstrata.config.tables import Experiment
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from annotated_types import Interval, Len, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
+from fedstrata.base.key_errors import wrong_key
 from fedstrata.base.limits import (
     CLASSES,
     MAX_CLIENTS,
@@ -23,20 +24,21 @@ from fedstrata.base.limits import (
     MAX_SEED,
     MAX_STEP_SIZE,
     MAX_STEPS,
-    MAX_SUM_BITS,
     MAX_TIMEOUT_SECONDS,
     MAX_WORKERS,
     MIN_NOISE,
 )
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
-from fedstrata.core import AGGREGATIONS, Algorithm, Schedule, ServerOptimizerName
-from fedstrata.core.aggregation_rules import MEANS, options_of
+from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.options import Memory, ReadOptions
+from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
 from fedstrata.uploads.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
+from fedstrata.uploads.checks.update_checks import CheckName
 from fedstrata.uploads.compression import CompressionKind
+from fedstrata.uploads.rules import AGGREGATIONS, MEANS, options_of
 
 _Count = Annotated[int, Interval(ge=0, le=MAX_SAMPLES)]
 _Round = Annotated[int, Interval(ge=1, le=MAX_RUN_ROUNDS)]
@@ -81,6 +83,8 @@ def _check_attack(kind: str) -> str:
     return kind
 
 
+_LOSSES_OF_NUMBERS = ("mse", "mae", "huber")
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -93,8 +97,10 @@ class Table(BaseModel):
 def _refuse_unused(table: Table, unused: Iterable[str], chosen_by: str) -> None:
     """Refuse keys of a table that have another value than the default, where another key makes them useless."""
     for key in unused:
-        if getattr(table, key) != type(table).model_fields[key].default:
-            raise ValueError(f"no {key} with {chosen_by} = {getattr(table, chosen_by)!r}, which does not use it")
+        value = getattr(table, key)
+        if value != type(table).model_fields[key].default:
+            beside = f"with {chosen_by} = {getattr(table, chosen_by)!r}, which does not use it"
+            raise wrong_key(key, value, f"no {key} {beside}")
 
 
 class ChoiceTable(Table):
@@ -224,6 +230,46 @@ class LocalTable(Table):
     metric: _Name | None = None
     transform: _Name = "none"
 
+    @model_validator(mode="after")
+    def _check_used(self) -> Self:
+        """Refuse keys that contradict each other, or that another key makes useless."""
+        if self.optimizer != "sgd":
+            _refuse_unused(self, ["momentum"], "optimizer")
+        if self.steps:
+            _refuse_unused(self, ["epochs"], "steps")
+        own = self.completed(rounds=1)
+        unused = {
+            "constant": ("lr_decay", "schedule_rounds", "lr_min"),
+            "exponential": ("schedule_rounds", "lr_min"),
+            "step": ("lr_min",),
+            "cosine": ("lr_decay",),
+        }
+        _refuse_unused(own, unused[str(own.schedule)], "schedule")
+        if self.schedule == "step" and not (self.lr_decay < 1 and self.schedule_rounds):
+            key = "schedule_rounds" if self.lr_decay < 1 else "lr_decay"
+            raise wrong_key(key, getattr(self, key), "a decay below 1 after at least 1 round, with schedule = 'step'")
+        if self.lr_min > self.lr:
+            raise wrong_key("lr_min", self.lr_min, f"at most lr = {self.lr:g}")
+        of_numbers = own.metric in METRICS_OF_NUMBERS
+        if of_numbers and self.loss in ("cross_entropy", "bce"):
+            raise wrong_key("metric", self.metric, f"a metric of classes with loss = {self.loss!r}, such as 'accuracy'")
+        if not of_numbers and self.loss in _LOSSES_OF_NUMBERS and ":" not in str(own.metric):
+            raise wrong_key("metric", self.metric, f"a metric of numbers with loss = {self.loss!r}, such as 'r2'")
+        return self
+
+    def completed(self, rounds: int) -> LocalTable:
+        """Return the table with its metric and its schedule of the learning rate written out.
+
+        Args:
+            rounds: The number of rounds of the run.
+        """
+        schedule = self.schedule or ("exponential" if self.lr_decay < 1 else "constant")
+        own: dict[str, Any] = {"schedule": schedule}
+        own["metric"] = self.metric or ("r2" if self.loss in _LOSSES_OF_NUMBERS else "accuracy")
+        if schedule == "cosine" and not self.schedule_rounds:
+            own["schedule_rounds"] = rounds - self.warmup_rounds
+        return self.model_copy(update=own)
+
 
 class CohortTable(Table):
     """Which clients take part in a round.
@@ -266,6 +312,10 @@ class ServerTable(Table):
             where there is no `clip_norm`.
         bucket_size: How many members of a cluster are averaged at random before a robust rule makes its new model. With
             more, a rule loses less where honest clients differ, and holds against fewer Byzantine ones.
+        checks: What is checked of updates before they are averaged: "directions" that keep pointing against those of
+            the cluster, "norms" that are much larger, "signs" that are one-sided, and "copies" that several clients
+            send. Updates that are found are left out of the means, or shortened; clusters are decided with them. "auto"
+            is all four for Strata, and none for others and with central differential privacy.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
             "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
         lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.
@@ -279,6 +329,7 @@ class ServerTable(Table):
     clip_norm: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
     clip_quantile: Annotated[float, Interval(ge=0, le=1)] = 0.5
     bucket_size: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
+    checks: Literal["auto"] | Annotated[tuple[CheckName, ...], Strict(False)] = "auto"
     optimizer: ServerOptimizerName = "none"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
@@ -287,13 +338,25 @@ class ServerTable(Table):
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
-        """Refuse keys that the rule of aggregation does not use."""
+        """Refuse keys that the rule of aggregation or the optimiser does not use."""
         used = {*options_of(self.aggregation), *([] if self.aggregation in MEANS else ["bucket_size"])}
         options = ("byzantine_share", "clip_norm", "clip_quantile", "bucket_size")
         _refuse_unused(self, [key for key in options if key not in used], "aggregation")
         if self.clip_norm is not None:
             _refuse_unused(self, ["clip_quantile"], "clip_norm")
+        unused_by = {
+            "none": ("momentum", "beta2", "tau"),
+            "momentum": ("beta2", "tau"),
+            "adagrad": ("beta2",),
+        }
+        _refuse_unused(self, unused_by.get(self.optimizer, ()), "optimizer")
         return self
+
+    @property
+    def completed(self) -> ServerTable:
+        """Return the table with its learning rate written out."""
+        usual = 1.0 if self.optimizer in ("none", "momentum") else 0.01
+        return self.model_copy(update={"lr": usual if self.lr is None else self.lr})
 
 
 class AlgorithmTable(ChoiceTable):
@@ -362,7 +425,7 @@ class AttackTable(Table):
 
 
 class PrivacyTable(Table):
-    """Client-level differential privacy, secure aggregation, and the least size of clusters.
+    """Client-level differential privacy, and the least size of clusters.
 
     Attributes:
         kind: Who adds noise: the server, to the sum of the updates of each cluster ("central"), or each client, to
@@ -375,12 +438,6 @@ class PrivacyTable(Table):
         min_cluster: The least number of clients whose updates move a model that others receive. In a round in which
             fewer members of a cluster send an update, its model stays as it is. With "central", clusters of fewer
             members keep theirs.
-        secure_aggregation: Whether the server sees the sum of the updates of a cluster alone. For algorithms that look
-            at no single update. Real devices mask what they send; a simulation adds up the same numbers.
-        sum_limit: The largest absolute value of a number of an update in such a sum; larger ones are cut to it.
-        sum_bits: The bits to which a number of an update is rounded in such a sum, with its sign.
-        min_sum: The smallest number of clients whose sum is opened. Two thirds of the clients that are asked are needed
-            in any case.
     """
 
     kind: Literal["none", "central", "local"] = "none"
@@ -389,10 +446,6 @@ class PrivacyTable(Table):
     epsilon: Annotated[float, Interval(gt=0, le=MAX_EPSILON)] | None = None
     delta: Annotated[float, Interval(gt=0, lt=1)] | None = None
     min_cluster: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
-    secure_aggregation: bool = False
-    sum_limit: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 1.0
-    sum_bits: Annotated[int, Interval(ge=2, le=MAX_SUM_BITS)] = 16
-    min_sum: Annotated[int, Interval(ge=2, le=MAX_CLIENTS)] = 3
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
@@ -401,10 +454,6 @@ class PrivacyTable(Table):
             _refuse_unused(self, ("clip_norm", "noise_multiplier", "epsilon", "delta"), "kind")
         elif (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError(f"either epsilon or noise_multiplier with kind = {self.kind!r}")
-        if not self.secure_aggregation:
-            _refuse_unused(self, ("sum_limit", "sum_bits", "min_sum"), "secure_aggregation")
-        elif self.kind == "central":
-            raise ValueError("no secure_aggregation with kind = 'central', whose server clips every single update")
         return self
 
 
@@ -478,7 +527,7 @@ class ProbeTable(Table):
         """Refuse the keys of matrices where none are measured."""
         for key in ("layers", "rounds"):
             if getattr(self, key) and not self.matrices:
-                raise ValueError(f"matrices beside {key}, which nothing else uses; found no matrices")
+                raise wrong_key(key, getattr(self, key), "none without matrices, which use it")
         return self
 
 
@@ -575,7 +624,7 @@ class Experiment(Table):
         algorithm: The algorithm that is run.
         personal: What every client does with its cluster's model.
         attack: Clients that send something else than they have trained.
-        privacy: Client-level differential privacy, secure aggregation, and the least size of clusters.
+        privacy: Client-level differential privacy, and the least size of clusters.
         network: How updates travel.
         algorithms: The hyper-parameters of others, for comparisons. A table with a `name` is an entry of its own, so
             that one algorithm can take part several times. Such a table may have a table `personal`.
@@ -606,6 +655,24 @@ class Experiment(Table):
     probe: ProbeTable = ProbeTable()
     records: RecordsTable = RecordsTable()
     report: ReportTable = ReportTable()
+
+    @model_validator(mode="after")
+    def _check_tables(self) -> Self:
+        """Refuse keys that contradict those of another table."""
+        local = self.local
+        if local.warmup_rounds >= self.rounds:
+            raise wrong_key("local.warmup_rounds", local.warmup_rounds, f"fewer than rounds = {self.rounds}")
+        end = local.warmup_rounds + (local.schedule_rounds or self.rounds)
+        if local.schedule == "cosine" and not local.lr_min and end < self.rounds:
+            still = f"from round {end + 1} on of {self.rounds} nothing would be learned"
+            raise wrong_key("local.lr_min", local.lr_min, f"a number above 0: {still}")
+        metric = local.completed(self.rounds).metric
+        least, most = info_named(metric).bounds
+        if self.probe.target is not None and not least <= self.probe.target <= most:
+            raise wrong_key(
+                "probe.target", self.probe.target, f"{least:g} to {most:g}, as local.metric = {metric!r} has no others"
+            )
+        return self
 
     @property
     def title(self) -> str:

@@ -4,21 +4,20 @@ Six letters count things everywhere: n clients, m clients in this round, k model
 of a row), l tensors, c candidate models. One round, whatever the algorithm and wherever the clients are:
 
     plan = algorithm.plan(problem, state, cohort)
-    report = validate(problem.layout, plan, clients.run(plan)).report
+    report = clients.run(plan)
     state, diagnostics = algorithm.update(problem, state, report)
 
 `protocols` has the two sides of a round, `problem` what is fixed for a run, `state` what changes, and `messages` what
-travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `local_training` is how clients
-train.
+travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `lr_schedule` is how the step
+size of clients changes.
 
-`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, by the rules in
-`aggregation_rules` and `robust_aggregation`, or with noise by `private_aggregation`; `server_optimizer` applies it.
+`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, `server_optimizer`
+applies it, and `update_checks` is what is known of the updates of clients.
 """
 
-from fedstrata.core.aggregation import weighted_mean
-from fedstrata.core.aggregation_rules import AGGREGATIONS
+from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean
 from fedstrata.core.layout import Kind, Layout, Mask, TensorSpec
-from fedstrata.core.local_training import LearningRateSchedule, LocalTraining, Schedule
+from fedstrata.core.lr_schedule import LearningRateSchedule, Schedule
 from fedstrata.core.messages import (
     CLIENT,
     CLIENT_STATS,
@@ -30,6 +29,7 @@ from fedstrata.core.messages import (
     Diagnostics,
     Evaluation,
     LocalTask,
+    LocalTraining,
     Matrix,
     Metric,
     Plan,
@@ -41,7 +41,7 @@ from fedstrata.core.messages import (
 from fedstrata.core.problem import Problem
 from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
 from fedstrata.core.rows import Rows, empty_rows, evenly_spread
-from fedstrata.core.server_optimizer import ServerMoments, ServerOptimizer, ServerOptimizerName
+from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     aggregate,
     assign_pending,
@@ -52,10 +52,19 @@ from fedstrata.core.standard_round import (
     initial_state,
     members_in_cohort,
 )
-from fedstrata.core.state import Decision, Node, State, Tree, descends, extend_state, make_pending, reassign
+from fedstrata.core.state import (
+    Decision,
+    Node,
+    ServerMoments,
+    State,
+    Tree,
+    descends,
+    extend_state,
+    make_pending,
+    reassign,
+)
 
 __all__ = [
-    "AGGREGATIONS",
     "CLIENT",
     "CLIENT_STATS",
     "FOLDS",
@@ -63,6 +72,7 @@ __all__ = [
     "SINGULAR_VECTORS",
     "TRAIN",
     "VALIDATION",
+    "Aggregation",
     "Algorithm",
     "Clients",
     "Decision",
@@ -84,6 +94,7 @@ __all__ = [
     "Report",
     "Result",
     "Rows",
+    "RuleAggregation",
     "Schedule",
     "Score",
     "ServerMoments",

@@ -1,4 +1,4 @@
-"""How the updates of a cluster become one update.
+"""How the updates of a cluster become one update, and what of that leaves the server.
 
 FedAvg takes the mean, weighted by the clients' numbers of samples: McMahan et al., "Communication-efficient learning of
 deep networks from decentralized data", AISTATS 2017, Algorithm 1.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from fedstrata.base.lazy_torch import torch
+from fedstrata.core.layout import Layout
+from fedstrata.core.row_products import norms_of
 from fedstrata.core.rows import Rows
 
 _BLOCK_CLIENTS = 16
@@ -29,6 +32,12 @@ _MAX_THREADS = min(os.cpu_count() or 1, 16)
 
 _MIN_CHUNKS = 4
 """Up to this number of chunks it is not worth starting threads."""
+
+_LARGEST_RATIO = 2.0
+"""In the means of groups, no update counts as longer than so many times the median one."""
+
+_MIN_COMPARED = 3
+"""Norms are compared if there are at least so many."""
 
 
 def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
@@ -113,7 +122,7 @@ def _mean_on_device(
     return means.cpu()
 
 
-Aggregation: TypeAlias = "Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]"
+Rule: TypeAlias = "Callable[[Rows, torch.Tensor, torch.Tensor, int], torch.Tensor]"
 """A rule as `weighted_mean` is one: updates (m, p), weights (m,), clusters (m,) and their number k -> (k, p)."""
 
 
@@ -124,3 +133,189 @@ def plain_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: in
     on non-IID data", ICLR 2020, scheme I.
     """
     return weighted_mean(updates, torch.ones_like(weights), labels, k)
+
+
+class Aggregation(Protocol):
+    """How models move by updates. Whatever is made of updates and sent to clients is made by `means` or `group_means`.
+
+    Attributes:
+        rule: The rule by which is made what the server only looks at.
+        least_clients: The least number of clients whose updates move a model that leaves the server.
+        exact: Whether a mean is made of the updates alone. If not, a mean of few clients says little, and how much a
+            client counts may not depend on others.
+    """
+
+    @property
+    def rule(self) -> Rule:
+        """As above."""
+
+    @property
+    def least_clients(self) -> int:
+        """As above."""
+
+    @property
+    def exact(self) -> bool:
+        """As above."""
+
+    def enough(self, labels: torch.Tensor, k: int, everyone: torch.Tensor) -> torch.Tensor:
+        """Which clusters have enough clients to move in a round, bool (k,). The others have no update.
+
+        Args:
+            labels: The cluster of each client whose update counts, (m,) in 0..k-1.
+            k: The number of clusters.
+            everyone: The cluster of every client, whether it answered or not, (n,); -1 for a pending client.
+        """
+
+    def cluster_weights(
+        self, sizes: torch.Tensor, labels: torch.Tensor, k: int, everyone: torch.Tensor
+    ) -> torch.Tensor:
+        """How much each cluster weighs where several become one, (k,) float64.
+
+        Args:
+            sizes: The samples of each client that answered, (m,).
+            labels: The cluster of each, (m,) in 0..k-1.
+            k: The number of clusters.
+            everyone: As in `enough`.
+        """
+
+    def means(
+        self,
+        updates: Rows,
+        weights: torch.Tensor,
+        labels: torch.Tensor,
+        k: int,
+        everyone: torch.Tensor,
+        *,
+        purpose: str,
+        round: int,
+    ) -> torch.Tensor:
+        """The mean update of every cluster, (k, p).
+
+        Args:
+            updates: The updates of the clients that answered, (m, p).
+            weights: The weight of each, (m,), > 0.
+            labels: The cluster of each, (m,) in 0..k-1.
+            k: The number of clusters.
+            everyone: As in `enough`.
+            purpose: What the means are for; several means of one round have different purposes.
+            round: The round.
+        """
+
+    def group_means(
+        self,
+        layout: Layout,
+        updates: Rows,
+        places: torch.Tensor,
+        inside: torch.Tensor,
+        parents: torch.Tensor,
+        *,
+        purpose: str,
+        round: int,
+    ) -> torch.Tensor:
+        """The mean update of every group of a tree of groups, (q, p). Every client has the same weight.
+
+        Args:
+            layout: The tensors of the network.
+            updates: The updates of those who answered of the m clients in groups, (m', p).
+            places: The place of each of them among the m, (m',).
+            inside: Who of the m is in each group, bool (q, m).
+            parents: The group above each, (q,); -1 for the first, which holds everyone. Each comes after its parent.
+            purpose: As in `means`.
+            round: The round.
+        """
+
+
+@dataclass(frozen=True)
+class RuleAggregation:
+    """An aggregation by a rule, such as the weighted mean of FedAvg.
+
+    Attributes:
+        rule: The rule.
+        least_clients: As in `Aggregation`.
+        rule_of_round: The rule by which clusters move in a round, where it is another one in each.
+    """
+
+    rule: Rule = weighted_mean
+    least_clients: int = 1
+    rule_of_round: Callable[[int], Rule] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Yes."""
+        return True
+
+    def enough(self, labels: torch.Tensor, k: int, everyone: torch.Tensor) -> torch.Tensor:
+        """Those of which enough clients answered, bool (k,)."""
+        return labels.bincount(minlength=k) >= self.least_clients
+
+    def cluster_weights(
+        self, sizes: torch.Tensor, labels: torch.Tensor, k: int, everyone: torch.Tensor
+    ) -> torch.Tensor:
+        """The samples of those who answered, (k,) float64."""
+        return torch.zeros(k, dtype=torch.float64).index_add(0, labels, sizes.double())
+
+    def means(
+        self,
+        updates: Rows,
+        weights: torch.Tensor,
+        labels: torch.Tensor,
+        k: int,
+        everyone: torch.Tensor,
+        *,
+        purpose: str,
+        round: int,
+    ) -> torch.Tensor:
+        """What the rule makes of each cluster, (k, p)."""
+        rule = self.rule if self.rule_of_round is None else self.rule_of_round(round)
+        return rule(updates, weights, labels, k)
+
+    def group_means(
+        self,
+        layout: Layout,
+        updates: Rows,
+        places: torch.Tensor,
+        inside: torch.Tensor,
+        parents: torch.Tensor,
+        *,
+        purpose: str,
+        round: int,
+    ) -> torch.Tensor:
+        """What the rule makes of each group, (q, p).
+
+        No update counts as longer than twice the median one: a single long update would spoil the model of an honest
+        group. Where a split would leave fewer than `least_clients` updates on one side, both sides have that of the
+        group, so that such a split gains nothing. Otherwise the mean of the smaller side could be computed from the
+        models of the group and of the larger side.
+        """
+        here = inside[:, places]
+        if len(places) < self.least_clients:
+            return torch.zeros(len(inside), layout.p)
+        bounded = clipped_to_twice_median(layout, updates)
+        enough = here.sum(dim=1) >= self.least_clients
+        means = list[torch.Tensor]()
+        served = list[int]()  # the group whose mean each group has: its own, or that of the nearest above with its own
+        for group, parent in enumerate(parents.tolist()):
+            own = parent < 0 or (served[parent] == parent and bool(enough[parents == parent].all()))
+            served.append(group if own else served[parent])
+            means.append(equal_mean(self.rule, bounded.at(here[group])) if own else means[served[parent]])
+        return torch.cat(means)
+
+
+def equal_mean(rule: Rule, updates: Rows) -> torch.Tensor:
+    """What a rule makes of some updates, every client with the same weight, (1, p)."""
+    m = len(updates.clients)
+    return rule(updates, torch.ones(m), torch.zeros(m, dtype=torch.int64), 1)
+
+
+def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
+    """Updates of which none is longer than twice their median norm; fewer than three stay as they are.
+
+    The norms are those of convolutions and linear layers.
+    """
+    norms = torch.from_numpy(norms_of(updates, layout.conv_and_linear_ranges)).float()
+    tiny = 1e-30  # A smaller norm is that of an update of zeros.
+    moved = norms > tiny
+    if int(moved.sum()) < _MIN_COMPARED:
+        return updates
+    factors = (_LARGEST_RATIO * norms[moved].median() / norms.clamp(min=tiny)).clamp(max=1.0)
+    return Rows(updates.clients, updates.values * factors[:, None])

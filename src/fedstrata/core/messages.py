@@ -9,8 +9,55 @@ from typing import Any, Literal
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
-from fedstrata.core.local_training import LocalTraining
 from fedstrata.core.rows import Rows
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains.
+
+    Attributes:
+        epochs: The number of passes over the client's data.
+        batch: The samples of one step; 0 is all samples at once.
+        optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``. Its state is new for every task.
+        lr: The learning rate of this round, after the schedule.
+        momentum: The momentum of SGD. The others do not use it.
+        weight_decay: The pull of every trained weight to zero. For SGD and Adam it is a term of the gradient (L2). For
+            AdamW it is a factor on the weights (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR
+            2019).
+        clip_norm: The largest norm of the gradient of one step, over all trained weights together; 0 is no limit.
+        steps: The number of steps, in place of `epochs`; 0 is to count epochs. Every step has `batch` samples, or all
+            that a client has if these are fewer. The client goes through its shuffled data again and again.
+    """
+
+    epochs: int = 1
+    batch: int = 50
+    optimizer: str = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    steps: int = 0
+
+    def with_epochs(self, epochs: int) -> LocalTraining:
+        """The same training for a number of passes over the data."""
+        return replace(self, epochs=epochs, steps=0)
+
+    def times(self, factor: int) -> LocalTraining:
+        """The same training, so many times as long."""
+        return replace(self, epochs=self.epochs * factor, steps=self.steps * factor)
+
+    def samples_per_step(self, samples: int) -> int:
+        """The samples of a step of a client with so many samples; its last step of an epoch may have fewer."""
+        return min(self.batch or samples, samples)
+
+    def steps_of(self, samples: int) -> int:
+        """The number of steps of a client with so many samples."""
+        return self.steps or self.epochs * -(-samples // self.samples_per_step(samples))
+
+    def samples_seen(self, samples: int) -> int:
+        """The samples of all steps together of a client with so many samples."""
+        return (self.steps * self.samples_per_step(samples)) or self.epochs * samples
 
 
 @dataclass(frozen=True)

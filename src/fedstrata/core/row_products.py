@@ -9,6 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.base.lazy_torch import torch
+from fedstrata.core.rows import Rows, fits
+
+_FEW_ROWS = 32
+"""Of so many rows, the inner product of each two is computed: of more, there are too many products."""
+
+_SHORT_ROWS = 2**17
+"""Of few rows with up to so many columns, norms are those of the products: reading the rows takes most of the time, and
+whoever asks for both has them at once. Of longer rows, the products take twice as long as norms."""
 
 _NORM_COLUMNS = 4096
 """So many columns of a norm are summed in float32, which loses no digit that matters."""
@@ -21,6 +29,43 @@ Smaller blocks take longer.
 
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
 """Squared norms between these are summed in float32, which holds the squares of all numbers that matter in them."""
+
+
+def norms_of(rows: Rows, spans: Sequence[slice]) -> NDArray[np.float64]:
+    """The norm of some columns of every row, (m,); not finite if a number in them is not.
+
+    They are computed once, however often they are asked for. Not to be written to.
+    """
+    key = ("norms", *((span.start, span.stop) for span in spans))
+    if key not in rows.computed:
+        values = rows.on_device
+        short = values.device.type == "cpu" and values.shape[1] <= _SHORT_ROWS
+        products = products_of(rows, spans) if short else None
+        squares = None if products is None else products.diagonal()
+        rows.computed[key] = row_norms(values, spans) if squares is None else norms_of_squares(squares, values, spans)
+    norms: NDArray[np.float64] = rows.computed[key]
+    return norms
+
+
+def products_of(rows: Rows, spans: Sequence[slice]) -> NDArray[np.float64] | None:
+    """The inner product of some columns of each two rows, (m, m); None where there are many rows, or long ones.
+
+    They too are computed once, to the same bits in any order of the rows. Not to be written to.
+    """
+    values = rows.on_device
+    if len(values) > _FEW_ROWS or not fits(*values.shape):
+        return None
+    key = ("products", *((span.start, span.stop) for span in spans))
+    if key not in rows.computed:
+        # In the order of the clients, as the last bits of a product may depend on the places of its rows.
+        order = rows.clients.numpy().argsort()
+        in_order = bool((order == np.arange(len(order))).all())
+        ordered = values if in_order else values[torch.from_numpy(order).to(values.device)]
+        products = np.empty((len(order), len(order)))
+        products[np.ix_(order, order)] = row_products(ordered, spans)
+        rows.computed[key] = products
+    found: NDArray[np.float64] = rows.computed[key]
+    return found
 
 
 def row_norms(values: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from tempfile import TemporaryFile, gettempdir
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedstrata.base.errors import ContractError, ResourceError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.row_products import norms_of_squares, row_norms, row_products
 
 IN_MEMORY = 2**30
 """The bytes of rows that are held in memory. More than 1 GB lies in a temporary file that is mapped into memory."""
 
 _LARGE = 2**23
 """The bytes of rows from which it is worth asking for large pages. Smaller memory is kept by the C library."""
-
-_FEW_ROWS = 32
-"""Of so many rows, the inner product of each two is computed: of more, there are too many products."""
-
-_SHORT_ROWS = 2**17
-"""Of few rows with up to so many columns, norms are those of the products: reading the rows takes most of the time, and
-whoever asks for both has them at once. Of longer rows, the products take twice as long as norms."""
-
-_Columns: TypeAlias = tuple[tuple[int, int], ...]
-"""The first column, and the one after the last, of each range of columns."""
 
 
 def empty_rows(m: int, p: int) -> torch.Tensor:
@@ -51,6 +38,15 @@ def empty_rows(m: int, p: int) -> torch.Tensor:
         # Without this, a full disk would end the process at some later write, without a word.
         reserve(file.fileno(), 4 * m * p, f"rows of {m} clients")
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(m, p)))
+
+
+def rows_for(device: torch.device, m: int, p: int) -> torch.Tensor:
+    """Room for rows (m, p) in the computer's own memory, pinned for a device if they are held in memory.
+
+    The system cannot move pinned memory to a disk, so rows that would lie in a file are not pinned.
+    """
+    pinned = device.type == "cuda" and fits(m, p)
+    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
 
 
 def _in_large_pages(m: int, p: int) -> torch.Tensor:
@@ -108,74 +104,36 @@ class Rows:
 
     Attributes:
         clients: The client of each row, (m,) int64. No id is there twice.
-        values: The rows, (m, p) float32.
+        on_device: The rows, (m, p) float32, on the device that computed them: an accelerator, or the processor. Means
+            and norms are computed there.
     """
 
     clients: torch.Tensor
-    values: torch.Tensor
+    on_device: torch.Tensor
 
     def __post_init__(self) -> None:
-        """Refuse rows without an owner and owners with two rows."""
-        check_owners(self.clients, len(self.values))
+        """Refuse rows without an owner and owners with two rows.
 
-    @property
-    def on_device(self) -> torch.Tensor:
-        """The rows on the device that computed them, (m, p): an accelerator, or the processor, where they are `values`.
-
-        Means and norms are computed there. Whatever needs the numbers in the computer's own memory reads `values`.
+        Raises:
+            ContractError: When there is not one row for each client.
         """
-        return self.values
-
-    def norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
-        """The norm of some columns of every row, (m,); not finite if a number in them is not.
-
-        They are computed once, however often they are asked for. Not to be written to.
-        """
-        key = _key(spans)
-        if key not in self._known_norms:
-            self._known_norms[key] = self._compute_norms(spans)
-        return self._known_norms[key]
-
-    def _compute_norms(self, spans: Sequence[slice]) -> NDArray[np.float64]:
-        """The norms, for the first time."""
-        rows = self.on_device
-        short = rows.device.type == "cpu" and rows.shape[1] <= _SHORT_ROWS
-        products = self.products(spans) if short else None
-        if products is None:
-            return row_norms(rows, spans)
-        return norms_of_squares(products.diagonal(), rows, spans)
-
-    def products(self, spans: Sequence[slice]) -> NDArray[np.float64] | None:
-        """The inner product of some columns of each two rows, (m, m); None where there are many rows, or long ones.
-
-        They too are computed once, to the same bits in any order of the rows. Not to be written to.
-        """
-        rows = self.on_device
-        if len(rows) > _FEW_ROWS or not fits(*rows.shape):
-            return None
-        key = _key(spans)
-        if key not in self._known_products:
-            self._known_products[key] = self._compute_products(rows, spans)
-        return self._known_products[key]
-
-    def _compute_products(self, rows: torch.Tensor, spans: Sequence[slice]) -> NDArray[np.float64]:
-        """The products, for the first time: of rows in the order of their clients, on which the last bits depend."""
         ids = self.clients.tolist()
-        if ids == sorted(ids):
-            return row_products(rows, spans)
-        order = self.clients.numpy().argsort()
-        products = np.empty((len(ids), len(ids)))
-        products[np.ix_(order, order)] = row_products(rows[torch.from_numpy(order).to(rows.device)], spans)
-        return products
+        if len(ids) != len(self.on_device) or len(set(ids)) != len(ids):
+            raise ContractError(f"expected one row for each of {ids}, found {len(self.on_device)} rows")
 
     @cached_property
-    def _known_norms(self) -> dict[_Columns, NDArray[np.float64]]:
-        """The norms so far, by their columns."""
-        return {}
+    def values(self) -> torch.Tensor:
+        """The rows in the computer's own memory, (m, p) float32.
+
+        They are copied from an accelerator when somebody reads them. Most rounds need the mean of all updates alone,
+        which the accelerator computes in a fraction of the time that the copy takes.
+        """
+        rows = self.on_device
+        return rows if rows.device.type == "cpu" else rows_for(rows.device, *rows.shape).copy_(rows)
 
     @cached_property
-    def _known_products(self) -> dict[_Columns, NDArray[np.float64]]:
-        """The inner products so far, by their columns."""
+    def computed(self) -> dict[Any, Any]:
+        """What functions have computed of these rows, such as `row_products.norms`, so that they compute it once."""
         return {}
 
     def of(self, ids: torch.Tensor) -> torch.Tensor:
@@ -195,43 +153,24 @@ class Rows:
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
-        return self._some(places)
-
-    def _some(self, places: torch.Tensor) -> Rows:
-        """The rows at some positions, (m',)."""
-        return Rows(self.clients[places], picked_rows(self.values, places))
+        return Rows(self.clients[places], picked_rows(self.on_device, places))
 
     def without(self, ids: torch.Tensor) -> Rows:
         """The rows of all clients but some."""
         return self.at(~torch.isin(self.clients, ids))
 
     def take_columns(self, columns: torch.Tensor) -> Rows:
-        """Some of the columns of every row, (m, q)."""
+        """Some of the columns of every row, (m, q), by a bool (p,) or by indices."""
+        rows = self.on_device
+        if rows.device.type != "cpu":
+            places = columns.nonzero().flatten() if columns.dtype == torch.bool else columns
+            return Rows(self.clients, rows.index_select(1, places.to(rows.device)))
         if fits(len(self.values), len(columns)):
             return Rows(self.clients, self.values[:, columns])
         picked = empty_rows(len(self.values), len(columns))
         for row, values in zip(picked, self.values, strict=True):
             torch.index_select(values, 0, columns, out=row)
         return Rows(self.clients, picked)
-
-
-def _key(spans: Sequence[slice]) -> _Columns:
-    """Some columns, as Python compares them."""
-    return tuple((span.start, span.stop) for span in spans)
-
-
-def check_owners(clients: torch.Tensor, count: int) -> None:
-    """Refuse rows without an owner and owners with two rows.
-
-    Args:
-        clients: The owner of each row, (m,).
-        count: The number of rows.
-
-    Raises:
-        ContractError: When there is not one row for each client.
-    """
-    if len(clients) != count or len(set(clients.tolist())) != len(clients):
-        raise ContractError(f"expected one row for each of {clients.tolist()}, found {count} rows")
 
 
 @lru_cache(maxsize=16)
@@ -247,6 +186,8 @@ def fits(m: int, p: int) -> bool:
 
 def picked_rows(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Some rows of values (m, p), copied one after the other where they would not fit into memory."""
+    if values.device.type != "cpu":
+        return values[places.to(values.device)]
     if are_unsent(values):
         return unsent_rows(len(places), values.shape[1])
     if fits(len(places), values[:1].numel()):

@@ -13,6 +13,7 @@ from typing import Literal
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout, Mask
+from fedstrata.core.state import ServerMoments
 
 ServerOptimizerName = Literal["none", "momentum", "adagrad", "yogi", "adam"]
 """The optimisers of the server."""
@@ -36,80 +37,51 @@ class ServerOptimizer:
     beta2: float = 0.99
     tau: float = 1e-3
 
+    @property
+    def called(self) -> str:
+        """The key that says what it is, as the experiment has it."""
+        return f"server.lr = {self.lr:g}" if self.name == "none" else f"server.optimizer = {self.name!r}"
 
-@dataclass(frozen=True)
-class ServerMoments:
-    """The moments of the server's optimiser.
+    def step(
+        self,
+        layout: Layout,
+        moments: ServerMoments | None,
+        origins: Sequence[int | None],
+        nodes: Sequence[int],
+        updates: torch.Tensor,
+        answered: torch.Tensor,
+        sent_as_values: Mask = (),
+    ) -> tuple[torch.Tensor, ServerMoments | None]:
+        """How far the model of each cluster moves, and the moments after the round, as the server of a problem says it.
 
-    Attributes:
-        nodes: The tree node of each cluster that has moments, (k',) int64.
-        first: The first moment of each (m), (k', p) float32.
-        second: The second moment of each (v), (k', p) float32; (k', 0) for "momentum".
-    """
-
-    nodes: torch.Tensor
-    first: torch.Tensor
-    second: torch.Tensor
-
-
-def server_step(
-    optimizer: ServerOptimizer,
-    layout: Layout,
-    moments: ServerMoments | None,
-    origins: Sequence[int | None],
-    nodes: Sequence[int],
-    updates: torch.Tensor,
-    answered: torch.Tensor,
-    sent_as_values: Mask = (),
-) -> tuple[torch.Tensor, ServerMoments | None]:
-    """How far the model of each cluster moves.
-
-    A cluster of which nobody answered stays where it is, and so do its moments. Buffers, such as the running
-    statistics of BatchNorm, move by the mean update: a step along them has no meaning. Neither has a step along
-    tensors that clients sent as values, for no client starts from the cluster's own.
-
-    Args:
-        optimizer: The optimiser.
-        layout: The tensors of the network.
-        moments: The moments after the last round; None before the first.
-        origins: The node of the cluster that each cluster goes on from, k' in all; None for one without an origin.
-        nodes: The node of each cluster after this round, k' in all.
-        updates: The mean update of each cluster (Delta), (k', p).
-        answered: Which clusters have an update, bool (k',).
-        sent_as_values: The tensors whose updates lead to the mean of values that clients sent
-            (`LocalTask.upload_values`), (l,); or () for none. They move by the mean update, at any learning rate.
-
-    Returns:
-        The moves, (k', p), and the moments after the round; None for an optimiser without moments.
-    """
-    buffers = layout.columns(layout.buffers)
-    values = layout.columns(sent_as_values or layout.nothing)
-    if optimizer.name == "none":
-        if optimizer.lr == 1:
-            return updates, None
-        moves = updates * optimizer.lr
+        Buffers, such as the running statistics of BatchNorm, move by the mean update: a step along them has no meaning.
+        """
+        buffers = layout.columns(layout.buffers)
+        values = layout.columns(sent_as_values or layout.nothing)
+        if self.name == "none":
+            moves = updates * self.lr
+            for unstepped in (buffers, values):
+                moves[:, unstepped] = updates[:, unstepped]
+            return moves, None
+        before = _inherited(self, moments, origins, updates)
+        first = self.momentum * before.first
+        if self.name == "momentum":
+            first = first + updates
+            moves = self.lr * first
+            second = before.second
+        else:
+            first = first + (1 - self.momentum) * updates
+            second = _second_moment(self, before.second, updates.square())
+            moves = self.lr * first / (second.sqrt() + self.tau)
         for unstepped in (buffers, values):
             moves[:, unstepped] = updates[:, unstepped]
-        return moves, None
-    before = _inherited(optimizer, moments, origins, updates)
-    first = optimizer.momentum * before.first
-    if optimizer.name == "momentum":
-        first = first + updates
-        moves = optimizer.lr * first
-        second = before.second
-    else:
-        first = first + (1 - optimizer.momentum) * updates
-        second = _second_moment(optimizer, before.second, updates.square())
-        moves = optimizer.lr * first / (second.sqrt() + optimizer.tau)
-    for unstepped in (buffers, values):
-        moves[:, unstepped] = updates[:, unstepped]
-    rows = answered[:, None]
-    after = ServerMoments(
-        nodes=torch.tensor(list(nodes), dtype=torch.int64),
-        first=torch.where(rows, first, before.first),
-        second=torch.where(rows, second, before.second),
-    )
-    return torch.where(rows, moves, 0.0), after
+        rows = answered[:, None]
+        after = ServerMoments(
+            nodes=torch.tensor(list(nodes), dtype=torch.int64),
+            first=torch.where(rows, first, before.first),
+            second=torch.where(rows, second, before.second),
+        )
+        return torch.where(rows, moves, 0.0), after
 
 
 def _second_moment(optimizer: ServerOptimizer, before: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:

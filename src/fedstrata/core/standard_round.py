@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
-from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report, Result
+from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
 from fedstrata.core.problem import Problem
-from fedstrata.core.robust_aggregation import bucketed
-from fedstrata.core.server_optimizer import server_step
 from fedstrata.core.state import (
     Decision,
     Node,
+    ServerMoments,
     State,
     StateT,
     Tree,
@@ -23,6 +23,7 @@ from fedstrata.core.state import (
     with_decisions,
     with_members,
 )
+from fedstrata.core.update_checks import UpdateHistory
 
 
 def initial_state(problem: Problem) -> State:
@@ -42,6 +43,7 @@ def initial_state(problem: Problem) -> State:
         waiting=torch.full((n,), -1),
         round=0,
         tree=(Node(id=0, parent=None, members=tuple(range(n)), born=0),),
+        history=UpdateHistory() if problem.checks is None else problem.checks.no_history(n),
     )
 
 
@@ -186,9 +188,9 @@ def aggregate(
 ) -> tuple[StateT, Diagnostics]:
     """End a round: average inside the new clusters, and grow the tree.
 
-    The model of a cluster moves by ``problem.released_means`` of its members' updates (FedAvg, Algorithm 1), or of
-    means of random buckets of them where ``problem.bucket_size`` is above 1, or by what ``problem.server`` makes of it.
-    A cluster keeps its model in a round in which fewer than ``problem.min_cluster`` of its members sent an update.
+    The model of a cluster moves by what ``problem.aggregation`` makes of its members' updates (FedAvg, Algorithm 1),
+    or by what ``problem.server`` makes of that. A cluster without enough clients keeps its model. Updates that
+    ``problem.checks`` finds do not count; where values are sent as well, nothing is checked.
 
     Args:
         problem: What is fixed for the run.
@@ -203,7 +205,7 @@ def aggregate(
         sent_as_values: The tensors that clients sent as values (`LocalTask.upload_values`), (l,), or () for none. The
             optimiser of the server leaves them alone: a cluster has the mean of the values.
         asked: Whether the plan of the round has asked any client for an update in the task `TRAIN`. If not, no model
-            moves, and with differential privacy none needs noise.
+            moves.
 
     Returns:
         The state after the round, and its events. The metric ``left_out`` counts the updates that were not averaged,
@@ -211,45 +213,39 @@ def aggregate(
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     k = len(parents)
+    found = tuple[Mapping[str, Any], ...]()
+    if problem.checks is not None and asked and not any(sent_as_values):
+        here = torch.where(labels < 0, -1, parents[labels])
+        checked = problem.checks.check(problem.layout, state.history, report, state.labels, here)
+        state = replace(state, history=checked.history)
+        report = checked.counted
+        found = checked.events
     result = report.results[TRAIN]
-    counted = _counted(problem, result, labels, parents)
-    used = result.only(counted)
+    label = labels[result.updates.clients]
+    # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
+    started = (label >= 0) & (result.chosen == parents[label])
+    enough = problem.aggregation.enough(label[started], k, labels)
+    counted = started & enough[label]
     means = torch.zeros(k, problem.layout.p)
     updated = torch.zeros(k, dtype=torch.bool)
     if asked:
-        means = _mean_updates(problem, used, labels, k, state.round + 1)
-        updated = _have_update(problem, used, labels, k)
+        used = result.only(counted)
+        means = problem.aggregation.means(
+            used.updates, used.sizes, label[counted], k, labels, purpose=TRAIN, round=state.round + 1
+        )
+        updated = enough
     grown, origins = _with_new_clusters(state, labels, parents, decisions or {}, founded)
-    moves, moments = server_step(
-        problem.server, problem.layout, state.server, origins, grown.nodes.tolist(), means, updated, sent_as_values
-    )
+    moves = means
+    moments: ServerMoments | None = None
+    if problem.server is not None:
+        nodes = grown.nodes.tolist()
+        moves, moments = problem.server.step(
+            problem.layout, state.server, origins, nodes, means, updated, sent_as_values
+        )
     moved = replace(grown, models=grown.models + moves, server=moments)
     foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
-    events = (*_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
+    events = (*found, *_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
     return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
-
-
-def _counted(problem: Problem, result: Result, labels: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
-    """Which updates are averaged, bool (m,): of those that started from the model of their cluster, if enough did."""
-    label = labels[result.updates.clients]
-    # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
-    counted = (label >= 0) & (result.chosen == parents[label])
-    return counted & problem.enough_clients(label[counted], len(parents))[label]
-
-
-def _mean_updates(problem: Problem, used: Result, labels: torch.Tensor, k: int, round: int) -> torch.Tensor:
-    """The mean update of each of k clusters, or that of random buckets, as it may leave the server, (k, p)."""
-    draw = problem.generator("buckets", round)
-    updates = bucketed(used.updates, used.sizes, labels[used.updates.clients], problem.bucket_size, draw)
-    return problem.released_means(*updates, k, labels, purpose=TRAIN, round=round)
-
-
-def _have_update(problem: Problem, used: Result, labels: torch.Tensor, k: int) -> torch.Tensor:
-    """Which of k clusters have a mean update in this round, bool (k,)."""
-    if problem.privacy is not None:
-        # Whether anybody answered is not to be seen. Clusters that are too small have no update.
-        return problem.privacy.large_enough(labels[labels >= 0].bincount(minlength=k))
-    return torch.isin(torch.arange(k), labels[used.updates.clients])
 
 
 def _with_new_clusters(

@@ -9,15 +9,15 @@ from typing import Any, Self, TypeVar
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.server_optimizer import ServerMoments
+from fedstrata.core.update_checks import UpdateHistory
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a cluster in one round. `fedstrata.report.decisions` has a sentence for every kind.
+    """What was decided about a cluster in one round. ``report/words.toml`` has a sentence for every kind.
 
     Attributes:
-        kind: What was decided, as a snake_case name.
+        kind: What was decided, as a snake_case name; or the sentence itself, such as ``"p = {p:.2g} is too large"``.
         layer: The layers that were compared; None if none were.
         values: The numbers that decided, by name.
     """
@@ -116,6 +116,21 @@ def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
 
 
 @dataclass(frozen=True)
+class ServerMoments:
+    """The moments of the server's optimiser.
+
+    Attributes:
+        nodes: The tree node of each cluster that has moments, (k',) int64.
+        first: The first moment of each (m), (k', p) float32.
+        second: The second moment of each (v), (k', p) float32; (k', 0) for "momentum".
+    """
+
+    nodes: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclass(frozen=True)
 class State:
     """All that an algorithm keeps between rounds. An algorithm that needs more adds its own parts as fields.
 
@@ -127,6 +142,7 @@ class State:
         round: The number of rounds that are done.
         tree: Every cluster of the run so far.
         server: The moments of the server's optimiser; None where it has none, and before the first round.
+        history: What is known of the updates of clients, where they are checked.
     """
 
     models: torch.Tensor
@@ -136,6 +152,7 @@ class State:
     round: int
     tree: Tree
     server: ServerMoments | None = field(default=None, kw_only=True)
+    history: UpdateHistory = field(default=UpdateHistory(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the invariants that every algorithm relies on."""
@@ -186,7 +203,13 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
     ids = torch.tensor(list(clients), dtype=torch.int64)
     here = torch.where(state.labels[ids] >= 0, state.nodes[state.labels[ids]], state.waiting[ids])
     waiting = state.waiting.index_copy(0, ids, here if node is None else torch.full_like(ids, node))
-    pending = replace(state, labels=state.labels.index_fill(0, ids, -1), waiting=waiting)
+    gone = torch.zeros_like(state.labels, dtype=torch.bool).index_fill(0, ids, True)
+    pending = replace(
+        state,
+        labels=state.labels.index_fill(0, ids, -1),
+        waiting=waiting,
+        history=state.history.forgetting(gone),
+    )
     return _with_members(pending).forgetting(ids)
 
 

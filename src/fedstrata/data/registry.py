@@ -141,9 +141,6 @@ _ALL = (
     ),
 )
 
-DATASETS: Registry[DatasetInfo] = Registry({}, group="fedstrata.datasets")
+DATASETS: Registry[DatasetInfo] = Registry({info.name: info for info in _ALL}, group="fedstrata.datasets")
 """The data sets that are known by name. Any other name is a folder, a .npz file or an id on the Hugging Face hub. An
 installed package adds one by an entry point that leads to a `DatasetInfo`."""
-
-for _info in _ALL:
-    DATASETS.register(_info.name, _info)

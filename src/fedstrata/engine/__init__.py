@@ -5,7 +5,7 @@ worker processes and Ray, and `vectorized` trains all clients as one program. `b
 
 What they work on: `client_data`, of which `client_stats` are statistics, and the tensors that clients keep in the
 `client_store`. How they train: `optimizer`, and `plain_networks` without autograd; `batch_norms` and `outside_state`
-are about networks that need care. Where: `device`, and `device_rows` that stay there.
+are about networks that need care. Where: `device`.
 
 `shared_work` does once what several algorithms ask of the same clients.
 """

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedstrata.base.randomness import global_generators
-from fedstrata.core.rows import empty_rows, fits
 
 
 def has_device(kind: str) -> bool:
@@ -110,15 +109,6 @@ def _with_attributes(wanted: Sequence[_Setting]) -> Iterator[None]:
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device, without waiting for it."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-def pinned_rows(device: torch.device, m: int, p: int) -> Tensor:
-    """Room for rows (m, p) in the computer's own memory, pinned for the device if they are held in memory.
-
-    The system cannot move pinned memory to a disk, so rows that would lie in a file are not pinned.
-    """
-    pinned = device.type == "cuda" and fits(m, p)
-    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
 
 
 def to_host(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

@@ -1,10 +1,269 @@
-"""The ClientApp, imported by Flower alone, in a process of its own for every message."""
+"""The ClientApp: what a client's device does with a message, which is the loop engine with a cohort of one.
+
+Flower imports it in a process of its own for every message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor
 
-from fedstrata.flower import client_work
+from fedstrata.base.errors import FedstrataError, InputError
+from fedstrata.base.files import replace_file
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.quoting import one_line, without_paths
+from fedstrata.core import CLIENT_STATS, Layout, Report
+from fedstrata.engine import ClientStore, Loop
+from fedstrata.engine.client_store import parse_stored_name
+from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
+from fedstrata.flower.grid import reply_to
+from fedstrata.flower.payload import Payload, decode
+from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo, Reply, write_reply
+from fedstrata.flower.requests import INFO_REQUEST, Request, needed_tensors, read_request
+from fedstrata.flower.run_config import RunConfig, read_run_config
+from fedstrata.models import layout_of
+from fedstrata.uploads.compression import Compression, Packed
+from fedstrata.uploads.noise import LocalNoise, NoiseSeed, secret_seed
+
+log = logging.getLogger(__name__)
+
+KEPT_RUNS = 8
+"""The number of runs whose tensors a device keeps: one that was stopped may be resumed."""
+
+_NOISE_SEED = "noise_seed"
+"""The file of a device with the seed of its noise. It never leaves the device."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one node has.
+
+    Attributes:
+        key: The key of its client, for as long as the federation lives.
+        data: The data of its client, a ``.npz`` file or a folder of Parquet.
+        state: The folder of what its client keeps to itself.
+        client_stats: Functions for statistics of the data that the server may ask for, as
+            ``"package.module:function"``. Without this list it could have any function of this machine called.
+        least_noise: The least noise multiplier of a run to which this device sends updates. 0 is any run.
+    """
+
+    key: str
+    data: Path
+    state: Path
+    client_stats: tuple[str, ...] = ()
+    least_noise: float = 0.0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Device:
+        """Read a node's configuration.
+
+        Raises:
+            InputError: When a key is missing or has a wrong value.
+        """
+        for name in ("client-key", "data", "state-dir"):
+            if not isinstance(config.get(name), str) or not config[name]:
+                raise InputError(
+                    f"node configuration: expected {name} to be a text, found {config.get(name)!r}; "
+                    'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
+                )
+        stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
+        return cls(
+            key=config["client-key"],
+            data=Path(config["data"]),
+            state=Path(config["state-dir"]),
+            client_stats=stats,
+            least_noise=_least_noise(config.get("least-noise", 0.0)),
+        )
+
+
+def _least_noise(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise InputError(f"node configuration: expected least-noise to be a number of at least 0, found {value!r}")
+    return float(value)
+
+
+def work(message: Message, device: Device) -> Message:
+    """Do what a request asks."""
+    return _reply(message, device, _work)
+
+
+def register(message: Message, device: Device) -> Message:
+    """Say which client this is, and how many samples it has."""
+    return _reply(message, device, _client_info)
+
+
+def _by_node_config(
+    does: Callable[[Message, Device], Message], message: Message, node_config: Mapping[str, Any]
+) -> Message:
+    """Do what a node does with a message, by its configuration."""
+    try:
+        device = Device.of(node_config)
+    except InputError as error:
+        return _failed(message, str(error))
+    return does(message, device)
+
+
+def _reply(message: Message, device: Device, make: Callable[[Payload, Device], Payload]) -> Message:
+    """Make a reply; what cannot be done is said in one line, without a path of this machine."""
+    try:
+        return reply_to(message, make(decode(message.content), device))
+    except FedstrataError as error:
+        return _failed(message, without_paths(str(error), (device.data, device.state, device.state.parent)))
+    except Exception as error:
+        # Its text may tell of this machine and its data, so that it stays here.
+        log.exception("the client %s could not do what it was asked", device.key)
+        return _failed(message, f"unexpected {type(error).__name__}; the log of its node says more")
+
+
+def _failed(message: Message, reason: str) -> Message:
+    return reply_to(message, Payload({"failed": {"reason": one_line(reason)}}))
+
+
+def _client_info(payload: Payload, device: Device) -> Payload:
+    config = read_run_config(payload)
+    client = INFO_REQUEST.read(payload.record("client")).client or 0
+    data = read_client_data(device.data, client, config)
+    info = ClientInfo(
+        key=device.key,
+        train=len(data.train(client)),
+        test=len(data.test(client)),
+        # The server asks again where the numbers are those of another id than the client gets.
+        client=client if counts_depend_on_id(device.data, config) else ANY_CLIENT,
+    )
+    return Payload({"client": CLIENT_INFO.write(info)})
+
+
+def _work(payload: Payload, device: Device) -> Payload:
+    # A late process of the same node may still be at work.
+    with folder_lock(device.state, wait=lambda: None):
+        return _score_and_train(payload, device)
+
+
+def _score_and_train(payload: Payload, device: Device) -> Payload:
+    """Score and train; what is to stay here is on the disk before the reply leaves."""
+    config = read_run_config(payload)
+    _refuse_other_client(payload, device)
+    network = config.network()
+    layout = layout_of(network)
+    request = read_request(payload, layout)
+    _refuse_unknown_stats(request, device)
+    file = device.state / f"{config.run}.safetensors"
+    kept = _kept_tensors(file, request)
+    store = ClientStore()
+    store.restore(kept)
+    missing = _missing_tensors(request, layout, store)
+    if missing:
+        return Payload({"missing": {"tensors": missing}})
+    _refuse_little_noise(config, request, device)
+    data = read_client_data(device.data, request.client, config)
+    report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
+    report = _with_local_noise(config, layout, request, report, device)
+    compression = config.compressor(layout)
+    packed = {} if compression is None else _packed(compression, request, report, store)
+    saved = store.saved_in(request.plan.round)
+    if saved:
+        # More than the engine keeps: the server may go back to its second-newest checkpoint.
+        replace_file(file, to_bytes({**kept, **store.tensors()}), private=True)
+        _forget_old_runs(device.state)
+    not_finite = any(not bool(values.isfinite().all()) for values in saved.values())
+    stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
+    return write_reply(Reply(report, stored, not_finite), request, layout, config.run, compression, packed)
+
+
+def _with_local_noise(config: RunConfig, layout: Layout, request: Request, report: Report, device: Device) -> Report:
+    """The report with the noise that clients add themselves, in a run with local differential privacy."""
+    if not config.noise_multiplier:
+        return report
+    local = LocalNoise(
+        layout=layout,
+        clip_norm=config.clip_norm,
+        noise_multiplier=config.noise_multiplier,
+        noise_seed=NoiseSeed(secret_seed(device.state / _NOISE_SEED), config.run),
+    )
+    return local.of_report(request.plan, report)
+
+
+def _packed(compression: Compression, request: Request, report: Report, store: ClientStore) -> dict[str, Packed]:
+    """The compressed update of each task. What is left of it is stored for the next round."""
+    packed = dict[str, Packed]()
+    for name, result in report.results.items():
+        # There is one client on a device.
+        for update in compression.packed(request.plan, name, result, store):
+            packed[name] = update
+    return packed
+
+
+def _refuse_other_client(payload: Payload, device: Device) -> None:
+    key = payload.record("client").get("key")
+    if key != device.key:
+        raise InputError(f"expected a message to the client {device.key}, found one to {key}")
+
+
+def _refuse_little_noise(config: RunConfig, request: Request, device: Device) -> None:
+    """Refuse to send an update with less noise than the operator of this node demands."""
+    sent = any(any(task.upload) for task in request.plan.tasks.values())
+    if sent and config.noise_multiplier < device.least_noise:
+        raise InputError(
+            f"expected a run with local noise of a multiplier of at least {device.least_noise:g}, which this device "
+            f"requires, found {config.noise_multiplier:g}"
+        )
+
+
+def _refuse_unknown_stats(request: Request, device: Device) -> None:
+    """Refuse statistics by functions that the operator of this node has not named."""
+    for name in request.plan.client_stats:
+        if name not in CLIENT_STATS and name not in device.client_stats:
+            raise InputError(
+                f"expected a statistic of {', '.join((*CLIENT_STATS, *device.client_stats))}, was asked for {name}; to "
+                f'allow it, add client-stats="{name}" to this node\'s --node-config'
+            )
+
+
+def _missing_tensors(request: Request, layout: Layout, store: ClientStore) -> list[str]:
+    """Name the tensors that the server expects here and that are not, as after the loss of a disk."""
+    own = store.read(request.client, before=request.plan.round)
+    wanted = needed_tensors(request.plan, layout, own)
+    return [
+        spec.name
+        for tensor, spec in enumerate(layout.tensors)
+        if any(mask[tensor] and not request.sent[model][tensor] for model, mask in wanted.items())
+    ]
+
+
+def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
+    """Read what the device keeps and the server expects, by name as in `ClientStore`.
+
+    Later rounds than the request's stay too, unread: the request may be an old one that was held up.
+    """
+    if not file.exists():
+        return {}
+    try:
+        found = from_bytes(file.read_bytes())
+    except SafetensorError as error:
+        raise InputError(f"{file}: expected the client's own layers, found {error}; remove the file") from None
+    rounds = {name: parse_stored_name(name)[2] for name in found}
+    return {
+        name: found[name] for name, round in rounds.items() if round in request.counted or round > request.plan.round
+    }
+
+
+def _forget_old_runs(state: Path) -> None:
+    """Remove the tensors of all but the newest runs."""
+    for old in sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
+        old.unlink()
+
 
 client_app = ClientApp()
 # The bits of a sum depend on how many threads share it.
@@ -14,16 +273,10 @@ torch.set_num_threads(1)
 @client_app.train()
 def _train(message: Message, context: Context) -> Message:
     """Score and train."""
-    return client_work.by_node_config(client_work.work, message, context.node_config)
-
-
-@client_app.query("sum")
-def _add_up(message: Message, context: Context) -> Message:
-    """Do a step of a secure sum."""
-    return client_work.by_node_config(client_work.add_up, message, context.node_config)
+    return _by_node_config(work, message, context.node_config)
 
 
 @client_app.query("register")
 def _register(message: Message, context: Context) -> Message:
     """Say which client this is."""
-    return client_work.by_node_config(client_work.register, message, context.node_config)
+    return _by_node_config(register, message, context.node_config)

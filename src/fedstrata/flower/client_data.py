@@ -20,7 +20,8 @@ from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
-from fedstrata.flower.run_config import RunConfig, Samples
+from fedstrata.flower.federation import Samples
+from fedstrata.flower.run_config import RunConfig
 from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 

@@ -17,7 +17,8 @@ from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
 from fedstrata.flower.payload import ExpectedReply, Payload, encode
-from fedstrata.flower.registration import ANY_CLIENT, CLIENT_INFO, INFO_REQUEST, REGISTER, ClientInfo, InfoRequest
+from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo
+from fedstrata.flower.requests import INFO_REQUEST, REGISTER, InfoRequest
 from fedstrata.flower.run_config import RunConfig, write_run_config
 from fedstrata.models import layout_of
 

@@ -3,74 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedstrata.base.errors import EngineError, InputError, check_rules
+from fedstrata.base.errors import EngineError, InputError
 from fedstrata.base.quoting import one_line, without_paths
-from fedstrata.core import CLIENT, TRAIN, Plan, Report
+from fedstrata.core import CLIENT, Plan, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import NO_NODE, ClientRegistry, Registration
+from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
-from fedstrata.flower.requests import WORK, Request, request_for, without_models, without_updates, write_request
+from fedstrata.flower.requests import WORK, Request, request_for, without_models, write_request
 from fedstrata.flower.run_config import RunConfig, write_run_config
-from fedstrata.flower.secure_sum.messages import SUM
-from fedstrata.flower.secure_sum.sums import NOT_FINITE, is_summed, require_sums_alone
-from fedstrata.flower.secure_sum.sums_of_round import SumRound, SumStep
 from fedstrata.models import layout_of
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
-
-
-@dataclass(frozen=True)
-class RoundRules:
-    """When a round is over.
-
-    Attributes:
-        deadline: The seconds from its messages on after which a client that has not replied is absent.
-        min_reply_fraction: The share of the clients whose sound replies end the round at once, in (0, 1]: so many of
-            the selected ones, which train, and so many of all that are asked, with those that only score. Below 1, the
-            work of the others is lost.
-        min_replies: The number of sound replies without which the round is repeated.
-        max_attempts: How often a round is sent at most.
-    """
-
-    deadline: float = 600.0
-    min_reply_fraction: float = 1.0
-    min_replies: int = 1
-    max_attempts: int = 3
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        rules = {
-            "deadline is above 0": self.deadline > 0,
-            "min_reply_fraction is above 0 and at most 1": 0 < self.min_reply_fraction <= 1,
-            "min_replies is at least 1": self.min_replies >= 1,
-            "max_attempts is at least 1": self.max_attempts >= 1,
-        }
-        check_rules("rounds", rules, self)
-
-
-_STEP_SHARE = 0.1
-"""The share of the deadline that each step of a secure sum without training may take at most: three of them."""
-
-_OUTSIDE = "it dropped out of the secure sum"
-"""Why a client that answered did not train, or has no update in the report."""
-
-
-_SPOILER = "other clients could not open its shares"
-"""Why a client is left out of a secure sum."""
 
 
 @dataclass
@@ -96,18 +54,7 @@ class _Attempt:
 
     traffic: RoundTraffic = field(default_factory=RoundTraffic)
     replies: dict[int, Reply] = field(default_factory=dict)
-    sums: SumRound | None = None
     missing: list[int] = field(default_factory=list)
-
-    @property
-    def not_finite(self) -> Set[int]:
-        """The clients that say that their updates are not finite, so that no sum has them."""
-        return frozenset() if self.sums is None else self.sums.not_finite
-
-    def sums_of(self, request: Request) -> SumRound | None:
-        """The sums, if the client of a request adds something to one of them."""
-        adds = self.sums is not None and len(request.plan.cohort) and request.client in self.sums.ready
-        return self.sums if adds else None
 
 
 @dataclass(frozen=True)
@@ -149,9 +96,8 @@ class _Enough:
         return cls(frozenset(cohort), trained, everyone)
 
     def met(self, attempt: _Attempt) -> bool:
-        """Whether enough have replied, for every secure sum as well."""
-        enough = len(attempt.replies) >= self.all and len(self.cohort & attempt.replies.keys()) >= self.trained
-        return enough and (attempt.sums is None or attempt.sums.has_vectors)
+        """Whether enough have replied."""
+        return len(attempt.replies) >= self.all and len(self.cohort & attempt.replies.keys()) >= self.trained
 
 
 class FlowerClients:
@@ -162,7 +108,6 @@ class FlowerClients:
             is of no use.
         registry: The registered clients. The caller replaces it when somebody comes.
         traffic: What became of the last plan.
-        events: What happened to the secure sums of the last plan.
     """
 
     def __init__(
@@ -178,7 +123,6 @@ class FlowerClients:
         self.store = ClientStore()
         self.registry = registry
         self.traffic = RoundTraffic()
-        self.events: Sequence[Mapping[str, Any]] = ()
         self._grid = grid
         self._config = config
         self._rules = rules or RoundRules()
@@ -186,7 +130,6 @@ class FlowerClients:
         self._clock = clock or Clock()
         module = config.network()
         self._layout = layout_of(module)
-        self._spoilers = set[int]()
         self._compression = config.compressor(self._layout)
         self._loop = Loop(module, self._layout, no_client_data(config))
 
@@ -210,7 +153,6 @@ class FlowerClients:
         # Without a score there is no record of the round before.
         scored = set(plan.evaluations[CLIENT].clients.tolist()) if plan.evaluations else asked
         least = min(self._rules.min_replies, len(scored))
-        self.events = ()
         for _ in range(self._rules.max_attempts):
             attempt = self._attempt(plan, sorted(asked))
             self.traffic = attempt.traffic
@@ -218,32 +160,19 @@ class FlowerClients:
                 self._tell(f"round {plan.round}: client {client} is absent: {reason}")
             for client, reason in self.traffic.rejected.items():
                 self._tell(f"round {plan.round}: client {client} is rejected: {reason}")
-            if attempt.sums is not None:
-                self._note_bad_shares(plan.round, attempt.sums)
-            found = len(scored & attempt.replies.keys() - attempt.not_finite)
+            found = len(scored & attempt.replies.keys())
             if found >= least:
-                report = self._merge(plan, dict(sorted(attempt.replies.items())))
-                return report if attempt.sums is None else self._open(plan, attempt, attempt.sums, report)
+                return self._merge(plan, dict(sorted(attempt.replies.items())))
             self._tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
-        advice = "see to the nodes, then resume the run"
-        if 2 * len(attempt.not_finite) > len(asked):
-            advice = f"{len(attempt.not_finite)} sent numbers that are not finite: training diverged; lower local.lr"
         raise EngineError(
             f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
-            f"of {self._rules.max_attempts} tries; {advice}"
+            f"of {self._rules.max_attempts} tries; see to the nodes, then resume the run"
         )
 
     def _attempt(self, plan: Plan, clients: Sequence[int]) -> _Attempt:
         """Send a plan until there are enough replies or time is up."""
         end = self._clock.now() + self._rules.deadline
         attempt = _Attempt()
-        if self._config.sums.secure:
-            require_sums_alone(plan)
-        if self._config.sums.secure and is_summed(plan):
-            attempt.sums = self._begin_sums(plan, attempt)
-            working = attempt.sums.ready | attempt.sums.without_sum
-            plan = plan.only(torch.tensor([client in working for client in plan.cohort.tolist()]).bool())
-            end -= _STEP_SHARE * self._rules.deadline  # for the last step
         enough = _Enough.of(plan.cohort.tolist(), clients, self._rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
         requests = (
@@ -260,67 +189,9 @@ class FlowerClients:
         for client in clients:
             if client not in attempt.replies and client not in traffic.rejected:
                 traffic.absent.setdefault(client, late)
-        traffic.absent |= dict.fromkeys(attempt.not_finite, NOT_FINITE)
         traffic.absent = dict(sorted(traffic.absent.items()))
         traffic.rejected = dict(sorted(traffic.rejected.items()))
         return attempt
-
-    def _begin_sums(self, plan: Plan, attempt: _Attempt) -> SumRound:
-        """Exchange the keys and shares of the secure sums of a plan."""
-        held = {client: self.registry.of(client) for client in plan.cohort.tolist()}
-        weights = {client: self._config.sums.weight(each[1].train) for client, each in held.items() if each}
-        left_out = dict.fromkeys(sorted(self._spoilers & held.keys()), _SPOILER)
-        sums = SumRound(self._config.sums, self._layout, plan, weights, left_out)
-        for client, reason in sums.left_out.items():
-            self._tell(f"round {plan.round}: client {client} is out of the sum: {reason}")
-        self._exchange(plan.round, sums.keys(), attempt.traffic)
-        self._exchange(plan.round, sums.shares(), attempt.traffic)
-        return sums
-
-    def _note_bad_shares(self, round: int, sums: SumRound) -> None:
-        """Tell whose shares could not be opened. One of which too many clients say so is in no later sum."""
-        for sender, receivers in sums.refused.items():
-            named = ", ".join(map(str, receivers))
-            self._tell(f"round {round}: clients {named} could not open the shares of client {sender}")
-        self._spoilers |= sums.spoilers
-
-    def _open(self, plan: Plan, attempt: _Attempt, sums: SumRound, report: Report) -> Report:
-        """Open the secure sums, and put their means in the place of the updates."""
-        self._exchange(plan.round, sums.revealed(), attempt.traffic)
-        summed = sums.report(report)
-        self.events = summed.events
-        counted = set(summed.report.results[TRAIN].updates.clients.tolist())
-        for client in plan.cohort.tolist():
-            if client not in counted | sums.without_sum and client not in self.traffic.rejected:
-                self.traffic.absent.setdefault(client, _OUTSIDE)
-        self.traffic.absent = dict(sorted(self.traffic.absent.items()))
-        return summed.report
-
-    def _exchange(self, round: int, step: SumStep, traffic: RoundTraffic) -> None:
-        """Do one step of the secure sums of a round, with all clients at once."""
-        seconds = _STEP_SHARE * self._rules.deadline
-        messages = dict[int, "Message"]()
-        for client, request in step.requests.items():
-            found = self.registry.of(client)
-            if found is None or found[1].node == NO_NODE:
-                continue
-            key, registration = found
-            address = Payload({"client": {"key": key}})
-            content = encode(write_run_config(self._config, self._layout) | address | request)
-            messages[client] = message_to(registration.node, SUM, content, round, max(seconds, 1.0))
-            traffic.down += content_bytes(content)
-        limit = largest(step.expected[client].limit for client in messages)
-        end = self._clock.now() + seconds
-        for client, message in replies(self._grid, send(self._grid, messages), limit, end, self._clock):
-            try:
-                if reason := failure_reason(message):
-                    raise InputError(reason)
-                traffic.up += content_bytes(message.content)
-                step.take(client, decode(message.content, step.expected[client]))
-            except InputError as error:
-                self._tell(f"round {round}: client {client} is out of the sum: {one_line(without_paths(str(error)))}")
-            if step.enough():
-                return
 
     def _collect(self, requests: Iterable[Request], attempt: _Attempt, enough: _Enough, end: float) -> None:
         """Send requests and take in the replies."""
@@ -332,7 +203,7 @@ class FlowerClients:
             if found is None or found[1].node == NO_NODE:
                 attempt.traffic.absent[request.client] = "no node speaks for it"
                 continue
-            content, asked[request.client] = self._content(request, *found, attempt)
+            content, asked[request.client] = self._content(request, *found)
             attempt.traffic.down += content_bytes(content)
             # Flower takes 0 seconds for half a day.
             message = message_to(found[1].node, WORK, content, request.plan.round, max(seconds, 1.0))
@@ -344,23 +215,13 @@ class FlowerClients:
             if enough.met(attempt):
                 return
 
-    def _content(
-        self, request: Request, key: str, registration: Registration, attempt: _Attempt
-    ) -> tuple[RecordDict, _Asked]:
+    def _content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, _Asked]:
         """The content of the message with a request, and what its reply may be."""
-        sums = attempt.sums_of(request)
-        if attempt.sums is not None and sums is None:
-            request = without_updates(request)
         # The device compares the key with its own.
         address = Payload({"client": {"key": key}})
         payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
-        if sums is not None:
-            payload = payload | sums.work(request.client)
-            request = without_updates(request)
         sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
         expected = expected_reply(request, self._layout, sizes, self._compression)
-        if sums is not None:
-            expected = sums.expected_work(request.client, expected)
         objective = self._config.objective
         bounds = ReplyBounds(
             run=self._config.run,
@@ -391,11 +252,6 @@ class FlowerClients:
                 self.store.forget(client)
             else:
                 reply = read_reply(payload, request, self._layout, asked.bounds, self._compression)
-                sums = attempt.sums_of(request)
-                if sums is not None:
-                    if not len(reply.report.results[TRAIN].chosen):
-                        raise InputError("expected a result of the training beside the masked update, found none")
-                    sums.take_work(client, payload)
                 attempt.replies[client] = reply
                 traffic.absent.pop(client, None)
         except InputError as error:

@@ -16,7 +16,7 @@ from fedstrata.base.errors import EngineError, ExperimentError
 from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
-from fedstrata.flower.federation_files import FEDERATION_FILE, node_data
+from fedstrata.flower.federation import FEDERATION_FILE, Federation, node_data, read_federation, write_federation
 from fedstrata.flower.on_devices import (
     ON_DEVICES,
     copy_modules,
@@ -63,7 +63,6 @@ def init(
     from fedstrata.build.build import build_run
     from fedstrata.engine.device import one_thread
     from fedstrata.flower.client_data import export_client_data, export_public_data
-    from fedstrata.flower.federation import Federation, write_federation
     from fedstrata.flower.scaffold import node_keys, scaffold
     from fedstrata.report.client_names import ClientNames
 
@@ -150,9 +149,8 @@ def resume(out: Path | str, federation: Path | str) -> Path:
 
 def _fit_proxy(home: Path, experiment: Experiment) -> None:
     """Let replies about the experiment's model through the proxy, and none that is much larger."""
-    from fedstrata.flower.federation import read_federation
     from fedstrata.flower.scaffold import PROXY_FOLDER, fit_proxy
-    from fedstrata.flower.server import run_config
+    from fedstrata.flower.server_app import run_config
     from fedstrata.models import layout_of
 
     if (home / PROXY_FOLDER).is_dir():

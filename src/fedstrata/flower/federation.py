@@ -1,4 +1,4 @@
-"""The file of a federation: what its server must know besides the experiment."""
+"""The file of a federation: what its server must know besides the experiment. Neither torch nor Flower is needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,88 @@ import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
 from fedstrata.base.errors import ExperimentError, check_rules
-from fedstrata.flower.clients import RoundRules
-from fedstrata.flower.run_config import Samples
+
+FEDERATION_FILE = "federation.toml"
+"""The name of a federation's own file, in its folder."""
+
+NETWORK = "network"
+"""The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the samples of all clients have in common.
+
+    Attributes:
+        shape: The shape of one sample, (channels, ...); of a row of a table (columns,), of tokens (length,).
+        classes: The number of classes. A client need not have all of them.
+        mean: The mean of each channel, (channels,); for uint8 samples on the scale where 255 is 1. All clients
+            normalise by the same mean: the model would see another scale at each of them otherwise.
+        std: The standard deviation of each channel, (channels,), likewise.
+        dtype: The type of the samples in the files, "uint8" or "float32"; "int64" for tokens.
+        names: The names of the classes, (classes,), where the files of the clients have texts; else empty.
+        unit: The column whose equal values are not independent samples; empty where there is none.
+        test: The share of its samples that a client without a test split holds out.
+        outputs: The shape of what a network says about one sample; empty is (classes,).
+        features: The columns of a table that are the features of a sample, in their order. Empty for those that the
+            experiment names or the files of a client leave no doubt about.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    dtype: str = "uint8"
+    names: tuple[str, ...] = ()
+    unit: str = ""
+    test: float = 0.2
+    outputs: tuple[int, ...] = ()
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        tokens = self.dtype == "int64"
+        channels = self.shape[0] if self.shape and not tokens else 0
+        rules = {
+            "shape names features, or channels and further axes, each above 0": min(self.shape, default=0) > 0,
+            "classes is at least 2": self.classes >= 2 or bool(self.outputs),
+            "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
+            "std is above 0": min(self.std, default=1) > 0,
+            'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64"),
+            "names are none or one for each class": len(self.names) in (0, self.classes),
+            "test is above 0 and below 1": 0 < self.test < 1,
+            "features has one for each number of a row, or none": len(self.features) in (0, *self.shape[:1]),
+        }
+        check_rules("samples", rules, self)
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """When a round is over.
+
+    Attributes:
+        deadline: The seconds from its messages on after which a client that has not replied is absent.
+        min_reply_fraction: The share of the clients whose sound replies end the round at once, in (0, 1]: so many of
+            the selected ones, which train, and so many of all that are asked, with those that only score. Below 1, the
+            work of the others is lost.
+        min_replies: The number of sound replies without which the round is repeated.
+        max_attempts: How often a round is sent at most.
+    """
+
+    deadline: float = 600.0
+    min_reply_fraction: float = 1.0
+    min_replies: int = 1
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        rules = {
+            "deadline is above 0": self.deadline > 0,
+            "min_reply_fraction is above 0 and at most 1": 0 < self.min_reply_fraction <= 1,
+            "min_replies is at least 1": self.min_replies >= 1,
+            "max_attempts is at least 1": self.max_attempts >= 1,
+        }
+        check_rules("rounds", rules, self)
 
 
 @dataclass(frozen=True)
@@ -77,3 +157,8 @@ def read_federation(path: Path) -> Federation:
 def write_federation(path: Path, federation: Federation) -> None:
     """Write the file of a federation."""
     path.write_text(tomli_w.dumps(asdict(federation)), encoding="utf-8")
+
+
+def node_data(home: Path, client: str) -> Path:
+    """The file with the data of a client of a test federation, in the folder of its node."""
+    return home / "nodes" / client / "data.npz"

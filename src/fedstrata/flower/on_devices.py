@@ -44,12 +44,6 @@ def refuse_on_devices(experiment: Experiment) -> None:
             f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
             "held out; make choices in the simulator"
         )
-    if experiment.privacy.secure_aggregation and experiment.cohort.dropout:
-        raise ExperimentError(
-            f"cohort.dropout = {experiment.cohort.dropout}: expected 0 with privacy.secure_aggregation = true on real "
-            "devices: a sum opens if two thirds of those that are asked stay, and who drops out by this key is not "
-            "asked; devices drop out by themselves"
-        )
     cohort = experiment.cohort
     if experiment.privacy.kind == "central" and cohort.fraction < 1 and cohort.sampling != "poisson":
         raise ExperimentError(

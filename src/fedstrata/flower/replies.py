@@ -1,4 +1,4 @@
-"""What one client replies in a round, as a message, and what an honest one keeps to."""
+"""What one client replies in a round or when it registers, as a message, and what an honest one keeps to."""
 
 from __future__ import annotations
 
@@ -274,3 +274,27 @@ def _read_client_stats(payload: Payload, request: Request, bounds: ReplyBounds) 
         if name == "units" and not 0 <= float(values) <= bounds.train:
             raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
     return {name: Rows(torch.tensor([request.client]), found[name][None]) for name in asked}
+
+
+ANY_CLIENT = -1
+"""Instead of a client's id: numbers of samples that hold under every id."""
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What a node says of itself when it registers.
+
+    Attributes:
+        key: The key of its client.
+        train: The number of training samples.
+        test: The number of test samples.
+        client: The id under which it has so many of each; `ANY_CLIENT` where that does not depend on the id.
+    """
+
+    key: str
+    train: int
+    test: int
+    client: int = ANY_CLIENT
+
+
+CLIENT_INFO = Schema(ClientInfo)

@@ -1,4 +1,4 @@
-"""What one client is asked in a round, as a message.
+"""What one client is asked in a round or when it registers, as a message.
 
 The fields of a dataclass are written and read by its schema. So a new field of a task or of its training travels by
 itself.
@@ -25,10 +25,12 @@ from fedstrata.flower.payload import (
     row_of_values,
     values_of_row,
 )
-from fedstrata.flower.secure_sum.sums import without_update
 
 WORK = "train"
 """The type of the message that asks a client to score and train; `client_app` has a function for it."""
+
+REGISTER = "query.register"
+"""The type of the message that asks a node which client it is; `client_app` has a function for it."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,6 @@ def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int
             before = wanted.get(model, layout.nothing)
             wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
     return wanted
-
-
-def without_updates(request: Request) -> Request:
-    """The request as its reply is read with secure aggregation: no update is sent in clear."""
-    tasks = {name: without_update(task) for name, task in request.plan.tasks.items()}
-    return replace(request, plan=replace(request.plan, tasks=tasks))
 
 
 def without_models(request: Request) -> Request:
@@ -201,3 +197,17 @@ def read_request(payload: Payload, layout: Layout) -> Request:
     except ContractError as error:
         raise InputError(str(error)) from None
     return Request(head.client, plan, head.models, sent, head.counted)
+
+
+@dataclass(frozen=True)
+class InfoRequest:
+    """What a node that registers is asked, beside the config of the run.
+
+    Attributes:
+        client: The id that its client will have; None as long as the server does not know whose node it is.
+    """
+
+    client: int | None = None
+
+
+INFO_REQUEST = Schema(InfoRequest)

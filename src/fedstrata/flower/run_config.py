@@ -14,58 +14,11 @@ from fedstrata.base.randomness import model_seed
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Layout
 from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.engine.client_stats import own_stat
+from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import TEXTS, Payload, Schema
-from fedstrata.flower.secure_sum.sums import SumTerms
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
 from fedstrata.uploads.compression import Compression, CompressionKind
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What the samples of all clients have in common.
-
-    Attributes:
-        shape: The shape of one sample, (channels, ...); of a row of a table (columns,), of tokens (length,).
-        classes: The number of classes. A client need not have all of them.
-        mean: The mean of each channel, (channels,); for uint8 samples on the scale where 255 is 1. All clients
-            normalise by the same mean: the model would see another scale at each of them otherwise.
-        std: The standard deviation of each channel, (channels,), likewise.
-        dtype: The type of the samples in the files, "uint8" or "float32"; "int64" for tokens.
-        names: The names of the classes, (classes,), where the files of the clients have texts; else empty.
-        unit: The column whose equal values are not independent samples; empty where there is none.
-        test: The share of its samples that a client without a test split holds out.
-        outputs: The shape of what a network says about one sample; empty is (classes,).
-        features: The columns of a table that are the features of a sample, in their order. Empty for those that the
-            experiment names or the files of a client leave no doubt about.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    dtype: str = "uint8"
-    names: tuple[str, ...] = ()
-    unit: str = ""
-    test: float = 0.2
-    outputs: tuple[int, ...] = ()
-    features: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        tokens = self.dtype == "int64"
-        channels = self.shape[0] if self.shape and not tokens else 0
-        rules = {
-            "shape names features, or channels and further axes, each above 0": min(self.shape, default=0) > 0,
-            "classes is at least 2": self.classes >= 2 or bool(self.outputs),
-            "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
-            "std is above 0": min(self.std, default=1) > 0,
-            'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64"),
-            "names are none or one for each class": len(self.names) in (0, self.classes),
-            "test is above 0 and below 1": 0 < self.test < 1,
-            "features has one for each number of a row, or none": len(self.features) in (0, *self.shape[:1]),
-        }
-        check_rules("samples", rules, self)
 
 
 @dataclass(frozen=True)
@@ -85,7 +38,6 @@ class RunConfig:
         spread_units: Whether the units that a client holds out are spread over the classes, as `hold_out` does it.
         clip_norm: The largest norm of an update to which a client adds noise.
         noise_multiplier: The standard deviation of this noise, divided by `clip_norm`; 0 is no noise and no clipping.
-        sums: The terms of the sums that the server sees in place of updates, if it sees sums alone.
         compression: How clients compress their updates.
         compression_share: The share of the numbers of an update that "top_k" sends.
     """
@@ -102,7 +54,6 @@ class RunConfig:
     spread_units: bool = False
     clip_norm: float = 1.0
     noise_multiplier: float = 0.0
-    sums: SumTerms = field(default_factory=SumTerms)
     compression: CompressionKind = "none"
     compression_share: float = 1.0
 

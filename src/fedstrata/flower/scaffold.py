@@ -24,8 +24,6 @@ from fedstrata.core import Layout
 from fedstrata.flower.credentials import certify, is_address, make_node_keys, sign_app
 from fedstrata.flower.payload import PIECE_BYTES
 from fedstrata.flower.run_config import RunConfig
-from fedstrata.flower.secure_sum.masking import SEALED_BYTES
-from fedstrata.flower.secure_sum.sums import EXTRA
 
 PROXY_FOLDER = "proxy"
 """The folder of the proxy's files, in that of the federation."""
@@ -146,9 +144,7 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
 
 
 def _whole_updates(layout: Layout, config: RunConfig) -> list[int]:
-    """The bytes of arrays that have all tensors of an update side by side, or something for each client."""
-    if config.sums.secure:
-        return [8 * (layout.p + EXTRA), SEALED_BYTES * config.clients]
+    """The bytes of arrays that have all tensors of an update side by side."""
     # No compression takes more bytes than the update, in at most two arrays.
     return [4 * layout.p] * 2 * _UPDATES if config.compression != "none" else []
 

@@ -1,15 +1,425 @@
-"""The ServerApp, imported by Flower alone."""
+"""The ServerApp of a federation: an ordinary run, with the same records, whose clients are devices."""
 
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import flwr.serverapp
+import numpy as np
+import torch
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
 
-from fedstrata.flower.grid import BoundedGrid
-from fedstrata.flower.server import serve
+from fedstrata import report
+from fedstrata.base.errors import ContractError, DataError, ExperimentError, RecordError
+from fedstrata.base.files import append_line, read_file, refuse_links, replace_file
+from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.limits import MAX_SAMPLES
+from fedstrata.base.quoting import shown
+from fedstrata.build.participation import participation_of, sampling_weights
+from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
+from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.samples import spreads_units
+from fedstrata.build.server_setup import server_setup
+from fedstrata.config import Experiment, choose
+from fedstrata.core import Plan, Problem
+from fedstrata.data import Dataset
+from fedstrata.engine import resolve_engine
+from fedstrata.engine.device import one_thread
+from fedstrata.flower.client_data import no_client_data
+from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
+from fedstrata.flower.clients import FlowerClients, RoundTraffic
+from fedstrata.flower.credentials import hand_over_signature, read_public_keys
+from fedstrata.flower.federation import NETWORK, Federation, Samples, read_federation
+from fedstrata.flower.grid import BoundedGrid, Clock, Grid
+from fedstrata.flower.on_devices import refuse_on_devices
+from fedstrata.flower.run_config import RunConfig
+from fedstrata.play.progress import Progress, StatusLine
+from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
+from fedstrata.play.steps import run_steps
+from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.folder import Folder
+from fedstrata.records.schema import ClientEntry, DataRecord
+from fedstrata.report.summary import warnings
+from fedstrata.results.run import Run
+from fedstrata.uploads.noise import NoiseSeed, secret_seed
 
-server_app = ServerApp()
+_REGISTRY_FILE = "clients.json"
+"""The file of the client registry, in the folder of the network."""
+
+_NOISE_SEED_FILE = "noise_seed"
+"""The file with the seed of the server's noise, in the folder of the network. It never leaves the server."""
+
+_WAITING = "another server application still works in this run folder; waiting until it has ended"
+"""What a server application logs while another one has the run folder.
+
+An application whose SuperLink was killed lives on while it tries to reach it. It ends when a new SuperLink is there.
+"""
+
+
+def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
+    """Run the experiment that a Flower run is about.
+
+    Args:
+        grid: Flower's grid.
+        config: The config of the Flower run: the paths of the experiment, of the federation's file and of the run
+            folder, and ``resume``.
+
+    Raises:
+        InputError: When something in one of them is wrong.
+        EngineError: When too few clients are there.
+    """
+    path = Path(str(config["federation"]))
+    resume = bool(config["resume"])
+    source = None if resume else Path(str(config["experiment"]))
+    # The clients have the data. A relative path to them began in another directory, that of the command.
+    experiment, out = choose(source, (), Path(str(config["out"])), resume=resume, find_data=False)
+    federation = read_federation(path)
+    public = read_public_samples(path.parent, federation)
+    public_keys = read_public_keys(path.parent)
+    hand_over_signature(path.parent)
+    return drive(grid, experiment, federation, out, public=public, resume=resume, public_keys=public_keys)
+
+
+def drive(
+    grid: Grid,
+    experiment: Experiment,
+    federation: Federation,
+    out: Path,
+    *,
+    public: torch.Tensor | None = None,
+    resume: bool = False,
+    clock: Clock | None = None,
+    public_keys: Mapping[str, str] | None = None,
+) -> Run:
+    """Drive a run over a grid, round by round, and write its report.
+
+    Args:
+        grid: Flower's grid.
+        experiment: The experiment, checked and complete.
+        federation: Who is in the federation.
+        out: The run folder.
+        public: The unlabelled samples on the server, normalised, (samples, ...).
+        resume: Whether the run goes on from the folder's checkpoint.
+        clock: Tells the time.
+        public_keys: The public key of each client's node by the client's key, as the operator has it; None where nodes
+            have no keys.
+    """
+    refuse_unfit(experiment, federation, public)
+    folder = out / NETWORK
+    refuse_links(out, [NETWORK])
+    with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
+        tell = line.keep
+        clock = clock or Clock()
+        config = run_config(experiment, federation, _run_name(folder))
+        for warning in _warnings(federation, public_keys):
+            tell(warning)
+        longest = federation.rounds.deadline * federation.rounds.max_attempts
+        registrar = Registrar(grid, config, federation.wait_seconds, tell, clock, between=longest)
+        empty = ClientRegistry(
+            federation.clients, config.clients, max_samples=federation.max_samples, public_keys=public_keys or {}
+        )
+        registry = load_registry(folder / _REGISTRY_FILE, empty)
+        wanted = federation.min_clients or len(federation.clients)
+        registry = registrar.wait_for(registry, wanted, _next_round(out) if registry.registrations else 0)
+        save_registry(folder / _REGISTRY_FILE, registry)
+        clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
+        secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
+        setup, joins = _run_setup(experiment, federation, config, clients, public, secret)
+        progress = Progress(experiment.rounds, line, setup.names, config.objective.metric_info)
+        steps = run_steps(
+            experiment,
+            setup,
+            out,
+            resume=resume,
+            on_round=lambda record, state: progress.show(record),
+            tell=tell,
+            may_skip_checkpoints=False,
+        )
+
+        def reply(plan: Plan) -> PlanReply:
+            reply = timed_reply(clients, plan)
+            _record_traffic(folder, plan.round, clients.traffic, reply.seconds)
+            clients.registry = registrar.update(clients.registry, plan.round + 1)
+            save_registry(folder / _REGISTRY_FILE, clients.registry)
+            joins.update(_joins(experiment, clients.registry))
+            traffic = clients.traffic
+            return reply._replace(absent=traffic.absent, rejected=traffic.rejected)
+
+        finished = answer_plans(steps, reply)
+        _record_clients(out, federation, clients)
+        for warning in warnings(finished.summary):
+            tell(warning)
+        report.build(out)
+        return finished
+
+
+def run_config(experiment: Experiment, federation: Federation, run: str) -> RunConfig:
+    """Make the config of a run, which is all that devices have to know of an experiment.
+
+    Args:
+        experiment: The experiment.
+        federation: Who belongs to it.
+        run: The name of the run on the devices.
+
+    Raises:
+        ExperimentError: When something in the experiment does not fit the network, or does not go together.
+    """
+    config = RunConfig(
+        run=run,
+        clients=experiment.data.clients,
+        seed=experiment.seed,
+        model=experiment.model.name,
+        options=json.dumps(experiment.model.options),
+        precision=experiment.engine.precision,
+        samples=federation.samples,
+        objective=objective_of(experiment),
+        reading=experiment.reading,
+        spread_units=spreads_units(experiment),
+        compression=experiment.network.compression,
+        compression_share=experiment.network.share,
+    )
+    refuse_single_samples(experiment, config.samples.shape, config.outputs)
+    planned = server_setup(
+        experiment, _problem(experiment, config), participation_of(experiment), participants_known=False
+    )
+    if planned.client_noise is None:
+        return config
+    noise = planned.client_noise
+    return replace(config, clip_norm=noise.clip_norm, noise_multiplier=noise.noise_multiplier)
+
+
+def _problem(experiment: Experiment, config: RunConfig) -> Problem:
+    """What is fixed for a run, before any client is known."""
+    return problem_of(experiment, config.samples.shape, config.outputs)
+
+
+def _run_setup(
+    experiment: Experiment,
+    federation: Federation,
+    config: RunConfig,
+    clients: FlowerClients,
+    public: torch.Tensor | None,
+    secret: int | None,
+) -> tuple[RunSetup, dict[int, int]]:
+    """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on.
+
+    Args:
+        experiment: The experiment.
+        federation: Who belongs to it.
+        config: What devices know of the run.
+        clients: The devices.
+        public: The unlabelled samples on the server; None for none.
+        secret: The secret seed of a run in which the server adds the noise; None otherwise.
+    """
+    truth = torch.tensor(federation.truth) if federation.truth else None
+    problem = replace(_problem(experiment, config), truth=truth, public=public, predict=clients.predict)
+    joins = _joins(experiment, clients.registry)
+
+    def sizes(round: int) -> list[int]:
+        # The registry grows while the run goes on; a client that is not in it takes no part.
+        found = [clients.registry.of(client) for client in range(problem.clients)]
+        return [0 if each is None else each[1].train for each in found]
+
+    participation = replace(
+        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes)
+    )
+    noise_seed = None
+    if secret is not None:
+        # The seed of the run goes to all devices. They must not know who else was drawn.
+        participation = replace(participation, seed=secret, secret=True)
+        noise_seed = NoiseSeed(secret, config.run)
+    server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
+    if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
+        raise ContractError(
+            f"algorithm.name = {experiment.algorithm.name!r}: expected a first plan that does not depend on which "
+            "clients are there, as devices were told how much noise to add before"
+        )
+    name, device = resolve_engine("loop", "cpu")
+    setup = RunSetup(
+        # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
+        server=replace(server, client_noise=None),
+        clients=clients,
+        client_data=no_client_data(config),
+        engine=experiment.engine.model_copy(update={"name": name, "device": device}),
+        names=_client_names(federation, clients),
+        uploads_are_decoded=True,
+    )
+    return setup, joins
+
+
+def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:
+    """The name of each client, or else its key. One that joins later has its id until the run is resumed."""
+    registry = clients.registry
+    names = dict(enumerate(federation.names or registry.known))
+    names |= {held.client: key for key, held in registry.registrations.items() if held.client not in names}
+    return tuple(names.get(client, str(client)) for client in range(registry.clients))
+
+
+def _record_clients(out: Path, federation: Federation, clients: FlowerClients) -> None:
+    """Write who the clients were: some have joined since the run began, and only they know their numbers of samples."""
+    held = {each.client: each for each in clients.registry.registrations.values()}
+    entries = [
+        ClientEntry(id=client, name=name, train=held[client].train, test=held[client].test)
+        if client in held
+        else ClientEntry(id=client, name=name)
+        for client, name in enumerate(_client_names(federation, clients))
+    ]
+    with folder_lock(out):
+        Folder(out).add_data(DataRecord(clients=entries))
+
+
+def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:
+    """Find the round of each client's first cohort: when it came, and not before the experiment lets it join."""
+    planned = participation_of(experiment).joins
+    return {client: max(round, planned.get(client, 0)) for client, round in registry.joins().items()}
+
+
+def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
+    """Refuse an experiment that cannot run on devices, or does not fit its federation.
+
+    Args:
+        experiment: The experiment.
+        federation: Who belongs to it.
+        public: The unlabelled samples on the server; None for none.
+
+    Raises:
+        ExperimentError: In one line.
+    """
+    refuse_on_devices(experiment)
+    _refuse_other_samples(experiment, federation.samples)
+    n = experiment.data.clients
+    truth = federation.truth
+    if truth and len(truth) != n:
+        raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
+    for key, wanted in (("gap", experiment.probe.gap), ("bipartition", experiment.probe.bipartition)):
+        if wanted and not truth:
+            raise ExperimentError(
+                f"probe.{key}: expected the federation's file to name the true group of each client (truth), found "
+                f"none; add it, or leave probe.{key} out"
+            )
+    if experiment.data.public and public is None:
+        raise ExperimentError(
+            f"data.public = {experiment.data.public}: expected the federation's file to name a file of public samples"
+        )
+    _refuse_rules(experiment, federation)
+
+
+def _refuse_rules(experiment: Experiment, federation: Federation) -> None:
+    """Refuse rules of the federation that do not go with the privacy of the experiment."""
+    rules = federation.rounds
+    if experiment.privacy.kind == "central" and (rules.min_reply_fraction < 1 or rules.min_replies > 1):
+        key = "min_reply_fraction" if rules.min_reply_fraction < 1 else "min_replies"
+        raise ExperimentError(
+            f"rounds.{key} = {getattr(rules, key):g}: expected 1 in the federation's file with privacy.kind = "
+            "'central', whose epsilon holds where no client decides whether the update of another one counts"
+        )
+
+
+def _refuse_other_samples(experiment: Experiment, samples: Samples) -> None:
+    """Refuse samples of a federation that the experiment describes otherwise."""
+    wanted = experiment.data
+    if wanted.tokens != (samples.dtype == "int64"):
+        expected = '"int64"' if wanted.tokens else "no tokens"
+        raise ExperimentError(
+            f"data.tokens = {shown(wanted.tokens)}: expected samples.dtype of the federation's file to be {expected}, "
+            f"found {samples.dtype!r}; change one of them"
+        )
+    if wanted.normalise == "none" and (any(samples.mean) or set(samples.std) - {1.0}):
+        raise ExperimentError(
+            "data.normalise = 'none': expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
+            f"{list(samples.mean)} and {list(samples.std)}; change one of them"
+        )
+
+
+def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> list[str]:
+    """Say what the operator has left open."""
+    warnings = []
+    if not federation.max_samples:
+        warnings.append(
+            "WARNING: max_samples = 0 in the federation's file: a client may claim any number of samples up to "
+            f"{MAX_SAMPLES}, and its weight in every mean is this number; set max_samples to the number that the "
+            "largest client can have"
+        )
+    unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
+    if unknown:
+        warnings.append(
+            f"WARNING: no nodes/<client>/key.pub of {', '.join(unknown)}: whoever comes first under one of these "
+            "names is bound to it for this run"
+        )
+    return warnings
+
+
+def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | None:
+    """Read the unlabelled samples of the server, normalised as all others; None where it has none.
+
+    Args:
+        home: The folder of the federation.
+        federation: What its file says.
+
+    Raises:
+        DataError: When they are not there or do not fit.
+    """
+    if not federation.public:
+        return None
+    path = home / federation.public
+    samples = federation.samples
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            inputs = torch.from_numpy(archive["x"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: expected a .npz file with an array x of samples: {error}") from None
+    found = str(inputs.dtype).removeprefix("torch.")
+    shape = tuple(inputs.shape[1:])
+    if (found, shape) != (samples.dtype, samples.shape):
+        raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {shape}")
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    dataset = Dataset(str(path), inputs, labels, samples.classes, samples.mean, samples.std)
+    return dataset.prepare(torch.arange(len(inputs)))
+
+
+def _run_name(folder: Path) -> str:
+    """Name the run on the devices; a run that is resumed keeps its name."""
+    path = folder / "run"
+    try:
+        name = read_file(path, limit=100).decode(errors="replace")
+    except FileNotFoundError:
+        name = token_hex(8)
+        replace_file(path, name.encode(), private=True)
+    if re.fullmatch(r"[0-9a-f]{16}", name) is None:
+        raise RecordError(f"{path}: expected 16 hexadecimal digits, found {name!r}; restore it, or start a new run")
+    return name
+
+
+def _next_round(out: Path) -> int:
+    """Find the round that a run in a folder goes on with; 0 before its first."""
+    done = checkpoints(out / "checkpoint")
+    return int(done[0].stem) + 1 if done else 0
+
+
+def _record_traffic(folder: Path, round: int, traffic: RoundTraffic, seconds: float) -> None:
+    """Write what became of a plan; a resumed run tells of its last round once more."""
+    record = {
+        "round": round,
+        "absent": traffic.absent,
+        "rejected": traffic.rejected,
+        "bytes_down": traffic.down,
+        "bytes_up": traffic.up,
+        "seconds": seconds,
+    }
+    append_line(folder / "rounds.jsonl", json.dumps(record) + "\n", private=True)
+
+
+server_app = flwr.serverapp.ServerApp()
 
 
 @server_app.main()
-def _main(grid: Grid, context: Context) -> None:
+def _main(grid: flwr.serverapp.Grid, context: Context) -> None:
     """Run the experiment that the run's configuration names."""
     serve(BoundedGrid(grid), context.run_config)

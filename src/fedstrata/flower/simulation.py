@@ -18,12 +18,11 @@ from fedstrata.base.errors import EngineError, FedstrataError, InputError
 from fedstrata.config import choose
 from fedstrata.config.reading import Source
 from fedstrata.flower.deploy import QUIET_FLOWER, federation_home
-from fedstrata.flower.federation import read_federation
-from fedstrata.flower.federation_files import FEDERATION_FILE, NETWORK, node_data
+from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, node_data, read_federation
 from fedstrata.flower.grid import FlowerNode
 from fedstrata.flower.on_devices import ON_DEVICES, find_modules_in, refuse_unknown_modules
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.server import drive, read_public_samples, refuse_unfit
+from fedstrata.flower.server_app import drive, read_public_samples, refuse_unfit
 
 
 def simulate_federation(
@@ -144,19 +143,18 @@ def _client_app(home: Path, states: Path, clients: Sequence[str]) -> Any:
             # Imported here: this runs in a worker of Ray.
             import torch
 
-            from fedstrata.flower import client_work
+            from fedstrata.flower import client_app
 
             torch.set_num_threads(1)
             key = clients[int(context.node_config["partition-id"])]
             state = states / key
             state.mkdir(parents=True, exist_ok=True)
-            device = client_work.Device(key, node_data(home, key), state)
-            return getattr(client_work, name)(message, device)
+            device = client_app.Device(key, node_data(home, key), state)
+            return getattr(client_app, name)(message, device)
 
         return answer
 
     app.train()(of_node("work"))
-    app.query("sum")(of_node("add_up"))
     app.query("register")(of_node("register"))
     return app
 

@@ -32,9 +32,6 @@ MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
 )
 """The factory of each network, ``factory(shape, classes, **options)``. Its keyword-only arguments are the options."""
 
-_BUILT_IN = frozenset(MODELS._targets)
-"""The names of the library's own networks, whose options are checked by their types."""
-
 
 def portable(name: str) -> str | PortableObject:
     """Return what `make` takes for a network, in a form that reaches other processes.
@@ -46,7 +43,7 @@ def portable(name: str) -> str | PortableObject:
         ModelError: When there is no such network.
     """
     # What a program has registered is not registered in other processes.
-    only_here = name.startswith((ONLY_HERE, OBJECT)) or (":" not in name and name not in _BUILT_IN)
+    only_here = name.startswith((ONLY_HERE, OBJECT)) or (":" not in name and name not in MODELS.built_in)
     return PortableObject(_find(name), name) if only_here else name
 
 
@@ -111,12 +108,12 @@ def make_network(
             its outputs have another shape.
     """
     maker, name = (name.thing, name.name) if isinstance(name, PortableObject) else (_find(name), name)
-    factory = maker if name in _BUILT_IN else called_with_shape(maker, name)
+    factory = maker if name in MODELS.built_in else called_with_shape(maker, name)
     shape = kind.inputs
     classes = kind.outputs[-1]
     expected = (2, *kind.outputs)
     settings = _settings(name, factory, given)
-    if name in _BUILT_IN:
+    if name in MODELS.built_in:
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
     with global_generators():
@@ -132,7 +129,7 @@ def make_network(
             raise
         except Exception as error:
             failure = ModelError(f"model {name!r} fails on samples of shape {shape}: {first_line(error)}")
-            failure.trace = "" if name in _BUILT_IN else users_trace(error)
+            failure.trace = "" if name in MODELS.built_in else users_trace(error)
             raise failure from error
     found = tuple(outputs.shape) if torch.is_tensor(outputs) else type(outputs).__name__
     if found != expected:
@@ -146,13 +143,13 @@ def make_network(
 
 def _settings(name: str, factory: Callable[..., torch.nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a network with their defaults, one for each argument after shape and classes."""
-    parameters = inspect.signature(factory, eval_str=name in _BUILT_IN).parameters.values()
+    parameters = inspect.signature(factory, eval_str=name in MODELS.built_in).parameters.values()
     takes_any_option = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     fields: dict[str, Any] = {}
     for parameter in named[2:]:
         # The annotations of a user's factory may be anything; only the names of its arguments are checked.
-        kind = parameter.annotation if name in _BUILT_IN else Any
+        kind = parameter.annotation if name in MODELS.built_in else Any
         fields[parameter.name] = (kind, ... if parameter.default is parameter.empty else parameter.default)
     config = ConfigDict(extra="allow" if takes_any_option else "forbid", protected_namespaces=())
     known = create_model(name, __config__=config, **fields)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from math import floor, inf, isfinite, log10, sqrt
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -196,35 +197,30 @@ _UNIT = "in the unit of the targets"
 METRICS_OF_NUMBERS = ("r2", "mse", "rmse", "mae", "neg_mse", "neg_rmse", "neg_mae")
 """The metrics of numbers; the library's others are of classes or labels."""
 
+_share = partial(MetricInfo, least=0.0, most=1.0)
+_error = partial(MetricInfo, larger_is_better=False, least=0.0)
+_negative = partial(MetricInfo, most=0.0)
+
 METRIC_INFOS: Mapping[str, MetricInfo] = {
-    "accuracy": MetricInfo(
+    "accuracy": _share(
         "accuracy",
         "the share of the test samples that are right; of samples with several tokens or labels, the share of these",
         percent=True,
-        least=0.0,
-        most=1.0,
         share_of_samples=True,
     ),
-    "balanced_accuracy": MetricInfo(
+    "balanced_accuracy": _share(
         "balanced accuracy",
         "the mean over classes of the share of the class's test samples that are right",
         percent=True,
-        least=0.0,
-        most=1.0,
     ),
-    "f1_macro": MetricInfo("macro F1", f"the mean over classes or labels of the F1 score, {_F1}", least=0.0, most=1.0),
-    "f1_micro": MetricInfo("micro F1", f"the F1 score of all decisions together, {_F1}", least=0.0, most=1.0),
-    "f1_weighted": MetricInfo(
-        "weighted F1",
-        f"the mean over classes or labels, weighted by their samples, of the F1 score, {_F1}",
-        least=0.0,
-        most=1.0,
+    "f1_macro": _share("macro F1", f"the mean over classes or labels of the F1 score, {_F1}"),
+    "f1_micro": _share("micro F1", f"the F1 score of all decisions together, {_F1}"),
+    "f1_weighted": _share(
+        "weighted F1", f"the mean over classes or labels, weighted by their samples, of the F1 score, {_F1}"
     ),
-    "roc_auc": MetricInfo(
+    "roc_auc": _share(
         "area under the ROC curve",
         "the probability that a sample with the label scores higher than one without it; 0.5 is chance",
-        least=0.0,
-        most=1.0,
     ),
     "r2": MetricInfo(
         "R²",
@@ -232,27 +228,20 @@ METRIC_INFOS: Mapping[str, MetricInfo] = {
         "may be negative",
         most=1.0,
     ),
-    "mse": MetricInfo(
+    "mse": _error(
         "mean squared error",
         f"the mean of the squared differences between prediction and target, {_SQUARED_UNIT}",
-        larger_is_better=False,
-        least=0.0,
     ),
-    "rmse": MetricInfo(
+    "rmse": _error(
         "root mean squared error",
         f"the root of the mean of the squared differences between prediction and target, {_UNIT}",
-        larger_is_better=False,
-        least=0.0,
     ),
-    "mae": MetricInfo(
-        "mean absolute error",
-        f"the mean of the absolute differences between prediction and target, {_UNIT}",
-        larger_is_better=False,
-        least=0.0,
+    "mae": _error(
+        "mean absolute error", f"the mean of the absolute differences between prediction and target, {_UNIT}"
     ),
-    "neg_mse": MetricInfo("negative mean squared error", f"the mean squared error times -1, {_SQUARED_UNIT}", most=0.0),
-    "neg_rmse": MetricInfo("negative root mean squared error", f"the error times -1, {_UNIT}", most=0.0),
-    "neg_mae": MetricInfo("negative mean absolute error", f"the error times -1, {_UNIT}", most=0.0),
+    "neg_mse": _negative("negative mean squared error", f"the mean squared error times -1, {_SQUARED_UNIT}"),
+    "neg_rmse": _negative("negative root mean squared error", f"the error times -1, {_UNIT}"),
+    "neg_mae": _negative("negative mean absolute error", f"the error times -1, {_UNIT}"),
 }
 """The metrics that the library names, by the values of ``local.metric``."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from fedstrata.base.errors import ExperimentError, FedstrataError, UserCodeError, first_line, users_trace
-from fedstrata.base.key_errors import nearest
+from fedstrata.base.key_errors import unknown
 from fedstrata.base.quoting import shown
 from fedstrata.base.registry import Registry, load_users_object
 from fedstrata.base.resources import resource_error
@@ -41,18 +41,9 @@ def check_objective_names(**names: str) -> None:
         ExperimentError: For the first such name.
     """
     for key, name in names.items():
-        known = KINDS[key]
-        if name not in known and not _is_path(name):
-            near = nearest(name, known)
-            raise ExperimentError(
-                f"local.{key} = {shown(name)}: unknown {key}; expected one of {', '.join(known)}, or "
-                f"'package.module:function'{near and f'; {near}'}"
-            )
-
-
-def _is_path(name: str) -> bool:
-    module, colon, attribute = name.partition(":")
-    return bool(module and colon and attribute)
+        module, _, attribute = name.partition(":")
+        if name not in KINDS[key] and not (module and attribute):
+            raise ExperimentError(unknown(f"local.{key}", name, key, [*KINDS[key], "'package.module:function'"]))
 
 
 def function_of(key: str, name: str) -> Callable[..., Any]:

@@ -1,8 +1,9 @@
-"""What the model of each client takes the client's test samples for, at the end of a run."""
+"""What the models of clients take their test samples for at the end of a run, and whether a backdoor works."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import mean
 
 import numpy as np
 import torch
@@ -114,3 +115,48 @@ def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor]
     for part in index.split(EVALUATION_BATCH):
         raw, _ = data.raw_samples(part)
         yield data.dataset.normalise(change(raw))
+
+
+def backdoor_summary(
+    setup: RunSetup, state: State, used: Sequence[ModelInUse], labels: Mapping[int, int]
+) -> dict[str, float | None]:
+    """The attack success rates of a backdoor, as means over honest clients; nothing where there is no backdoor.
+
+    The rate of a client is the share of its test samples of other classes than the target which its model calls the
+    target, once they have the trigger.
+
+    Args:
+        setup: What the run was built from.
+        state: The last state.
+        used: The model of each client that takes part at the end.
+        labels: The cluster, or the node of the tree, of each client.
+    """
+    if setup.byzantine is None or setup.trigger is None:
+        return {}
+    byzantine = setup.byzantine.ids
+    attacked = {labels[client] for client in byzantine if client in labels}
+    honest = [each for each in used if each.client not in byzantine]
+    rates = _success_rates(setup, state, honest)
+    inside = [rate for client, rate in rates.items() if labels.get(client) in attacked]
+    outside = [rate for client, rate in rates.items() if labels.get(client) not in attacked]
+    return {
+        "backdoor_success": _mean(list(rates.values())),
+        "backdoor_success_attacked": _mean(inside),
+        "backdoor_success_elsewhere": _mean(outside),
+    }
+
+
+def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> dict[int, float]:
+    """The success rate of the backdoor with each client that has test samples of another class than the target."""
+    assert setup.trigger is not None
+    classified = classify_test_samples(setup, state, used, setup.trigger.stamp)
+    if classified is None:
+        return {}
+    owners, _, predicted = classified[classified[:, 1] != setup.trigger.target].T
+    fooled = (predicted == setup.trigger.target).double()
+    return {client: float(fooled[owners == client].mean()) for client in owners.unique().tolist()}
+
+
+def _mean(rates: Sequence[float]) -> float | None:
+    """The mean of some rates; None where there are none."""
+    return mean(rates) if rates else None

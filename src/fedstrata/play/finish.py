@@ -14,14 +14,14 @@ from fedstrata.config import Experiment
 from fedstrata.core import CLIENT, SHARED, Evaluation, Plan, State
 from fedstrata.models import portable
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.play.backdoor import backdoor_summary
-from fedstrata.play.classified import classify_test_samples, confusion_of, right_samples
+from fedstrata.play.classified import backdoor_summary, classify_test_samples, confusion_of, right_samples
 from fedstrata.play.personal import make_personal, personal_summary
 from fedstrata.play.recorder import Recorder
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.used_models import Choice, ModelInUse, choices_in_use, models_in_use, write_used_models
-from fedstrata.records import Folder, summarise
 from fedstrata.records.final_scores import last_scores
+from fedstrata.records.folder import Folder
+from fedstrata.records.measures import summarise
 from fedstrata.records.origin import machine, versions
 from fedstrata.results.run import Run, network_factory
 

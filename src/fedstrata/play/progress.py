@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from html import escape
 from statistics import mean
 from time import perf_counter
 from types import TracebackType
@@ -15,10 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.play.notebook import notebook_output
+from fedstrata.report.catalogue import event_text, sentence
 from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.decisions import sentence
-from fedstrata.report.events import event_text
 from fedstrata.report.words import brief, ranges
 
 _ABSENT_SHARE = 0.5
@@ -136,10 +136,9 @@ def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
     layer = rest.pop("layer", "")
     why = rest.pop("why", "")
     who = [f"{key} {_subjects(key, rest.pop(key), names)}" for key in list(rest) if key in _SUBJECT_KEYS]
-    values = names.in_values(event.get("values", {}))
     if what == "split":
-        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, values))
-    if text := event_text(event):
+        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, event.get("values", {}), names))
+    if text := event_text(event, names):
         return RoundEvent(what, " ".join(who), layer if what == "scout" else "", text)
     more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
     return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
@@ -299,3 +298,41 @@ class ComparisonProgress:
         when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
         shown = "  ".join([f"{self._metric.name}:", *scores])
         self._line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")
+
+
+def notebook_output() -> NotebookOutput | None:
+    """Return an output if this process is the kernel of a notebook, else None."""
+    # Nobody is in a notebook without IPython being imported.
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return NotebookOutput() if getattr(shell, "kernel", None) is not None else None
+
+
+class NotebookOutput:
+    """An output of a cell: lines that stay, and below them one that is replaced."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        self._kept = list[str]()
+        self._status = ""
+        self._handle: Any = None
+
+    def keep(self, text: str) -> None:
+        """Show a line that stays."""
+        self._kept.append(text)
+        self._update()
+
+    def show(self, text: str) -> None:
+        """Show a line in the place of the last one."""
+        self._status = text
+        self._update()
+
+    def _update(self) -> None:
+        from IPython.display import display
+
+        text = "\n".join([*self._kept, self._status]).strip()
+        data = {"text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)

@@ -12,17 +12,17 @@ from typing import Any, TypeAlias
 import torch
 
 from fedstrata.base.resources import disk_error
-from fedstrata.build.probes import bipartition_metrics, unstable_weights
+from fedstrata.build.probes import bipartition_metrics, client_matrices, gaps, unstable_weights
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.users_algorithm import with_place_of_errors
 from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
-from fedstrata.play.layer_gap import client_matrices, gaps
 from fedstrata.play.rounds import PlayedRound
 from fedstrata.play.traffic import traffic
-from fedstrata.records import Folder, complete, save
-from fedstrata.records.checkpoint import checkpoints
+from fedstrata.records.checkpoint import checkpoints, save
+from fedstrata.records.folder import Folder
+from fedstrata.records.measures import complete
 from fedstrata.records.origin import origin
 from fedstrata.records.state_text import require_saveable
 from fedstrata.uploads.validation import divergence_of_loss

@@ -5,7 +5,7 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -15,9 +15,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from fedstrata.build.participation import CohortSample
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
-from fedstrata.flower.secure_sum.sums import Summed
 from fedstrata.uploads.validation import Validation, decide, divergence_of_answers, missing_events, validate
 
 _T = TypeVar("_T")
@@ -31,14 +31,12 @@ class PlanReply(NamedTuple):
         seconds: The time that it took; of work that was shared with other runs, the part of this one.
         absent: Why clients did not answer, by client, where that is known.
         rejected: Why the answers of clients are not in the report, by client.
-        events: What else happened on the way.
     """
 
     report: Report
     seconds: float
     absent: Mapping[int, str] = MappingProxyType({})
     rejected: Mapping[int, str] = MappingProxyType({})
-    events: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -76,51 +74,80 @@ class PlayedRound(Generic[StateT]):
     replied: float
 
 
+def no_events(state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
+    """Nothing happens to clients before a round."""
+    return state, []
+
+
+def unchanged(plan: Plan, report: Report) -> Report:
+    """The server gets what the clients have computed."""
+    return report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(Generic[StateT]):
+    """What rounds are played by.
+
+    Attributes:
+        algorithm: The algorithm.
+        problem: What is fixed for the run.
+        sample: Draws who takes part in a round.
+        apply_events: Returns the state with what happens to clients before a round, and the events.
+        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
+        checked: Whether replies are validated, and decisions taken back that leave unusable models.
+    """
+
+    algorithm: Algorithm[StateT]
+    problem: Problem
+    sample: Callable[[int], CohortSample]
+    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = no_events
+    upload: Callable[[Plan, Report], Report] = unchanged
+    checked: bool = True
+
+    @classmethod
+    def of(cls, setup: RunSetup) -> Rules[Any]:
+        """The rules of a run."""
+        server = setup.server
+        return Rules(
+            algorithm=server.algorithm,
+            problem=server.problem,
+            sample=server.participation.sample,
+            apply_events=server.participation.apply_events,
+            upload=setup.simulate_upload,
+        )
+
+
 def play_rounds(
-    algorithm: Algorithm[StateT],
-    problem: Problem,
+    rules: Rules[StateT],
     state: StateT,
-    sample: Callable[[int], CohortSample],
     *,
     stop: Callable[[StateT], bool],
-    observe: Callable[[PlayedRound[StateT]], None],
-    apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = lambda state, round: (state, []),
+    observe: Callable[[PlayedRound[StateT]], object],
     evaluate: Callable[[StateT], Mapping[str, Evaluation]] = lambda state: {},
-    upload: Callable[[Plan, Report], Report] = lambda plan, report: report,
-    summed: Callable[[Plan, Report], Summed] = lambda plan, report: Summed(report),
-    checked: bool = True,
 ) -> Generator[Plan, PlanReply, StateT]:
     """Play rounds as a generator that yields plans, is sent their replies, and returns the last state.
 
     Args:
-        algorithm: The algorithm.
-        problem: What is fixed for the run.
+        rules: The algorithm, the problem, and what happens to clients and their updates.
         state: The state to begin with.
-        sample: Draws who takes part in a round.
         stop: Is asked before every round whether there shall be no more.
         observe: Is called after every round.
-        apply_events: Returns the state with what happens to clients before a round, and the events.
         evaluate: Returns what the clients score before they train.
-        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
-        summed: Returns what the server sees of that, where it sees sums alone.
-        checked: Whether replies are validated, and decisions taken back that leave unusable models.
     """
 
     def play_round(before: StateT) -> Generator[Plan, PlanReply, StateT]:
         # A function of its own, so that nothing of a round is kept in memory during the next one.
         began = perf_counter()
-        changed, events = apply_events(before, before.round + 1)
-        sampled = sample(before.round + 1)
-        plan = algorithm.plan(problem, changed, sampled.cohort)
+        changed, events = rules.apply_events(before, before.round + 1)
+        sampled = rules.sample(before.round + 1)
+        plan = rules.algorithm.plan(rules.problem, changed, sampled.cohort)
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        seen = summed(plan, upload(plan, reply.report))
-        absent = {**reply.absent, **seen.absent}
-        reply = reply._replace(report=seen.report, absent=absent, events=(*reply.events, *seen.events))
-        received = _received(problem, plan, reply, checked=checked)
+        reply = reply._replace(report=rules.upload(plan, reply.report))
+        received = _received(rules, plan, reply)
         clock = perf_counter()
-        after, diagnostics, undone = _decided(algorithm, problem, changed, received.report, checked=checked)
+        after, diagnostics, undone = _decided(rules, changed, received.report)
         observe(
             PlayedRound(
                 plan=plan,
@@ -145,24 +172,21 @@ def play_rounds(
     return state
 
 
-def _decided(
-    algorithm: Algorithm[StateT], problem: Problem, state: StateT, report: Report, *, checked: bool
-) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
+def _decided(rules: Rules[StateT], state: StateT, report: Report) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
     """Let the algorithm decide, and take decisions back that leave unusable models, if replies are checked."""
-    if checked:
-        return decide(algorithm, problem, state, report)
-    return *algorithm.update(problem, state, report), []
+    if rules.checked:
+        return decide(rules.algorithm, rules.problem, state, report)
+    return *rules.algorithm.update(rules.problem, state, report), []
 
 
-def _received(problem: Problem, plan: Plan, reply: PlanReply, *, checked: bool) -> Validation:
+def _received(rules: Rules[Any], plan: Plan, reply: PlanReply) -> Validation:
     """What the algorithm sees of a reply, and events about the clients that it does not see."""
     # Whether a client counts must not depend on others, as the noise is for what one client changes.
-    compared = problem.privacy is None
+    compared = rules.problem.aggregation.exact
     validated = Validation(reply.report, (), [])
-    if checked:
-        validated = validate(problem.layout, plan, reply.report, compared=compared)
+    if rules.checked:
+        validated = validate(rules.problem.layout, plan, reply.report, compared=compared)
     events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
-    events += [dict(event) for event in reply.events]
     events += validated.events + divergence_of_answers(reply.report, validated.events)
     return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
 

@@ -8,19 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedstrata.base.files import root_folder
+from fedstrata.base.folder_lock import folder_lock
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import baseline_of
+from fedstrata.config.baseline import BASELINE_ALGORITHM, baseline_of
 from fedstrata.core import State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.play.baseline import add_baseline, gain_text
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
+from fedstrata.records.final_scores import last_scores, read_right_samples
+from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
+from fedstrata.report.gains import gain
+from fedstrata.report.paired import paired_differences
+from fedstrata.report.references import reference_text
+from fedstrata.report.words import duration, plural
 from fedstrata.results.run import Run
 
 
@@ -154,3 +162,50 @@ def _run_baseline(
         answer_plans(steps, partial(timed_reply, own.clients))
     except Stopped as stopped:
         raise Stopped(f"{name} {stopped.where}", folder.parent) from None
+
+
+def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any]:
+    """Write into the summary of a run what it gained over its baseline.
+
+    Args:
+        out: The folder of the run, which is finished.
+        baseline: The folder of the baseline, which is finished.
+        metric: The metric of both.
+
+    Returns:
+        The summary of the run.
+    """
+    own = last_scores(out)
+    other = last_scores(baseline)
+    pairs = paired_differences(read_right_samples(out), read_right_samples(baseline))
+    found = gain(own, {client: value for client, (_, value) in other.items()}, metric, pairs)
+    with folder_lock(root_folder(out)):
+        folder = Folder(out)
+        summary = folder.summary()
+        baseline_summary = Folder(baseline).summary()
+        mean, other_mean = summary["acc_client"], baseline_summary["acc_client"]
+        summary |= {
+            "baseline_acc_client": other_mean,
+            "baseline_acc_worst": baseline_summary["acc_worst"],
+            "baseline_gain": None if mean is None or other_mean is None else metric.gain(mean, other_mean),
+            "baseline_better": len(found.better),
+            "baseline_worse": len(found.worse),
+            "baseline_seconds": baseline_summary["seconds"],
+            "baseline_gains": {str(client): pair._asdict() for client, pair in pairs.items()},
+        }
+        folder.write_summary(summary)
+    return summary
+
+
+def gain_text(summary: Mapping[str, Any], metric: MetricInfo, baseline: Experiment) -> str:
+    """Say what a run gained over its baseline, in one line for the terminal."""
+    other = reference_text(BASELINE_ALGORITHM, baseline.model_dump(include={"personal"}))
+    found = summary["baseline_gain"]
+    gained = "unknown"
+    if found is not None:
+        gained = f"{metric.name} {metric.gain_text(abs(found))} {metric.better if found >= 0 else metric.worse}"
+    better = plural(summary["baseline_better"], "client")
+    took = duration(summary["baseline_seconds"])
+    clearly = "clearly " if metric.share_of_samples else ""
+    counts = f"{better} {clearly}better off, {summary['baseline_worse']} {clearly}worse off"
+    return f"gain over {other}: {gained}; {counts} ({took})"

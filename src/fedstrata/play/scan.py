@@ -21,7 +21,6 @@ from fedstrata.algorithms.evidence.layer_scan import (
     scan_layers,
 )
 from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients
-from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
 from fedstrata.core import (
@@ -39,7 +38,7 @@ from fedstrata.core import (
     initial_state,
 )
 from fedstrata.engine.device import one_thread
-from fedstrata.play.rounds import answer_plans, play_rounds, timed_reply
+from fedstrata.play.rounds import Rules, answer_plans, no_events, play_rounds, timed_reply
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,6 @@ def scan_experiment(
         InputError: When something that the experiment names does not exist or does not fit, or the server of the
             experiment sees no single updates.
     """
-    if experiment.privacy.secure_aggregation:
-        raise ExperimentError(
-            "privacy.secure_aggregation = true: expected false to scan layers, as a scan compares single updates, "
-            "which the server would not see; leave it out to learn about the clients in a simulation"
-        )
     fedavg = experiment.algorithm.model_validate({"name": "fedavg"})
     algorithm = _ScannedFedAvg()
     with one_thread():
@@ -114,14 +108,12 @@ def scan_experiment(
         problem = setup.server.problem
         for warning in setup.warnings:
             warn(f"WARNING: {warning}")
+        rules = replace(Rules.of(setup), algorithm=algorithm, apply_events=no_events)
         steps = play_rounds(
-            algorithm,
-            problem,
+            rules,
             algorithm.init(problem),
-            setup.server.participation.sample,
             stop=lambda state: state.round >= rounds,
             observe=lambda done: show(f"round {done.plan.round}/{rounds}"),
-            upload=setup.simulate_upload,
         )
         state = answer_plans(steps, partial(timed_reply, setup.clients))
         return scan_layers(problem.layout, state.evidence, problem.generator("scout", rounds))

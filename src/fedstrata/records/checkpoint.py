@@ -17,10 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 from fedstrata.base.errors import FedstrataError, RecordError
-from fedstrata.base.files import open_file, read_file, remove_file, replace_file, subfolder
+from fedstrata.base.files import json_text, open_file, read_file, remove_file, replace_file, subfolder
 from fedstrata.core import State
 from fedstrata.core.state import StateT
-from fedstrata.records.json_text import to_json
 from fedstrata.records.state_text import apart, decode, encode
 
 _logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ def save(
         "lines": lines,
     }
     metadata = {name: json.dumps(value, default=dict) for name, value in plain.items()}
-    metadata["record"] = to_json(record)
+    metadata["record"] = json_text(record)
     content = to_bytes(apart(tensors), metadata)
     path = place / f"{state.round:05d}.safetensors"
     # The checksum comes first. So a process that dies never leaves a checkpoint without one: its absence is damage.

@@ -6,7 +6,8 @@ cluster's has them in ``models/personal.safetensors``, which only the user may r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import open_file, parse_json, read_file, refuse_links, remove_file, replace_file, subfolder
-from fedstrata.records.json_text import to_indented_json
+from fedstrata.base.files import (
+    json_text,
+    open_file,
+    parse_json,
+    read_file,
+    refuse_links,
+    remove_file,
+    replace_file,
+    subfolder,
+)
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record
 
 _FOLDER = "models"
@@ -71,7 +80,7 @@ def write_client_models(folder: Path, record: ClientModelsRecord, personal: Mapp
         replace_file(models / _PERSONAL, save(tensors), private=True)
     else:
         remove_file(models / _PERSONAL)
-    replace_file(models / _CLIENTS, (to_indented_json(record.model_dump()) + "\n").encode())
+    replace_file(models / _CLIENTS, (json_text(record.model_dump(), indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True)
@@ -94,15 +103,8 @@ class ClientModels:
             RecordError: When the run is not finished, or the file is damaged or missing, as in older run folders.
         """
         refuse_links(folder, RUN_FOLDER_ENTRIES)
-        path = folder / _FOLDER / _CLIENTS
-        try:
+        with _opened(folder, _CLIENTS, "a file that says which model each client uses") as path:
             return cls(folder, parse_record(parse_json(read_file(path)), ClientModelsRecord))
-        except FileNotFoundError:
-            raise RecordError(
-                f"{path}: expected a file that says which model each client uses, found none; {_REMEDY} {folder}"
-            ) from None
-        except ValueError as error:
-            raise RecordError(f"{path}: {error}; {_REMEDY} {folder}") from None
 
     def sample_format(self, kind: type[Any]) -> Any:
         """Return what raw samples look like, as an object of `fedstrata.data.SampleFormat`.
@@ -110,12 +112,8 @@ class ClientModels:
         Raises:
             RecordError: When the record of it is damaged.
         """
-        try:
+        with _opened(self.folder, _CLIENTS, "the format of samples"):
             return TypeAdapter(kind).validate_python(self.record.sample_format)
-        except ValueError as error:
-            path = self.folder / _FOLDER / _CLIENTS
-            first = " ".join(str(error).split())[:200]
-            raise RecordError(f"{path}: expected the format of samples, found another: {first}") from None
 
     def cluster_tensors(self, node: int) -> dict[str, Tensor]:
         """Return the model of a cluster, by the names of its tensors.
@@ -123,16 +121,10 @@ class ClientModels:
         Raises:
             RecordError: When the file is missing or damaged.
         """
-        path = self.folder / _FOLDER / f"cluster-{node}.safetensors"
-        refuse_links(path.parent, [path.name])
-        try:
-            # This refuses what is no regular file.
-            with open_file(path, limit=None):
-                return load_file(path)
-        except (FileNotFoundError, SafetensorError, ValueError) as error:
-            raise RecordError(
-                f"{path}: expected the model of a cluster, found {error}; {_REMEDY} {self.folder}"
-            ) from None
+        # Opening refuses what is no regular file.
+        name = f"cluster-{node}.safetensors"
+        with _opened(self.folder, name, "the model of a cluster") as path, open_file(path, limit=None):
+            return load_file(path)
 
     def personal_tensors(self, used: UsedModel, name: str) -> dict[str, Tensor]:
         """Return the tensors of a client's own, by their names.
@@ -151,41 +143,22 @@ class ClientModels:
             )
         if not used.personal:
             return {}
-        path = self.folder / _FOLDER / _PERSONAL
-        refuse_links(path.parent, [path.name])
-        try:
-            # This refuses what is no regular file; the tensors of one client are then read alone.
-            with open_file(path, limit=None), safe_open(path, framework="pt") as file:
-                return {tensor: file.get_tensor(f"{used.client}/{tensor}") for tensor in used.personal}
-        except (FileNotFoundError, SafetensorError, ValueError) as error:
-            raise RecordError(
-                f"{path}: expected the tensors of clients, found {error}; {_REMEDY} {self.folder}"
-            ) from None
+        # Opening refuses what is no regular file; the tensors of one client are then read alone.
+        with (
+            _opened(self.folder, _PERSONAL, "the tensors of clients") as path,
+            open_file(path, limit=None),
+            safe_open(path, framework="pt") as file,
+        ):
+            return {tensor: file.get_tensor(f"{used.client}/{tensor}") for tensor in used.personal}
 
 
-def check_tensors(folder: Path, expected: Mapping[str, Sequence[int]], found: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not those of a network.
-
-    Args:
-        folder: The run folder, for the message.
-        expected: The shape of each tensor of the network, by name.
-        found: Tensors, by name.
-
-    Raises:
-        RecordError: For the first that differs.
-    """
-    missing = [name for name in expected if name not in found]
-    if missing:
-        raise RecordError(
-            f"{folder}: expected the tensors of its network, found none of the name {missing[0]}; give the network "
-            "that the run was made with"
-        )
-    # In the order of the network: a file of safetensors is read in any order.
-    for name in [*expected, *sorted(found.keys() - expected.keys())]:
-        values = found[name]
-        if name not in expected or tuple(values.shape) != tuple(expected[name]):
-            shape = tuple(expected[name]) if name in expected else "none of this name"
-            raise RecordError(
-                f"{folder}: expected the tensors of its network, found {name} of shape {tuple(values.shape)} where the "
-                f"network has {shape}; give the network that the run was made with"
-            )
+@contextmanager
+def _opened(folder: Path, name: str, what: str) -> Iterator[Path]:
+    """Give the path of a file of the models, and say in one line what is wrong with it."""
+    path = folder / _FOLDER / name
+    refuse_links(path.parent, [name])
+    try:
+        yield path
+    except (FileNotFoundError, SafetensorError, ValueError) as error:
+        found = "none" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+        raise RecordError(f"{path}: expected {what}, found {found}; {_REMEDY} {folder}") from None

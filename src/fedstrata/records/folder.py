@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import (
     FILE_BYTES,
     append_line,
+    json_text,
     parse_json,
     read_file,
     refuse_links,
@@ -35,8 +36,6 @@ from fedstrata.base.files import (
 )
 from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
-from fedstrata.records.changed_labels import ClusterLabels, shortened
-from fedstrata.records.json_text import to_indented_json, to_json
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
@@ -50,6 +49,7 @@ from fedstrata.records.schema import (
     MatrixName,
     Scores,
     Summary,
+    TreeNode,
     parse_record,
     parse_rounds,
 )
@@ -59,6 +59,9 @@ _FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
 
 _DAMAGED = (OSError, RecordError, ValueError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowException)
 """What is raised where a file is missing or damaged."""
+
+
+_T = TypeVar("_T")
 
 
 class RoundLog:
@@ -114,17 +117,13 @@ class RoundLog:
         kept = b"".join(self.lines()[:rounds])
         replace_file(self._path, kept)
         self._hash = hashlib.sha256(kept)
-        self.__dict__.pop("_last_labels", None)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write the line of a round; it is on the disk afterwards."""
-        # Both are read from the file at the first use, so before this line is in it.
-        written = self._hash
-        before = self._last_labels
-        line = to_json(shortened(record, before)) + "\n"
+        written = self._hash  # of the file before this line is in it
+        line = json_text(record) + "\n"
         append_line(self._path, line)
         written.update(line.encode())
-        self._last_labels = ClusterLabels.of(record)
 
     @property
     def digest(self) -> str:
@@ -134,12 +133,6 @@ class RoundLog:
     @cached_property
     def _hash(self) -> Any:
         return hashlib.sha256(b"".join(self.lines()))
-
-    @cached_property
-    def _last_labels(self) -> ClusterLabels | None:
-        """Who is in which cluster in the last line."""
-        records = self.records()
-        return ClusterLabels.of(records[-1]) if records else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,22 +285,9 @@ class Folder:
         self._write_arrays("weights", round, arrays)
 
     def damaged(self, first: int, last: int) -> list[str]:
-        """Return the files of some rounds that cannot be read, and their scores that are missing.
-
-        Args:
-            first: The first round that is checked.
-            last: The last round that is checked. The round after it may have other files, but no scores.
-        """
-        bad = []
-        for round in range(first, last + 1):
-            path = self.path / "clients" / f"{round:05d}.parquet"
-            if not _sound(path, _check_scores):
-                bad.append(f"clients/{path.name}")
-        for name, check_content in (("gaps", pq.read_table), ("matrices", _check_archive), ("weights", _check_archive)):
-            for path in self.files(name):
-                if first <= int(path.stem) <= last + 1 and not _sound(path, check_content):
-                    bad.append(f"{name}/{path.name}")
-        return bad
+        """Return the scores of some rounds, the first to the last, that are missing or cannot be read."""
+        names = [f"clients/{round:05d}.parquet" for round in range(first, last + 1)]
+        return [name for name in names if not _holds_scores(self.path / name)]
 
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
@@ -337,14 +317,7 @@ class Folder:
         Raises:
             RecordError: When the file is damaged.
         """
-        path = self.path / "data.json"
-        refuse_links(self.path, [path.name])
-        try:
-            return parse_record(parse_json(read_file(path)), DataRecord)
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise RecordError(f"{path}: expected the clients of a run, found: {error}; resume the run") from None
+        return self._read("data.json", lambda value: parse_record(value, DataRecord), "the clients of a run")
 
     def add_metric(self, metric: MetricInfo) -> None:
         """Write what the metric of the run is."""
@@ -377,28 +350,53 @@ class Folder:
         ]
         self._write_json("tree.json", nodes)
 
+    def tree(self) -> list[TreeNode]:
+        """Return the cluster tree.
+
+        Raises:
+            RecordError: When the file is missing or damaged.
+        """
+
+        def nodes(values: Any) -> list[TreeNode]:
+            return [parse_record(value, TreeNode) for value in values]
+
+        found = self._read("tree.json", nodes, "the cluster tree of a run")
+        if found is None:
+            raise RecordError(f"{self.path}: expected the cluster tree of a run, found no tree.json; resume the run")
+        return found
+
     def summary(self) -> dict[str, Any]:
         """Return the summary of a finished run.
 
         Raises:
             RecordError: When the run is not finished.
         """
-        path = self.path / "summary.json"
         refuse_links(self.path, RUN_FOLDER_ENTRIES)
+
+        def checked(value: Any) -> dict[str, Any]:
+            parse_record(value, Summary)
+            return dict(value)
+
+        found = self._read("summary.json", checked, "a summary in JSON")
+        if found is not None:
+            return found
+        missing, remedy = "no summary.json", "resume the run"
+        if not self.path.exists():
+            missing, remedy = "no such folder", "name the folder of a run"
+        raise RecordError(f"expected a finished run in {self.path}, found {missing}; {remedy}")
+
+    def _read(self, name: str, parse: Callable[[Any], _T], what: str) -> _T | None:
+        """Return what a file of JSON holds; None where there is no file."""
+        refuse_links(self.path, [name])
         try:
-            summary: dict[str, Any] = parse_json(read_file(path))
-            parse_record(summary, Summary)
+            return parse(parse_json(read_file(self.path / name)))
         except FileNotFoundError:
-            found, remedy = "no summary.json", "resume the run"
-            if not self.path.exists():
-                found, remedy = "no such folder", "name the folder of a run"
-            raise RecordError(f"expected a finished run in {self.path}, found {found}; {remedy}") from None
-        except ValueError as error:
-            raise RecordError(f"{path}: expected a summary in JSON, found: {error}; resume the run") from None
-        return summary
+            return None
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"{self.path / name}: expected {what}, found: {error}; resume the run") from None
 
     def _write_json(self, name: str, value: Any) -> None:
-        replace_file(self.path / name, (to_indented_json(value) + "\n").encode())
+        replace_file(self.path / name, (json_text(value, indent=1) + "\n").encode())
 
     def _write_table(self, name: str, round: int, table: pa.Table) -> None:
         replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", _parquet(table))
@@ -423,19 +421,12 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
     return content.getvalue()
 
 
-def _sound(path: Path, check_content: Callable[[io.BytesIO], object]) -> bool:
-    """Return whether a file is there and can be read."""
+def _holds_scores(path: Path) -> bool:
+    """Return whether a table of scores is there and can be read."""
     try:
-        check_content(io.BytesIO(read_file(path)))
+        return {*Scores._fields} <= {*pq.ParquetFile(io.BytesIO(read_file(path))).schema_arrow.names}
     except _DAMAGED:
         return False
-    return True
-
-
-def _check_scores(content: io.BytesIO) -> None:
-    found = pq.ParquetFile(content).schema_arrow.names
-    if not set(Scores._fields) <= set(found):
-        raise ValueError(f"its columns are {found}")
 
 
 def _check_archive(content: io.BytesIO) -> None:

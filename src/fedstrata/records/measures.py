@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from fedstrata.base.errors import ContractError
 from fedstrata.clustering import ari, purity
 from fedstrata.core import CLIENT, VALIDATION, Score
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
@@ -132,22 +131,6 @@ def diverged(summary: Mapping[str, Any]) -> bool:
 def diverged_at_end(summary: Mapping[str, Any]) -> bool:
     """Return whether training diverged in the last round of a run, so that its last models cannot be used."""
     return summary["rounds"] in summary.get("diverged", {}).get("rounds", ())
-
-
-def count_worse(values: Mapping[int, float], reference: Mapping[int, float], metric: MetricInfo = ACCURACY) -> int:
-    """Return how many clients are worse off than with a reference, such as FedAvg or training alone.
-
-    Args:
-        values: The metric of each client with the model that it uses, by client id.
-        reference: The metric of each client with the reference's model on the same test data, by client id.
-        metric: What it is.
-
-    Raises:
-        ContractError: When the two are not about the same clients.
-    """
-    if values.keys() != reference.keys():
-        raise ContractError(f"expected scores of clients {sorted(reference)}, found {sorted(values)}")
-    return sum(metric.gain(values[client], reference[client]) < 0 for client in reference)
 
 
 def _divergence(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

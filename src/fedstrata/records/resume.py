@@ -15,7 +15,6 @@ from fedstrata.core.state import StateT
 from fedstrata.records.changed_keys import flatten_keys, same_results
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
-from fedstrata.records.schema import UnscoredRound, parse_record
 
 _ROUNDS = ("rounds",)
 _EPSILON = ("privacy", "epsilon")
@@ -68,7 +67,7 @@ def find_resumable(
 
     def unusable(checkpoint: Checkpoint[Any]) -> str:
         refuse_other(experiment, completed(checkpoint.experiment), folder)
-        return unfit(checkpoint.state, fresh) or _wrong_record(checkpoint) or _lost_records(folder, checkpoint, oldest)
+        return _unfit(checkpoint.state, fresh) or _lost_records(folder, checkpoint, oldest)
 
     checkpoint = find_checkpoint(folder.checkpoints, type(fresh), unusable)
     lines = len(folder.log.lines())
@@ -117,7 +116,7 @@ def last_state(
     def unusable(found: Checkpoint[StateT]) -> str:
         now = {**experiment, "engine": found.experiment.get("engine")}
         refuse_other(now, completed(found.experiment), folder)
-        return unfit(found.state, fresh)
+        return _unfit(found.state, fresh)
 
     found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
     if found is None:
@@ -125,7 +124,7 @@ def last_state(
     return found.state
 
 
-def unfit(state: State, fresh: State) -> str:
+def _unfit(state: State, fresh: State) -> str:
     """Return why a run cannot be resumed from a state; an empty text if it can.
 
     Args:
@@ -188,17 +187,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
     return json.dumps(keys[path])[:60] if path in keys else "not set"
-
-
-def _wrong_record(checkpoint: Checkpoint[Any]) -> str:
-    """Return what is wrong with the unscored record of a checkpoint; an empty text if nothing is."""
-    try:
-        record = parse_record(checkpoint.record, UnscoredRound)
-    except ValueError as error:
-        return f"its record {error}"
-    if record.round != checkpoint.state.round or len(record.labels) != len(checkpoint.state.labels):
-        return f"its record is of round {record.round} and {len(record.labels)} clients"
-    return ""
 
 
 def _lost_records(folder: Folder, checkpoint: Checkpoint[Any], oldest: int) -> str:

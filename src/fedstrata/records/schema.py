@@ -6,17 +6,16 @@ hold what they should. Importing this imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
 from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedstrata.base.files import parse_json
 from fedstrata.base.limits import Share
-from fedstrata.records.changed_labels import CheckedIds, ClusterLabels, completed
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
@@ -74,14 +73,7 @@ Count = Annotated[int, Interval(ge=0, le=10**18)]
 Id = Annotated[int, Interval(ge=-1, lt=2**31)]
 """The id of a client or of a tree node; -1 stands for none."""
 
-
-def _unless_checked(ids: Any, check: Callable[[Any], Any]) -> Any:
-    """Check ids that come from a file, and not those that were made from checked ones."""
-    return ids if isinstance(ids, CheckedIds) else check(ids)
-
-
-Labels = Annotated[list[Id], WrapValidator(_unless_checked)]
-Clients = Annotated[list[Annotated[Id, Ge(0)]], WrapValidator(_unless_checked)]
+Clients = list[Annotated[Id, Ge(0)]]
 
 Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
@@ -226,8 +218,8 @@ class MetricRecord(Record):
     layer: str | None = None
 
 
-class UnscoredRound(Record):
-    """The record of a round whose models are not evaluated yet, as a checkpoint holds it.
+class Round(Record):
+    """A line of ``rounds.jsonl``. An unknown number is null.
 
     Attributes:
         labels: The tree node of each client, (n,). A pending client has the node at which it waits.
@@ -237,18 +229,24 @@ class UnscoredRound(Record):
     round: Annotated[int, Interval(ge=1, lt=2**31)]
     seconds: Seconds | None
     clusters: Count
-    labels: Labels
+    labels: list[Id]
     pending: Clients
     bytes_down: Count
     bytes_up: Count
-    cohort: list[Annotated[Id, Ge(0)]]
-    absent: list[Annotated[Id, Ge(0)]]
-    rejected: list[Annotated[Id, Ge(0)]]
+    cohort: Clients
+    absent: Clients
+    rejected: Clients
     events: list[Event]
     metrics: list[MetricRecord]
     seconds_training: Seconds | None = None
     seconds_server: Seconds | None = None
     bytes_data: Count = 0
+    acc_client: Number | None
+    acc_weighted: Number | None
+    acc_cluster: Number | None
+    acc_worst: Number | None
+    loss: Number | None
+    ari: Ari | None
 
     @model_validator(mode="after")
     def _splits_have_clients(self) -> Self:
@@ -261,17 +259,6 @@ class UnscoredRound(Record):
     def splits(self) -> list[Event]:
         """The events of this round in which a node was split."""
         return [event for event in self.events if event.kind == "split"]
-
-
-class Round(UnscoredRound):
-    """A line of ``rounds.jsonl`` with whole lists (`fedstrata.records.changed_labels`). An unknown number is null."""
-
-    acc_client: Number | None
-    acc_weighted: Number | None
-    acc_cluster: Number | None
-    acc_worst: Number | None
-    loss: Number | None
-    ari: Ari | None
 
     @property
     def other_uses(self) -> dict[str, float | None]:
@@ -344,15 +331,12 @@ class Divergence(Record):
 
 
 class Summary(Record):
-    """``summary.json``. Older ones may lack some of it; only runs with a target have one."""
+    """``summary.json``: what the page computes with. It has more, as numbers, texts, lists and tables."""
 
     __pydantic_extra__: dict[str, Scalar | list[Any] | dict[str, Any]]
 
     algorithm: str = ""
-    dataset: str = ""
     data_digest: str = ""
-    partition: str = ""
-    model: str = ""
     rounds: Count = 0
     clusters: Count = 0
     rounds_to_partition: Count | None = None
@@ -366,24 +350,12 @@ class Summary(Record):
     acc_weighted: Number | None = None
     acc_cluster: Number | None = None
     acc_worst: Number | None = None
-    acc_best: Number | None = None
-    acc_best_round: Count | None = None
-    target: Number | None = None
-    rounds_to_target: Count | None = None
     ari: Ari | None = None
     purity: Share | None = None
     rejected: Count = 0
     diverged: Divergence | None = None
     truth: list[Id | str] | None = None
     versions: dict[str, Scalar] = {}
-    machine: dict[str, Scalar] = {}
-    baseline_acc_client: Number | None = None
-    baseline_acc_worst: Number | None = None
-    baseline_gain: Number | None = None
-    baseline_better: Count | None = None
-    baseline_worse: Count | None = None
-    baseline_seconds: Seconds | None = None
-    baseline_gains: dict[str, dict[str, float]] = {}
 
 
 def parse_record(value: Any, kind: type[_R]) -> _R:
@@ -407,44 +379,23 @@ def parse_record(value: Any, kind: type[_R]) -> _R:
         raise ValueError(f"has {found} for {name}") from None
 
 
-def parse_round(value: Any, before: Round | None) -> tuple[dict[str, Any], Round]:
-    """Return the JSON value of a line of ``rounds.jsonl`` with whole lists, and as a record.
-
-    Args:
-        value: The value.
-        before: The record in the line before; None for the first line.
-
-    Raises:
-        ValueError: When it is no such record; as `parse_record`.
-    """
-    if isinstance(value, dict):
-        known = None if before is None else ClusterLabels(before.round, before.labels, before.pending)
-        value = completed(value, known)
-    found = parse_record(value, Round)
-    return value, found
-
-
 def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
     """Return the records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
-
-    Lines of many clients have changes in place of whole lists; the records have the lists.
 
     Raises:
         ValueError: When a line is no record, or not that of the next round. The text names the first such line.
     """
     records = list[dict[str, Any]]()
-    last: Round | None = None
     for number, line in enumerate(lines, start=1):
         place = f"line {number} of rounds.jsonl"
         try:
-            record = parse_json(line)
+            records.append(parse_json(line))
         except ValueError as error:
             raise ValueError(f"{place} is not JSON ({error})") from None
         try:
-            record, last = parse_round(record, last)
+            round = parse_record(records[-1], Round).round
         except ValueError as error:
             raise ValueError(f"{place} {error}") from None
-        if last.round != number:
-            raise ValueError(f"{place} is of round {last.round}")
-        records.append(record)
+        if round != number:
+            raise ValueError(f"{place} is of round {round}")
     return records

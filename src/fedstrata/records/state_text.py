@@ -26,33 +26,18 @@ def require_saveable(state: State) -> None:
         ContractError: With the field that cannot be saved.
     """
     for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        tensors = dict[str, torch.Tensor]()
+        before, after = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
         name = f"{type(state).__name__}.{field.name}"
         try:
             kind = get_type_hints(type(state))[field.name]
-            plain = json.loads(json.dumps(encode(value, name, tensors), default=dict))
-            same = _equal(decode(kind, plain, tensors, name), value)
+            text = json.dumps(encode(getattr(state, field.name), name, before), default=dict)
+            again = decode(kind, json.loads(text), before, name)
+            same = json.dumps(encode(again, name, after), default=dict) == text and before.keys() == after.keys()
         # What the encoder, the decoder and a type that cannot be found raise.
         except (TypeError, ValueError, KeyError, AttributeError, NameError, StopIteration) as error:
             raise ContractError(f"{name} cannot be saved: {first_line(error)}; {_SAVEABLE}") from None
         if not same:
             raise ContractError(f"{name} is another value when it is read again; {_SAVEABLE}")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two values of a state are the same."""
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-        return both and one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
-    if dataclasses.is_dataclass(one):
-        fields = [field.name for field in dataclasses.fields(one)]
-        return type(one) is type(other) and all(_equal(getattr(one, each), getattr(other, each)) for each in fields)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other) or (one != one and other != other)
 
 
 def apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -81,6 +66,8 @@ def encode(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         if all(type(item) is int for item in value):
             return list(value)
         return [encode(item, f"{name}.{place}", tensors) for place, item in enumerate(value)]
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise TypeError(f"it holds {type(value).__name__}")
     return value
 
 

@@ -11,12 +11,12 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from time import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.files import subfolder
@@ -28,16 +28,8 @@ Write = Callable[[int, Mapping[str, float]], None]
 """Takes the number of a round, and its values by name."""
 
 
-class Tracker(NamedTuple):
-    """A format of another project.
-
-    Attributes:
-        package: The package that writes it.
-        start: Takes an empty folder and the text of the experiment, and gives the function that writes rounds.
-    """
-
-    package: str
-    start: Callable[[Path, str], AbstractContextManager[Write]]
+_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
+"""The package of each tracker, by the value of ``records.track``."""
 
 
 def require(name: str) -> None:
@@ -49,9 +41,9 @@ def require(name: str) -> None:
     Raises:
         ExperimentError: When the package is not installed.
     """
-    if name in _TRACKERS and find_spec(_TRACKERS[name].package) is None:
+    if name in _PACKAGES and find_spec(_PACKAGES[name]) is None:
         raise ExperimentError(
-            f'records.track = "{name}": expected the package {_TRACKERS[name].package}, found none; '
+            f'records.track = "{name}": expected the package {_PACKAGES[name]}, found none; '
             'pip install "fedstrata[track]", or use "none"'
         )
 
@@ -73,10 +65,11 @@ def track(name: str, folder: Path, experiment: str, before: Iterable[Mapping[str
         ExperimentError: When the tracker is not installed.
     """
     require(name)
-    if name not in _TRACKERS:
+    if name not in _PACKAGES:
         yield lambda record: None
         return
-    with _TRACKERS[name].start(subfolder(folder.parent, folder.name), experiment) as write:
+    start = _tensorboard if name == "tensorboard" else _wandb
+    with start(subfolder(folder.parent, folder.name), experiment) as write:
 
         def log(record: Mapping[str, Any]) -> None:
             write(record["round"], _numbers(record))
@@ -161,7 +154,3 @@ def _wandb(folder: Path, experiment: str) -> Iterator[Write]:
 def _empty(folder: Path) -> None:
     shutil.rmtree(folder)  # which follows no link
     folder.mkdir()
-
-
-_TRACKERS = {"tensorboard": Tracker("tensorboardX", _tensorboard), "wandb": Tracker("wandb", _wandb)}
-"""The trackers, by the value of ``records.track``."""

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Round
+from fedstrata.report.catalogue import SIMILARITIES, compared_by, say
 from fedstrata.report.charts.groups import class_names, has_classes
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
+    BARE,
     BLUE,
+    COLOUR_BAR,
     ORANGE,
     RULE,
     SEQUENTIAL,
@@ -22,6 +25,7 @@ from fedstrata.report.drawing import (
     axis,
     clean,
     figure,
+    heat_map,
     line,
     metric_axis,
     round_axis,
@@ -29,10 +33,7 @@ from fedstrata.report.drawing import (
     shortened,
 )
 from fedstrata.report.gains import compare, stands_out
-from fedstrata.report.meanings import COMPARED_BY, SIMILARITIES
-from fedstrata.report.paired import PairedDifference
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.words import joined, plural
 
 MOST_CLIENTS = 300
 """Clients that the page has details of; of more, they would be most of the page."""
@@ -45,20 +46,6 @@ MOST_PAIRS = 60_000
 
 MOST_CLASSES = 30
 """Classes of a confusion matrix that can still be told apart. Of more, those are shown that are confused most."""
-
-_VERDICTS = {
-    "better": "Yes, clearly better than with {reference}: {value}.",
-    "worse": "No, clearly worse than with {reference}: {value}.",
-    "unclear": "With {reference} it would have {value}; that is no clear difference.",
-}
-"""Whether a client is better off than with a reference."""
-
-_VERDICTS_WITHOUT_NOISE = {
-    "better": "Yes, better than with {reference}: {value}.",
-    "worse": "No, worse than with {reference}: {value}.",
-    "unclear": "With {reference} it would have the same, {value}.",
-}
-"""Whether a client is better off than with a reference, where nobody knows how much of a difference is chance."""
 
 MOST_CLOSE = 3
 """Clients that are named as the closest ones."""
@@ -143,17 +130,10 @@ def _names_of_classes(records: RunRecords) -> list[str]:
 
 def _confusion_figures(records: RunRecords) -> dict[str, Any]:
     """Return the empty pictures of a client's confusions, and what fills them."""
-    cells: Figure = {
-        "type": "heatmap",
-        "colorscale": SEQUENTIAL,
-        "zmin": 0,
-        "zmax": 100,
-        "xgap": 1,
-        "ygap": 1,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "colorbar": {"thickness": 10, "outlinewidth": 0, "ticksuffix": " %"},
-    }
-    bare: Figure = {"showgrid": False, "zeroline": False, "ticks": ""}
+    told = "%{hovertext}"
+    bar = {**COLOUR_BAR, "ticksuffix": " %"}
+    cells = heat_map(None, told, SEQUENTIAL, zmin=0, zmax=100, xgap=1, ygap=1, colorbar=bar)
+    bare: Figure = {**BARE, "ticks": ""}
     shared: Figure = {"hovermode": "closest", "margin": {"l": 60, "r": 8, "t": 8, "b": 44}}
     matrix = figure(
         [cells],
@@ -163,19 +143,12 @@ def _confusion_figures(records: RunRecords) -> dict[str, Any]:
         plot_bgcolor="rgba(125, 135, 147, 0.15)",
         **shared,
     )
-    told = {"hovertemplate": "%{hovertext}<extra></extra>"}
-    marker = {"symbol": "line-ew", "size": 14, "color": ORANGE, "line": {"width": 3, "color": ORANGE}}
-    shares = figure(
-        [
-            {**told, "type": "bar", "marker": {"color": BLUE}},
-            {**told, "type": "scatter", "mode": "markers", "marker": marker},
-        ],
-        280,
-        xaxis=axis("class", **bare),
-        yaxis=axis("recognised", range=[0, 104], ticksuffix=" %"),
-        showlegend=False,
-        **shared,
-    )
+    hover = {"hovertemplate": f"{told}<extra></extra>"}
+    dash = {"symbol": "line-ew", "size": 14, "color": ORANGE, "line": {"width": 3, "color": ORANGE}}
+    bars = {"type": "bar", "marker": {"color": BLUE}, **hover}
+    dashes = {"type": "scatter", "mode": "markers", "marker": dash, **hover}
+    recognised = axis("recognised", range=[0, 104], ticksuffix=" %")
+    shares = figure([bars, dashes], 280, xaxis=axis("class", **bare), yaxis=recognised, showlegend=False, **shared)
     names = _names_of_classes(records)
     return {
         "matrix": matrix,
@@ -217,14 +190,9 @@ def facts_of(clusters: Clusters, client: int, pairs: NDArray[int64] | None = Non
 
 def _place(clusters: Clusters, client: int) -> str:
     node = clusters.node_of[client]
-    if node < 0:
-        return "It is not in the federation."
-    if not clusters.clustered:
-        return ""
-    if client in clusters.pending:
-        return f"It waits for a cluster, at node {node}."
-    others = sum(other == node for at, other in clusters.node_of.items() if at not in clusters.pending) - 1
-    return f"It is in node {node} with {plural(others, 'other client')}." if others else f"It is alone in node {node}."
+    pending = clusters.pending
+    others = sum(other == node for at, other in clusters.node_of.items() if at not in pending) - 1
+    return say("client", "place", node=node, clustered=clusters.clustered, pending=client in pending, others=others)
 
 
 def _how_well(clusters: Clusters, client: int) -> str:
@@ -233,16 +201,18 @@ def _how_well(clusters: Clusters, client: int) -> str:
         return ""
     samples, value = clusters.measured[client]
     metric = clusters.metric
-    text = f"Its {metric.name} is {metric.text(value)} on {plural(samples, 'test sample')}"
     mean = clusters.records.final("acc_client")
-    if mean is None:
-        return f"{text}."
-    text = f"{text}; the mean of all clients is {metric.text(mean)}"
-    if not metric.share_of_samples or metric.gain(value, mean) >= 0:
-        return f"{text}."
-    if stands_out(samples, value, mean, len(clusters.measured), metric):
-        return f"{text}, so that it is clearly {metric.worse}."
-    return f"{text}. The difference may be chance."
+    return say(
+        "client",
+        "how_well",
+        metric=metric.name,
+        value=metric.text(value),
+        samples=samples,
+        mean=None if mean is None else metric.text(mean),
+        word=metric.worse,
+        worse=mean is not None and metric.share_of_samples and metric.gain(value, mean) < 0,
+        clearly_worse=mean is not None and stands_out(samples, value, mean, len(clusters.measured), metric),
+    )
 
 
 def _better_off(clusters: Clusters, client: int) -> str:
@@ -251,62 +221,55 @@ def _better_off(clusters: Clusters, client: int) -> str:
         return ""
     samples, value = clusters.measured[client]
     metric = clusters.metric
-    verdicts = _VERDICTS if metric.share_of_samples else _VERDICTS_WITHOUT_NOISE
     told = []
     for name, reference in clusters.records.references.items():
         other = reference.by_client.get(client)
-        if other is not None:
-            pair = clusters.pairs[name].get(client)
-            words = {
-                "reference": clusters.reference_text(name),
-                "value": f"{metric.name} {metric.text(other)}",
-            }
-            told.append(verdicts[compare(samples, value, other, metric, pair)].format_map(words))
-            if pair is not None:
-                told.append(_interval(pair, metric))
+        if other is None:
+            continue
+        pair = clusters.pairs[name].get(client)
+        interval = {} if pair is None else {"gain": pair.by, "low": pair.low, "high": pair.high}
+        words = {
+            "found": compare(samples, value, other, metric, pair),
+            "noise": metric.share_of_samples,
+            "reference": clusters.reference_text(name),
+            "metric": metric.name,
+            "other": metric.text(other),
+        }
+        told.append(say("client", "better_off", **words, **{key: metric.gain_text(by) for key, by in interval.items()}))
     if not told and clusters.clustered and clusters.records.summary is not None:
-        return "Not known: there is no run of one model for all, or of training alone, on the same clients."
+        return say("client", "better_off_unknown")
     return " ".join(told)
 
 
-def _interval(pair: PairedDifference, metric: MetricInfo) -> str:
-    """Say by how much a client is better off, and how sure that is."""
-    low, high = metric.gain_text(pair.low), metric.gain_text(pair.high)
-    return f"The gain is {metric.gain_text(pair.by)} (95 % interval: {low} to {high})."
-
-
 def _mistakes(clusters: Clusters, client: int, pairs: NDArray[int64] | None) -> str:
-    """Say which class a client's model recognises least, and what it takes it for."""
+    """Say which class a client's model recognises least, and what it takes it for; nothing without classes."""
     records = clusters.records
     if pairs is None:
-        return _why_no_mistakes(clusters, client)
-    names = _names_of_classes(records)
+        known = records.client_descriptions
+        if records.summary is None or client not in clusters.measured or (known is not None and not has_classes(known)):
+            return ""
+        return say("client", "mistakes_on_devices" if known is None else "mistakes_unknown")
     truth, predicted, samples = pairs.T
     wrong = truth != predicted
     if not wrong.any():
-        return f"None: it recognises the class of all {plural(int(samples.sum()), 'test sample')}."
+        return say("client", "no_mistakes", samples=int(samples.sum()))
+    names = _names_of_classes(records)
     missed = np.bincount(truth[wrong], weights=samples[wrong], minlength=len(names)).astype(int)
-    held = np.bincount(truth, weights=samples, minlength=len(names)).astype(int)
     worst = int(np.argmax(missed))
+    held = int(samples[truth == worst].sum())
     of_worst = np.flatnonzero(wrong & (truth == worst))
     most = of_worst[np.argmax(samples[of_worst])]
-    told = f"It takes {missed.sum()} of {plural(int(samples.sum()), 'test sample')} for another class."
-    recognised = f"{held[worst] - missed[worst]} of its {held[worst]} are recognised"
-    return (
-        f"{told} Class {names[worst]} is missed most often: {recognised}, and {samples[most]} taken for class "
-        f"{names[predicted[most]]}."
+    return say(
+        "client",
+        "mistakes",
+        missed=missed.sum(),
+        samples=int(samples.sum()),
+        worst=names[worst],
+        right=held - missed[worst],
+        held=held,
+        most=samples[most],
+        taken_for=names[predicted[most]],
     )
-
-
-def _why_no_mistakes(clusters: Clusters, client: int) -> str:
-    """Say why the classes that a client confuses are not known; nothing where networks learn no classes."""
-    records = clusters.records
-    known = records.client_descriptions
-    if records.summary is None or client not in clusters.measured or (known is not None and not has_classes(known)):
-        return ""
-    if known is None:
-        return "Which classes its model confuses is not known: on real devices, test samples stay with the clients."
-    return "Which classes its model confuses is not recorded."
 
 
 def _closest(clusters: Clusters, client: int) -> str:
@@ -316,12 +279,12 @@ def _closest(clusters: Clusters, client: int) -> str:
         return ""
     latest = max(known, key=lambda matrix: (matrix.round, matrix.node != ALL_CLIENTS))
     names = [f"{clusters.names.of(other)} ({value:.2g})" for other, value in _neighbours(latest, client)]
-    layers = "all layers" if latest.layer == "all" else latest.layer
-    compared = COMPARED_BY.get(latest.measure, latest.measure)
     if not names:
         return ""
-    meaning = f"{compared[:1].lower()}{compared[1:]}"
-    return f"{joined(names)}. In brackets: {meaning}. Compared: {layers} in round {latest.round}."
+    layers = "all layers" if latest.layer == "all" else latest.layer
+    meaning = compared_by(latest.measure)
+    meaning = meaning[:1].lower() + meaning[1:]
+    return say("client", "closest", names=names, meaning=meaning, layers=layers, round=latest.round)
 
 
 def _neighbours(matrix: ClientMatrix, client: int) -> list[tuple[int, float]]:

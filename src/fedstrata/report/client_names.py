@@ -50,36 +50,14 @@ class ClientNames:
         return f"{text} and {more:,} more" if more else text
 
     def in_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a decision, with names in place of ids wherever they are formatted."""
-        return {
-            key: _Named(value, self.of(int(value))) if key in _VALUES_OF_CLIENTS and _is_id(value) else value
-            for key, value in values.items()
-        }
+        """Return the values of a decision or an event, with the names of clients in place of their ids."""
+        return {key: self._named(value) if key in _VALUES_OF_CLIENTS else value for key, value in values.items()}
+
+    def _named(self, value: Any) -> Any:
+        """Return the name of the client that a value of a record means; the value where it is no id."""
+        whole = isinstance(value, int | float) and float(value).is_integer()
+        return self.of(int(value)) if whole else value
 
 
 NO_NAMES = ClientNames()
 """Clients that have their ids as names."""
-
-
-class _Named(float):
-    """The id of a client, which shows the name in every format."""
-
-    name: str
-
-    def __new__(cls, value: float, name: str) -> _Named:
-        """Keep the name."""
-        made = super().__new__(cls, value)
-        made.name = name
-        return made
-
-    def __format__(self, spec: str) -> str:
-        """Return the name."""
-        return self.name
-
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int | float) and value == value and float(value).is_integer()

@@ -6,9 +6,10 @@ from math import isfinite
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
+from fedstrata.report.catalogue import WORDS
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
-from fedstrata.report.meanings import METRICS
+from fedstrata.report.gains import Gain, gain
 from fedstrata.report.paired import PairedDifference, paired_differences
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.references import reference_text
@@ -68,6 +69,12 @@ class Clusters:
         """The comparisons of clients with each reference sample by sample, where that is known, by algorithm."""
         own = self.records.right_samples
         return {name: paired_differences(own, other.right) for name, other in self.records.references.items()}
+
+    @cached_property
+    def gains(self) -> dict[str, Gain]:
+        """Whom the run serves better or worse than each reference, by algorithm."""
+        found = self.records.references.items()
+        return {name: gain(self.measured, each.by_client, self.metric, self.pairs[name]) for name, each in found}
 
     @cached_property
     def pending(self) -> frozenset[int]:
@@ -180,9 +187,9 @@ class Clusters:
 
     @cached_property
     def used_values(self) -> list[str]:
-        """The values of decisions in the tree whose meaning is known, in the order of `METRICS`."""
+        """The values of decisions in the tree whose meaning is known, in the order of the catalogue."""
         used = {name for node in self.records.tree for name in node.criteria}
-        return [name for name in METRICS if name in used]
+        return [name for name in WORDS["value"] if name in used]
 
     def colour(self, node: int) -> str:
         """Return the colour of a node; grey for one that the tree does not hold."""

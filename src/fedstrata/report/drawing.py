@@ -185,6 +185,29 @@ def band(
     ]
 
 
+def heat_map(z: list[list[float | None]] | None, hover: str, scale: object, **more: Any) -> Figure:
+    """Draw cells in the colours of a scale; ``hover`` is the text at the pointer."""
+    cells = {"type": "heatmap", "colorscale": scale, "hovertemplate": f"{hover}<extra></extra>", **more}
+    return cells if z is None else cells | {"z": z}
+
+
+def points(x: Sequence[float | None], y: Sequence[float | None], texts: Sequence[str] | None, **marker: Any) -> Figure:
+    """Draw dots, with a text for each at the pointer; without texts, nothing is told."""
+    dots = {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y), "marker": marker}
+    if texts is None:
+        return dots | {"hoverinfo": "skip"}
+    return dots | {"text": list(texts), "hovertemplate": "%{text}<extra></extra>"}
+
+
+WHITE_DOT: Figure = {"color": "#ffffff", "line": {"color": "#111111", "width": 1}}
+"""A dot that is seen on any colour."""
+
+BARE: Figure = {"showgrid": False, "zeroline": False}
+"""An axis without a grid."""
+
+COLOUR_BAR: Figure = {"thickness": 10, "outlinewidth": 0}
+
+
 def threshold_line(height: float, text: str, **more: Any) -> tuple[Figure, Figure]:
     """Draw a dashed line across a chart and the words at its right end, as a shape and an annotation."""
     across = {"xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "layer": "below"}

@@ -13,12 +13,11 @@ import numpy as np
 from fedstrata.base.files import replace_file
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.report.catalogue import WORDS, event_text, of_metric
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.events import event_text
-from fedstrata.report.meanings import OTHER_USE, REFERENCE_TILES, TILES, Tile
 from fedstrata.report.overview import MOST_GROUPS, overview
 from fedstrata.report.reader import RunRecords, read, read_experiment
 from fedstrata.report.summary import stage_cost, warnings
@@ -111,6 +110,7 @@ def render(records: RunRecords) -> str:
         slider,
         details,
         records=records,
+        references={name: WORDS["reference"][name] for name in records.references},
         clusters=clusters,
         last=records.last,
         title=title(records),
@@ -125,7 +125,7 @@ def render(records: RunRecords) -> str:
         cluster_means=means,
         overview=found,
         most_groups=MOST_GROUPS,
-        described=found is not None and any(each.text for each in found.listed),
+        described=found is not None and any(each["text"] for each in found["listed"]),
         in_memory=_name(records, "dataset", "data", "name").startswith(IN_MEMORY),
         details=details is not None,
         clients=client_rows(clusters)[:MOST_ROWS],
@@ -202,33 +202,25 @@ def _clients_and_clusters(clusters: Clusters) -> str:
 def tiles(clusters: Clusters) -> list[tuple[str, str, str]]:
     """Return the numbers at the top of the page: name, value, and what it means. Unknown ones are left out."""
     records = clusters.records
-    uses = records.last.other_uses if records.last else {}
-    others = {name: value for name, value in uses.items() if f"acc_{name}" not in TILES}
+    words = WORDS["tile"]
     show = partial(_tile, records.metric)
+    uses = records.last.other_uses if records.last else {}
+    measures = [(tile, records.final(name)) for name, tile in words.items() if name != "other"]
     found = [
-        *(show(tile, records.final(name)) for name, tile in TILES.items() if not tile.of_clusters),
-        *(show(Tile(_literal(capital(name)), OTHER_USE, of_metric=True), value) for name, value in others.items()),
-        *(
-            show(tile, records.references[name].mean)
-            for name, tile in REFERENCE_TILES.items()
-            if name in records.references
-        ),
+        *(show(tile, value) for tile, value in measures if not tile.get("of_clusters")),
+        *(show(words["other"], value, capital(use)) for use, value in uses.items() if f"acc_{use}" not in words),
+        *(show(WORDS["reference"][name], reference.mean) for name, reference in records.references.items()),
     ]
     if clusters.clustered:
-        found += [show(tile, records.final(name)) for name, tile in TILES.items() if tile.of_clusters]
+        found += [show(tile, value) for tile, value in measures if tile.get("of_clusters")]
     return [tile for tile in [*found, *_conditions(clusters), *_costs(records)] if tile[1] != DASH]
 
 
-def _literal(name: str) -> str:
-    """Return a name of a record as it stands in a text with words in braces."""
-    return name.replace("{", "{{").replace("}", "}}")
-
-
-def _tile(metric: MetricInfo, tile: Tile, value: Any) -> tuple[str, str, str]:
+def _tile(metric: MetricInfo, tile: Mapping[str, Any], value: Any, use: str = "") -> tuple[str, str, str]:
     """Return a number with its words; what is no number is unknown."""
     known = _number(value)
-    title, meaning, *_ = tile.about(metric)
-    return title, metric.text(known) if tile.of_metric else format_number(known), meaning
+    text = metric.text(known) if tile.get("of_metric") else format_number(known)
+    return of_metric(tile["title"], metric, use=use), text, of_metric(tile["meaning"], metric)
 
 
 def _conditions(clusters: Clusters) -> list[tuple[str, str, str]]:
@@ -369,7 +361,7 @@ def event_rows(records: RunRecords, names: ClientNames) -> list[tuple[int, str, 
 
 def _event_text(event: Mapping[str, Any], names: ClientNames) -> str:
     """Return an event in words; where there are none, its keys and values."""
-    text = event_text({**event, "values": names.in_values(event.get("values", {}))})
+    text = event_text(event, names)
     if not text:
         known = {key: value for key, value in names.in_values(event).items() if value not in (None, [], {})}
         del known["kind"]

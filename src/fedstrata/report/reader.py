@@ -42,7 +42,6 @@ from fedstrata.records.schema import (
     Summary,
     TreeNode,
     parse_record,
-    parse_round,
 )
 from fedstrata.report.references import Reference, read_references
 from fedstrata.report.words import joined, plural, ranges
@@ -75,7 +74,7 @@ class ClientMatrix:
     Attributes:
         round: The round in which it was computed.
         node: The tree node that the decision was about; `ALL_CLIENTS` where it is about all clients.
-        measure: What the clients were compared by; `fedstrata.report.meanings.COMPARED_BY` says what it means.
+        measure: What the clients were compared by; `fedstrata.report.catalogue.COMPARED_BY` says what it means.
         layer: The layers that were compared.
         values: The matrix, (m, m).
         clients: The client of each row and column, (m,).
@@ -163,28 +162,48 @@ def read(folder: Path) -> RunRecords:
     experiment, settings = read_experiment(folder)
     notes: list[str] = []
     rounds = read_rounds(folder, notes)
-    tree = _read_tree(folder, notes)
-    summary = _read_summary(folder, notes)
-    data = _read_data(folder, notes)
+    numbers = [each.round for each in rounds]
+    clients = len(rounds[-1].labels) if rounds else 0
+
+    def optional(name: str, load: Callable[[Path], _T], missing: str = "") -> _T | None:
+        """Return the content of a file; None, and a note, where it is damaged, and where it is missed."""
+        try:
+            return load(folder / name)
+        except FileNotFoundError:
+            notes.extend(filter(None, [missing]))
+        except _DAMAGED:
+            notes.append(f"{name} cannot be read, so this page is without it.")
+        return None
+
+    def by_round(kind: str, ending: str, load: Callable[[Path], _T]) -> dict[int, _T]:
+        return _read_arrays(folder, kind, ending, numbers, load, notes)
+
+    tree = optional("tree.json", _load_tree, "tree.json is missing, so this page is without it.")
+    unfinished = "This run is unfinished: the folder has no summary.json."
+    summary = optional("summary.json", lambda path: parse_record(parse_json(read_file(path)), Summary), unfinished)
+    data = optional("data.json", lambda path: parse_record(parse_json(read_file(path)), DataRecord))
+    scores = by_round("clients", "parquet", _load_scores)
+    if without := [number for number in numbers if not (folder / "clients" / f"{number:05d}.parquet").exists()]:
+        notes.append(f"clients/ has no file for round {ranges(without)}, so this page is without it.")
     return RunRecords(
         experiment=experiment,
         settings=settings,
         rounds=rounds,
-        scores=_read_scores(folder, rounds, notes),
-        gaps=_read_gaps(folder, rounds, notes),
+        scores=scores,
+        gaps=by_round("gaps", "parquet", _load_gaps),
         matrices=_read_matrices(folder, rounds, notes),
-        tree=tree,
+        tree=tree or (),
         summary=summary,
-        client_descriptions=_read_client_descriptions(folder, len(rounds[-1].labels) if rounds else 0, notes),
-        # An extended run has the file of its shorter self until it is finished.
-        confusion=_read_confusion(folder, len(rounds[-1].labels), notes) if summary and rounds else None,
+        data=data,
+        client_descriptions=optional(CLIENT_DATA, lambda path: _load_client_descriptions(path, clients)),
+        # An extended run has the files of its shorter self until it is finished.
+        confusion=optional(CONFUSION, lambda path: _load_confusion(path, clients)) if summary and rounds else None,
         right_samples=read_right_samples(folder) if summary else {},
-        metric=_read_metric(folder, settings, notes),
+        # Half of a run cannot be compared with a whole one.
+        references=read_references(folder, settings) if summary else {},
+        metric=optional(METRIC_FILE, lambda path: read_metric(path.parent, settings)) or metric_of_settings(settings),
         deployed=(folder / "network").is_dir(),
         notes=tuple(notes),  # after everything that adds to them
-        # Half of a run cannot be compared with a whole one.
-        data=data,
-        references=read_references(folder, settings) if summary is not None else {},
     )
 
 
@@ -229,7 +248,7 @@ def read_rounds(folder: Path, notes: list[str]) -> tuple[Round, ...]:
                     notes.append(f"The last line of rounds.jsonl is cut off, so {missing} is missing from this page.")
                     break
                 try:
-                    rounds.append(parse_round(record, rounds[-1] if rounds else None)[1])
+                    rounds.append(parse_record(record, Round))
                 except ValueError as error:
                     raise RecordError(f"{place} {error}; the folder is damaged or of another version") from None
                 if len(rounds) > 1 and rounds[-1].round <= rounds[-2].round:
@@ -257,70 +276,16 @@ def _missing_rounds(rounds: list[Round]) -> str:
     return f"rounds.jsonl has no line for round {ranges(missing)}, so this page is without it."
 
 
-def _read_tree(folder: Path, notes: list[str]) -> tuple[TreeNode, ...]:
-    try:
-        entries = parse_json(read_file(folder / "tree.json"))
-        if not isinstance(entries, list):
-            raise ValueError("not a list")
-        nodes = tuple(parse_record(entry, TreeNode) for entry in entries)
-        # A child comes after its parent; anything else could send a walk over the tree in circles.
-        if any(node.id != place for place, node in enumerate(nodes)):
-            raise ValueError("ids are not positions")
-        if any(node.parent is not None and not 0 <= node.parent < node.id for node in nodes):
-            raise ValueError("a parent comes after its child")
-    except _DAMAGED as error:
-        notes.append(_left_out("tree.json", error))
-        return ()
+def _load_tree(path: Path) -> tuple[TreeNode, ...]:
+    entries = parse_json(read_file(path))
+    if not isinstance(entries, list):
+        raise ValueError("not a list")
+    nodes = tuple(parse_record(entry, TreeNode) for entry in entries)
+    # A child comes after its parent; anything else could send a walk over the tree in circles.
+    for place, node in enumerate(nodes):
+        if node.id != place or (node.parent is not None and not 0 <= node.parent < place):
+            raise ValueError("an id is not its position, or a parent comes after its child")
     return nodes
-
-
-def _read_summary(folder: Path, notes: list[str]) -> Summary | None:
-    try:
-        return parse_record(parse_json(read_file(folder / "summary.json")), Summary)
-    except FileNotFoundError:
-        notes.append("This run is unfinished: the folder has no summary.json.")
-    except _DAMAGED as error:
-        notes.append(_left_out("summary.json", error))
-    return None
-
-
-def _read_data(folder: Path, notes: list[str]) -> DataRecord | None:
-    """Return who the clients are; None where an older run has no such file, or it is damaged, as a note says."""
-    try:
-        return parse_record(parse_json(read_file(folder / "data.json")), DataRecord)
-    except FileNotFoundError:
-        return None
-    except _DAMAGED as error:
-        notes.append(_left_out("data.json", error))
-        return None
-
-
-def _read_metric(folder: Path, settings: Mapping[str, Any], notes: list[str]) -> MetricInfo:
-    """Return what the scores are; where the file is damaged, as the experiment names it, and a note says so."""
-    try:
-        return read_metric(folder, settings)
-    except _DAMAGED as error:
-        notes.append(_left_out(METRIC_FILE, error))
-        return metric_of_settings(settings)
-
-
-def _left_out(name: str, error: Exception) -> str:
-    reason = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-    return f"{name} {reason}, so this page is without it."
-
-
-def _read_scores(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, Scores]:
-    """Return the scores of the clients in each round. Notes say what is missing or damaged."""
-    numbers = [each.round for each in rounds]
-    found = _read_arrays(folder, "clients", "parquet", numbers, _load_scores, notes)
-    if missing := [number for number in numbers if not (folder / "clients" / f"{number:05d}.parquet").exists()]:
-        notes.append(f"clients/ has no file for round {ranges(missing)}, so this page is without it.")
-    return found
-
-
-def _read_gaps(folder: Path, rounds: Iterable[Round], notes: list[str]) -> dict[int, tuple[Gap, ...]]:
-    """Return the gaps of all layers and measures in each round that has some."""
-    return _read_arrays(folder, "gaps", "parquet", [each.round for each in rounds], _load_gaps, notes)
 
 
 def _read_matrices(folder: Path, rounds: Sequence[Round], notes: list[str]) -> tuple[ClientMatrix, ...]:
@@ -462,17 +427,6 @@ def _load_matrices(path: Path, shown: frozenset[int]) -> list[ClientMatrix]:
     return found
 
 
-def _read_client_descriptions(folder: Path, clients: int, notes: list[str]) -> ClientDescriptions | None:
-    """Return what is known of the data of so many clients."""
-    try:
-        return _load_client_descriptions(folder / CLIENT_DATA, clients)
-    except FileNotFoundError:
-        return None
-    except _DAMAGED as error:
-        notes.append(_left_out(CLIENT_DATA, error))
-        return None
-
-
 def _load_client_descriptions(path: Path, clients: int) -> ClientDescriptions:
     with _open_archive(path) as archive:
         counts = _array(archive, "class_counts", 2)
@@ -497,17 +451,6 @@ def _names_in(archive: zipfile.ZipFile, name: str) -> tuple[str, ...]:
     if not isinstance(found, list):
         raise ValueError(f"{name} is no list")
     return tuple(map(str, found))
-
-
-def _read_confusion(folder: Path, clients: int, notes: list[str]) -> Confusion | None:
-    """Return which classes the models of so many clients confuse."""
-    try:
-        return _load_confusion(folder / CONFUSION, clients)
-    except FileNotFoundError:
-        return None
-    except _DAMAGED as error:
-        notes.append(_left_out(CONFUSION, error))
-        return None
 
 
 def _load_confusion(path: Path, clients: int) -> Confusion:

@@ -11,9 +11,10 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
 from fedstrata.records.final_scores import RightSamples, last_scores, read_right_samples
 from fedstrata.records.schema import BASELINE, Summary, parse_record
+from fedstrata.report.catalogue import WORDS
 
-ALGORITHMS = ("fedavg", "local")
-"""The algorithms that a run is compared with."""
+ALGORITHMS = tuple(WORDS["reference"])
+"""The algorithms that a run is compared with, in the order in which the page shows them."""
 
 
 def reference_text(name: str, settings: Mapping[str, Any]) -> str:
@@ -23,7 +24,7 @@ def reference_text(name: str, settings: Mapping[str, Any]) -> str:
         name: The name of the algorithm.
         settings: The keys that the runs have in common. Where clients make personal models, they do so of FedAvg's too.
     """
-    text = {"fedavg": "one model for all (FedAvg)", "local": "training alone"}[name]
+    text: str = WORDS["reference"][name]["text"]
     return f"{text} and the same personal stage" if has_personal_models(settings) else text
 
 
@@ -79,7 +80,7 @@ def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Refe
         if same_data and _comparable(settings) == _comparable(other):
             scores = {client: value for client, (_, value) in last_scores(path.parent).items()}
             found[name] = Reference(summary.acc_client, scores, read_right_samples(path.parent))
-    return found
+    return {name: found[name] for name in ALGORITHMS if name in found}
 
 
 def _data_digest(folder: Path) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.report.catalogue import WORDS, of_metric
 from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.meanings import MEASURES, metric_words
 from fedstrata.report.words import brief, ranges
 
 
@@ -27,11 +27,9 @@ def summary_rows(
             rows += _condition_rows(key, value, metric, names)
         if isinstance(value, Mapping | list):
             continue
-        of_metric = key in MEASURES or (key.startswith("acc_") and key != "acc_best_round")
-        if of_metric and (value is None or isinstance(value, int | float)):
-            known = MEASURES.get(key, "{metric} with another model, mean over clients")
-            text = "-" if value is None else metric.text(value)
-            rows.append((key, text, known.format_map(metric_words(metric))))
+        known = WORDS["measure"].get("other" if key.startswith("acc_") and key not in WORDS["measure"] else key)
+        if known and key != "acc_best_round" and (value is None or isinstance(value, int | float)):
+            rows.append((key, "-" if value is None else metric.text(value), of_metric(known, metric)))
         elif key == "baseline_gain" and isinstance(value, int | float):
             rows.append((key, metric.gain_text(value), f"{metric.better} than FedAvg: what grouping gained"))
         elif isinstance(value, float):

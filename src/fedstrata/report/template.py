@@ -12,9 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from fedstrata.report.decisions import plain_sentence, sentence
+from fedstrata.report.catalogue import WORDS, of_metric, plain_sentence, sentence
 from fedstrata.report.drawing import Chart
-from fedstrata.report.meanings import METRICS
 from fedstrata.report.words import brief, capital, duration, format_number, plural, ranges, size
 
 
@@ -32,7 +31,8 @@ def templates() -> Environment:
     made.globals |= {
         "plural": plural,
         "capital": capital,
-        "metrics": METRICS,
+        "words": WORDS,
+        "of_metric": of_metric,
         "decision_text": sentence,
         "plain_text": plain_sentence,
     }

@@ -31,7 +31,7 @@ from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
 from fedstrata.models import NetworkShape, make_network, side
 from fedstrata.partition import Partition, hold_out
-from fedstrata.records import Folder
+from fedstrata.records.folder import Folder
 from fedstrata.records.resume import last_state
 from fedstrata.results.run import Run, load
 from fedstrata.uploads.validation import validate

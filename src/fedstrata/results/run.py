@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from fedstrata.base.errors import InputError, RecordError
-from fedstrata.base.files import parse_json, read_file
 from fedstrata.base.quoting import shown
 from fedstrata.base.randomness import model_seed
 from fedstrata.base.registry import PortableObject
@@ -28,10 +27,11 @@ from fedstrata.data import SampleFormat
 from fedstrata.models import NetworkShape, layout_of, make_network, portable
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records import Folder, diverged
-from fedstrata.records.client_models import ClientModels, UsedModel, check_tensors
+from fedstrata.records.client_models import ClientModels, UsedModel
+from fedstrata.records.folder import Folder
+from fedstrata.records.measures import diverged
 from fedstrata.records.resume import last_state
-from fedstrata.records.schema import DataRecord, TreeNode, parse_record
+from fedstrata.records.schema import TreeNode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -219,19 +219,26 @@ class Run:
         return name
 
     def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
-        """The network with the tensors of a cluster and those of a client."""
-        network = self._made()
-        shapes = {spec.name: spec.shape for spec in layout_of(network).tensors}
+        """The network with the tensors of a cluster and those of a client.
+
+        Raises:
+            RecordError: When they are not the tensors of the network.
+        """
+        network = network_factory(self.experiment, self.sample_format, self.network)()
         tensors = self._models.cluster_tensors(node)
         if used is not None:
             tensors |= self._models.personal_tensors(used, self.names[used.client])
-        check_tensors(self.folder, shapes, tensors)
-        load_tensors(network, tensors)
+        try:
+            missing = [spec.name for spec in layout_of(network).tensors if spec.name not in tensors]
+            if missing:
+                raise ValueError(f"none of the name {missing[0]}")
+            load_tensors(network, tensors)
+        except ValueError as error:
+            raise RecordError(
+                f"{self.folder}: expected the tensors of its network, found {error}; give the network that the run was "
+                "made with"
+            ) from None
         return TrainedModel(network, self.sample_format)
-
-    def _made(self) -> nn.Module:
-        """The network with any values."""
-        return network_factory(self.experiment, self.sample_format, self.network)()
 
 
 def network_factory(
@@ -289,32 +296,13 @@ def load(folder: Path | str, network: Callable[..., nn.Module] | nn.Module | Non
     records = Folder(path.resolve())
     summary = records.summary()
     rounds = records.rounds()
-    names, warnings = _data_record(path, len(rounds[-1]["labels"]) if rounds else 0)
-    return Run(path, summary, rounds, _tree(path), names, warnings, network)
-
-
-def _data_record(folder: Path, clients: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the clients, and what looks wrong with their data; ids are the names where none are recorded."""
-    file = folder / "data.json"
-    try:
-        record = parse_record(parse_json(read_file(file)), DataRecord)
-    except FileNotFoundError:
-        return tuple(map(str, range(clients))), ()
-    except ValueError as error:
-        raise RecordError(f"{file}: {error}; restore it, or run again") from None
-    if len(record.names) != clients:
-        raise RecordError(f"{file}: expected the names of {clients} clients, found {len(record.names)}; restore it")
-    return tuple(record.names), tuple(record.warnings)
-
-
-def _tree(folder: Path) -> Tree:
-    """The cluster tree that a run has written."""
-    file = folder / "tree.json"
-    try:
-        nodes = [parse_record(node, TreeNode) for node in parse_json(read_file(file))]
-    except (FileNotFoundError, TypeError, ValueError) as error:
-        raise RecordError(f"{file}: expected the cluster tree of a run, found: {error}; resume the run") from None
-    return tuple(map(_node, nodes))
+    clients = len(rounds[-1]["labels"]) if rounds else 0
+    data = records.data()
+    if data is not None and len(data.names) != clients:
+        raise RecordError(f"{path}: expected the names of {clients} clients, found {len(data.names)} in data.json")
+    names = tuple(map(str, range(clients))) if data is None else data.names
+    warnings = () if data is None else tuple(data.warnings)
+    return Run(path, summary, rounds, tuple(map(_node, records.tree())), names, warnings, network)
 
 
 def _node(record: TreeNode) -> Node:

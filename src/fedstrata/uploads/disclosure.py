@@ -1,4 +1,4 @@
-"""What each algorithm discloses about single clients. Differential privacy and secure aggregation rest on it.
+"""What each algorithm discloses about single clients. Differential privacy rests on it.
 
 Plans alone do not show what becomes of updates on the server, so it is said here, beside the accountant: a row for
 each algorithm of the library. An algorithm of your own has a row by `register_disclosure`.
@@ -153,7 +153,7 @@ _REGISTERED: dict[type, Row] = {}
 
 
 def register_disclosure(kind: type[Algorithm[Any]], row: Row) -> None:
-    """Say what an algorithm of your own discloses. Without that, it has no secure aggregation and no privacy.
+    """Say what an algorithm of your own discloses. Without that, it has no differential privacy.
 
     Args:
         kind: Its class. Subclasses of it are other algorithms, which may do something else with the same updates.

@@ -9,7 +9,7 @@ A negative running variance rejects the answer too. Its norm may be ordinary, bu
 root: the outputs of everyone who gets the model would not be numbers.
 
 A client whose answer is rejected is treated as absent. A decision that leaves a model from which no client can start
-is taken back. Both are events of the round's record, as data; `fedstrata.report.events` has the sentences.
+is taken back. Both are events of the round's record, as data; ``report/words.toml`` has the sentences.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fedstrata.core import (
     State,
     TensorSpec,
 )
-from fedstrata.core.row_products import row_norms
+from fedstrata.core.row_products import norms_of, row_norms
 from fedstrata.core.state import StateT
 
 _FACTOR = 10.0
@@ -190,7 +190,7 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         for event in _too_large(norms, plan):
             _keep_worst(too_large, event)
     for rows in report.client_stats.values():
-        values = rows.norms([slice(0, rows.values.shape[1])])
+        values = norms_of(rows, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
     no_samples -= not_finite
     negative -= not_finite | no_samples | too_large.keys()
@@ -213,7 +213,7 @@ def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool 
     for name, result in report.results.items():
         task = plan.tasks[name]
         for part, spans in _parts(layout, tuple(task.upload), tuple(task.upload_values or layout.nothing)).items():
-            yield Norms(name, part, spans, result, result.updates.norms(spans), compared)
+            yield Norms(name, part, spans, result, norms_of(result.updates, spans), compared)
 
 
 def decide(

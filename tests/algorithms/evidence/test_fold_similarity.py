@@ -4,7 +4,7 @@ import torch
 
 from fedstrata.algorithms.evidence.fold_similarity import groups_test, to_decision, with_round
 from fedstrata.core import Layout, Rows, TensorSpec
-from fedstrata.report.decisions import sentence
+from fedstrata.report.catalogue import sentence
 
 LAYOUT = Layout((TensorSpec("head.weight", "head", "linear", (6,)),))
 

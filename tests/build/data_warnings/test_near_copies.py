@@ -6,8 +6,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedstrata.build.data_warnings import near_copies as module
-from fedstrata.build.data_warnings.near_copies import near_copies
+from fedstrata.build.data_warnings import copies as module
+from fedstrata.build.data_warnings.copies import near_copies
 from fedstrata.data import Dataset, channel_statistics, load_dataset
 from fedstrata.partition import Partition
 

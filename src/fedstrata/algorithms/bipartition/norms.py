@@ -25,7 +25,7 @@ def mean_norm(problem: Problem, usable: Result) -> float:
     updates = usable.updates.take_columns(problem.layout.conv_and_linear)
     together = torch.zeros(len(usable.sizes), dtype=torch.int64)
     # Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
-    mean = plain_mean if problem.aggregation is plain_mean else weighted_mean
+    mean = plain_mean if problem.aggregation.rule is plain_mean else weighted_mean
     return float(mean(updates, usable.sizes, together, 1).double().norm())
 
 

@@ -15,7 +15,6 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.bipartition.model_stability import empty_window
 from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
-from fedstrata.algorithms.strata.checked_updates import CheckedUpdates, check_updates
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
@@ -45,8 +44,6 @@ from fedstrata.algorithms.strata.state import (
     monitor_round,
     with_membership_changes,
 )
-from fedstrata.algorithms.update_checks.directions import no_directions
-from fedstrata.algorithms.update_checks.norms import no_norms
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
@@ -63,6 +60,7 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
+from fedstrata.core.update_checks import CheckedUpdates
 
 _STABILITY_UPLOADS = 3
 """The number of uploads over which the stability of a client is averaged."""
@@ -99,18 +97,10 @@ class Strata:
         holdout_models: Which models the check compares: those of the groups as they are ("group"), or personal models
             that their members make of them ("personal"). Auto is "personal" in a run with a personal stage, such as
             ``personal.method = "best"``, and else "group".
-        direction_check: Whether updates that keep pointing against those of their cluster, such as updates with flipped
-            signs, are left out of its mean. With central differential privacy they are not.
-        norm_check: Whether no update counts more than twice the median norm of its cluster, updates that keep being
-            much longer are left out of its mean, and clients whose updates have suddenly become much longer are offered
-            the models of all clusters. With central differential privacy none of this is done.
-        sign_check: Whether an update that lies on one side of those of its cluster in nearly all columns, as with ALIE,
-            is left out of its mean. With central differential privacy it is not.
-        copy_check: Whether an update that several clients of a cluster send alike counts once, unless half of the
-            cluster or more do. With central differential privacy it counts as often as it is sent.
     """
 
     source: ClassVar[str] = "fedstrata, docs/methods/strata.md"
+    checks_updates: ClassVar[bool] = True
 
     alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     folds: Literal[2, 4] | Auto = "auto"
@@ -118,10 +108,6 @@ class Strata:
     reassignment_rounds: NonNegativeInteger = 2
     holdout_check: bool = True
     holdout_models: Literal["group", "personal"] | Auto = "auto"
-    direction_check: bool = True
-    norm_check: bool = True
-    sign_check: bool = True
-    copy_check: bool = True
 
     def with_personal_models(self) -> Strata:
         """The algorithm for a run with a personal stage."""
@@ -140,9 +126,6 @@ class Strata:
             newcomers=torch.zeros(n, dtype=torch.bool),
             pending_after_split=torch.zeros(n, dtype=torch.bool),
             monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
-            # With central differential privacy, no client may decide whether another one counts.
-            directions=no_directions(n) if self.direction_check and problem.privacy is None else None,
-            norms=no_norms(n) if self.norm_check and problem.privacy is None else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
@@ -162,16 +145,16 @@ class Strata:
         before = with_membership_changes(state)
         labels = self.assign(problem, before, report)
         reassigned = reassigned_clients(before, labels)
-        checked = self._check_updates(problem, before, report, labels, reassigned)
+        known, checked = _check_updates(problem, before, report, labels, reassigned)
 
         # 1. Conclude hold-out comparisons of one and of several rounds.
         concluded = conclude_comparisons(
-            problem, checked.state, checked.report, alpha=self.alpha, holdout_check=self.holdout_check
+            problem, known, checked.report, alpha=self.alpha, holdout_check=self.holdout_check
         )
 
         # 2. Test the clusters that are due and that are not split already. `plan` has asked the same participants.
         cohort = selected_clients(checked.report)
-        participants = clusters_to_test(problem, checked.state, self.alpha, self.folds, cohort)
+        participants = clusters_to_test(problem, known, self.alpha, self.folds, cohort)
         due = [each for each in participants if each.cluster not in concluded.splits]
         after_tests, tests = run_tests(problem, concluded.state, checked.report, due, labels, self.alpha)
 
@@ -190,11 +173,12 @@ class Strata:
         # 4. Split, and average the updates inside the clusters (FedAvg), without those that are left out.
         split = split_clusters(started, labels, {**concluded.splits, **at_once}, self.reassignment_rounds)
         decisions = {
-            **decisions_without_test(checked.state, participants, self.folds),
+            **decisions_without_test(known, participants, self.folds),
             **{cluster: decided.decision for cluster, decided in concluded.decided.items()},
             **decisions_of(after_tests, tests),
         }
-        after, diagnostics = aggregate(problem, started, checked.counted, split.labels, split.parents, decisions)
+        unchecked = replace(problem, checks=None)  # What counts is known already.
+        after, diagnostics = aggregate(unchecked, started, checked.counted, split.labels, split.parents, decisions)
         after = after_splits(state, after, split, checked.report)
         monitor, stability = monitor_round(problem, state, checked.report)
         several_rounds = multi_round_events(
@@ -204,22 +188,6 @@ class Strata:
         events = (*checked.events, *split.events, *several_rounds, *moved, *diagnostics.events)
         matrices = matrices_of(problem.layout, after_tests, tests)
         return replace(after, monitor=monitor), Diagnostics(events, (*diagnostics.metrics, *stability), matrices)
-
-    def _check_updates(
-        self, problem: Problem, state: StrataState, report: Report, labels: torch.Tensor, reassigned: torch.Tensor
-    ) -> CheckedUpdates:
-        """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such."""
-        state = replace(state, newcomers=state.newcomers | (reassigned & choosing_among_all(state)))
-        # With central differential privacy, no client may decide whether another one counts.
-        may_compare = problem.privacy is None
-        return check_updates(
-            problem.layout,
-            state,
-            report,
-            labels,
-            sign_check=self.sign_check and may_compare,
-            copy_check=self.copy_check and may_compare,
-        )
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
         """Pending clients, and others that may choose, belong to the model of lowest loss on their training data."""
@@ -233,3 +201,29 @@ class Strata:
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Everyone uses the model of its cluster."""
         return cluster_evaluation(problem, state, clients)
+
+
+def _check_updates(
+    problem: Problem, state: StrataState, report: Report, labels: torch.Tensor, reassigned: torch.Tensor
+) -> tuple[StrataState, CheckedUpdates]:
+    """The updates of a round as far as they count. Newcomers that have gone over to another cluster stay such.
+
+    Tests and comparisons of groups go on with those that do not count.
+
+    Returns:
+        The state with what is now known of the clients, and the updates.
+    """
+    newcomers = state.newcomers | (reassigned & choosing_among_all(state))
+    state = replace(state, newcomers=newcomers)
+    if problem.checks is None:
+        return state, CheckedUpdates(state.history, report, report)
+    checked = problem.checks.check(
+        problem.layout,
+        state.history,
+        report,
+        state.labels,
+        labels,
+        newcomers=newcomers,
+        chose=choosing_among_all(state),
+    )
+    return replace(state, history=checked.history), checked

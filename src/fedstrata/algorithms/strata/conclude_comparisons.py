@@ -114,9 +114,12 @@ def _decide(state: StrataState, comparison: HoldoutComparison, *, holdout_check:
     round = state.round + 1
     if comparison.of_outliers:
         return outlier_decision(comparison, round)
-    harm_check = state.directions is not None
     return split_decision(
-        comparison, round, holdout_check=holdout_check, left_out=state.left_out, harm_check=harm_check
+        comparison,
+        round,
+        holdout_check=holdout_check,
+        left_out=state.history.left_out(len(state.labels)),
+        harm_check=state.history.directions is not None,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedstrata.algorithms.strata.group_tree import GroupTree
-from fedstrata.algorithms.update_checks.norms import clipped_to_twice_median
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Layout, Problem, Rows
+from fedstrata.core.aggregation import equal_mean
 
 _EXTRAPOLATION = 2.0
 """How far the models of groups lie from that of the whole cluster where personal models are compared: twice as far.
@@ -34,13 +34,6 @@ def group_updates(
 ) -> torch.Tensor:
     """The mean update of every group, as it may leave the server, (q, p). Every client has the same weight.
 
-    No update counts as longer than twice the median one: a single long update would spoil the model of an honest group.
-    Differential privacy has a bound of its own.
-
-    Where a split would leave fewer than ``problem.min_cluster`` updates on one side, both sides have that of the group.
-    So such a split gains nothing. Otherwise the mean update of the smaller side could be computed from the models of
-    the group and of the larger side.
-
     Args:
         problem: What is fixed for the run.
         updates: The updates of those of the clients that sent one, (m', p).
@@ -50,54 +43,20 @@ def group_updates(
         round: The round of the updates.
     """
     places = torch.searchsorted(clients, updates.clients)
-    if problem.privacy is None:
-        bounded = clipped_to_twice_median(problem.layout, updates)
-        return _means_without_noise(problem, bounded, groups, groups.inside[:, places])
-    # The clients that are in the same groups are a subset.
-    contained, subsets = groups.inside.unique(dim=1, return_inverse=True)
-    # Nobody else than those who were compared was asked, so that all of them are expected in every cohort.
-    members = groups.inside.sum(dim=1)
-    purpose = f"holdout of node {node}"
-    return problem.privacy.means_of_groups(updates, subsets[places], contained, members, purpose, round)
-
-
-def _means_without_noise(problem: Problem, updates: Rows, groups: GroupTree, inside: torch.Tensor) -> torch.Tensor:
-    """The mean update of every group without differential privacy, (q, p).
-
-    Args:
-        problem: What is fixed for the run.
-        updates: The updates of those of the clients that sent one, (m', p).
-        groups: The groups.
-        inside: Who of these clients is in each, bool (q, m').
-    """
-    if len(updates.clients) < problem.min_cluster:
-        return torch.zeros(len(groups), updates.values.shape[1])
-    means = list[torch.Tensor]()
-    for group, served in enumerate(_served_by(groups, inside.sum(dim=1) >= problem.min_cluster)):
-        own = served == group
-        means.append(mean_update(problem, updates.at(inside[group])) if own else means[served])
-    return torch.cat(means)
-
-
-def _served_by(groups: GroupTree, enough: torch.Tensor) -> list[int]:
-    """The group whose model each group has, q in all: its own, or that of the nearest group above that has its own.
-
-    Args:
-        groups: The groups. Each comes after its parent.
-        enough: Which groups have enough updates for a model of their own, bool (q,).
-    """
-    served = [0]
-    for group in range(1, len(groups)):
-        parent = int(groups.parents[group])
-        own = served[parent] == parent and bool(enough[groups.children(parent)].all())
-        served.append(group if own else served[parent])
-    return served
+    return problem.aggregation.group_means(
+        problem.layout,
+        updates,
+        places,
+        groups.inside,
+        groups.parents,
+        purpose=f"holdout of node {node}",
+        round=round,
+    )
 
 
 def mean_update(problem: Problem, updates: Rows) -> torch.Tensor:
     """The mean of some updates by the rule of aggregation, every client with the same weight, (1, p)."""
-    m = len(updates.clients)
-    return problem.aggregation(updates, torch.ones(m), torch.zeros(m, dtype=torch.int64), 1)
+    return equal_mean(problem.aggregation.rule, updates)
 
 
 def extrapolated(layout: Layout, models: torch.Tensor) -> torch.Tensor:

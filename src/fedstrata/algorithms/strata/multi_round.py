@@ -26,9 +26,9 @@ from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.holdout_tasks import bounded_losses
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
-from fedstrata.algorithms.update_checks.norms import clipped_to_twice_median
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Decision, Layout, Problem, Report, Result, Rows
+from fedstrata.core.aggregation import clipped_to_twice_median
 
 _ROUNDS = 4
 """The number of rounds in which the models are trained."""
@@ -114,9 +114,9 @@ def allows_multi_round(problem: Problem, comparison: HoldoutComparison) -> bool:
     """Whether a comparison over several rounds may follow one that does not show a clear gain.
 
     It is of personal models, and of the members themselves. And members upload more updates, of which models of groups
-    are made that others receive: neither differential privacy nor a least number of clients in a cluster covers them.
+    are made that others receive, also of few members.
     """
-    is_open = problem.privacy is None and not problem.local_noise and problem.min_cluster == 1
+    is_open = problem.extra_uploads and problem.aggregation.least_clients == 1
     is_of_groups = comparison.groups.confirmed > 0 and not comparison.has_stand_ins
     return is_open and is_of_groups and comparison.of_personal_models
 

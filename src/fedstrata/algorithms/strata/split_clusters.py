@@ -88,10 +88,9 @@ def after_splits(before: StrataState, after: StrataState, split: SplitClusters, 
         split: The clusters after the splits of the round.
         report: The report of the round.
     """
-    directions = after.directions
     return replace(
         after,
-        directions=None if directions is None else directions.doubting(split.doubted),
+        history=after.history.doubting(split.doubted),
         clusters=with_answer_counts(split.clusters, after.labels, report),
         pending_after_split=pending_after_split(before, after),
     )

@@ -47,8 +47,8 @@ def start_comparisons(
         confirmed = test.result.confirmed
         if confirmed and not holdout_check:
             splits[test.cluster] = ClusterSplit(test.clients, test.result.proposal.long(), 2, test.decision)
-        elif not confirmed and problem.privacy is not None:
-            continue  # Models of a few clients would be noise.
+        elif not confirmed and not problem.aggregation.exact:
+            continue  # Means of a few clients say too little.
         elif confirmed or test.is_single_fold:
             groups = confirmed_groups(problem.layout, test, memory, alpha, side_tests)
             side_tests = side_tests.index_add(0, test.clients, groups.tested.long())
@@ -74,8 +74,8 @@ def _start_comparison(
         decision=groups.decision,
         node=int(state.nodes[test.cluster]),
         round=state.round + 1,
-        # Differential privacy adds noise for every part, so that finer ones would spoil the larger ones.
-        finer=groups.finer and problem.privacy is None and not has_stand_ins,
+        # Where means are not exact, each part makes them less so: finer ones would spoil the larger ones.
+        finer=groups.finer and problem.aggregation.exact and not has_stand_ins,
         # A personal model of one of two or three clients is hardly another than that of a group of its own.
         personal=personal_models and not test.is_single_fold,
         has_stand_ins=has_stand_ins,
@@ -88,7 +88,7 @@ def _start_comparison(
 def _start_search(problem: Problem, memory: ClusterState, test: SplitTest, round: int) -> ClusterState:
     """Begin a search for outliers, if one may begin after a round and somebody stands out."""
     # An outlier's model is of one client.
-    if problem.min_cluster > 1 or not memory.may_search(round):
+    if problem.aggregation.least_clients > 1 or not memory.may_search(round):
         return memory
     half = first_half_updates(test.sent, test.clients)
     return memory.begin_search(start_search(problem.layout, half, round))

@@ -17,8 +17,6 @@ from fedstrata.algorithms.evidence.split_half import MAX_PARTICIPANTS, answer_co
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
-from fedstrata.algorithms.update_checks.directions import DirectionHistory
-from fedstrata.algorithms.update_checks.norms import NormHistory
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Metric, Problem, Report, State
@@ -150,8 +148,6 @@ class StrataState(State):
         newcomers: Who came late, or whose data changed, and was not compared with its cluster yet, bool (n,).
         pending_after_split: Who is pending because its cluster was split without it, bool (n,).
         monitor: The stability of the clients; None where the schedule alone says when to test.
-        directions: How the updates of each client have pointed so far; None where nobody checks it.
-        norms: How long the updates of each client have been so far; None where nobody checks it.
     """
 
     clusters: tuple[ClusterState, ...]
@@ -160,16 +156,6 @@ class StrataState(State):
     newcomers: torch.Tensor
     pending_after_split: torch.Tensor
     monitor: StabilityMonitor | None
-    directions: DirectionHistory | None
-    norms: NormHistory | None = None
-
-    @property
-    def left_out(self) -> torch.Tensor:
-        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
-        left_out = torch.zeros(len(self.labels), dtype=torch.bool)
-        for known in (self.directions, self.norms):
-            left_out = left_out if known is None else left_out | known.left_out
-        return left_out
 
     def forgetting(self, clients: torch.Tensor) -> Self:
         """The state in which some clients, ids, are pending for another reason than a split of their cluster."""
@@ -224,8 +210,7 @@ def with_membership_changes(state: StrataState) -> StrataState:
         sizes=torch.where(arrived, 0, state.sizes),
         side_tests=torch.where(arrived, 0, state.side_tests),
         newcomers=state.newcomers | arrived,
-        directions=None if state.directions is None else state.directions.forgetting(arrived),
-        norms=None if state.norms is None else state.norms.forgetting(arrived),
+        history=state.history.forgetting(arrived),
     )
 
 

@@ -1,4 +1,8 @@
-"""Samples that depend on each other: units that the experiment does not name, or does not keep together."""
+"""Samples that depend on each other: units that the experiment does not name, or does not keep together.
+
+Rows of a table in the order of time resemble the rows before them: the measure is the autocorrelation at lag 1 (Box,
+Jenkins, "Time series analysis: forecasting and control", 1970). Windows of one recording may overlap.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedstrata.build.data_warnings.names import first_few
-from fedstrata.build.data_warnings.neighbour_correlation import neighbour_correlation
-from fedstrata.build.data_warnings.overlapping_windows import windows_overlap
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.data import DATASETS, Dataset
@@ -124,3 +127,84 @@ def _units_of_several_clients(dataset: Dataset, partition: Partition, own_test: 
             "good. Partition by a column each of whose values has all samples of its units, or supply test "
             "samples of your own"
         )
+
+
+_CLIENTS = 50
+"""The number of clients that are looked at."""
+
+_ROWS = 2000
+"""The number of the first rows of each of them."""
+
+_FEWEST_ROWS = 20
+"""Clients are looked at that have at least so many rows."""
+
+
+def neighbour_correlation(dataset: Dataset, partition: Partition) -> float:
+    """The correlation of a feature with itself one row before, the median over features and the mean over clients.
+
+    Rows are in the order of the data, and what the means of the classes explain is taken out: in a table that is sorted
+    by class, rows resemble their neighbours as well.
+
+    Args:
+        dataset: The samples of all clients.
+        partition: The samples of each client.
+
+    Returns:
+        From -1 to 1; 0 where samples are no rows of numbers, or too few.
+    """
+    if dataset.inputs.ndim != 2 or not dataset.inputs.is_floating_point():
+        return 0.0
+    rows = [np.sort(np.concatenate(both)) for both in zip(partition.train[:_CLIENTS], partition.test, strict=False)]
+    of_clients = [_of_client(dataset, own[:_ROWS]) for own in rows if len(own) >= _FEWEST_ROWS]
+    if not of_clients:
+        return 0.0
+    by_feature = np.mean(of_clients, axis=0)
+    return float(np.sort(by_feature)[(len(by_feature) - 1) // 2])
+
+
+def _of_client(dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The autocorrelation of each feature at lag 1 in some rows, (features,); 0 for a constant one."""
+    places = torch.from_numpy(rows.astype(np.int64))
+    values = dataset.gather(places).double().numpy()
+    labels = dataset.labels[places].numpy()
+    for label in np.unique(labels):
+        values[labels == label] -= values[labels == label].mean(axis=0)
+    power = np.square(values).sum(axis=0)
+    correlation: NDArray[np.float64] = (values[1:] * values[:-1]).sum(axis=0) / np.maximum(power, 1e-30)
+    return correlation
+
+
+_PAIRS = 256
+"""The number of consecutive windows that are looked at for an overlap."""
+
+_SHARED_READINGS = 4
+"""The fewest equal readings of two windows that count as an overlap; fewer may be chance."""
+
+_OVERLAP_SHARE = 0.2
+"""The share of consecutive windows that overlap from which on there is a warning."""
+
+
+def windows_overlap(dataset: Dataset) -> bool:
+    """Return whether many consecutive samples are windows that share readings at their ends.
+
+    Only signals are looked at: inputs of (samples, channels, time) float32.
+    """
+    inputs = dataset.inputs
+    if inputs.ndim != 3 or not inputs.is_floating_point() or len(inputs) < 3 or inputs.shape[2] < 8:
+        return False
+    pairs = np.unique(np.linspace(0, len(inputs) - 2, _PAIRS).astype(np.int64))
+    overlaps = [_overlap(inputs[pair].numpy(), inputs[pair + 1].numpy()) for pair in pairs]
+    return float(np.mean(overlaps)) >= _OVERLAP_SHARE
+
+
+def _overlap(window: NDArray[Any], after: NDArray[Any]) -> bool:
+    """Return whether a window, (channels, time), ends with readings that the window after it begins with."""
+    length = window.shape[1]
+    # A constant signal equals itself at every shift.
+    if not (window[:, -_SHARED_READINGS:].std(axis=1) > 0).any():
+        return False
+    steps = np.arange(1, length - _SHARED_READINGS + 1)
+    # The first readings of one channel rule out nearly all steps.
+    for place in range(_SHARED_READINGS):
+        steps = steps[window[0, steps + place] == after[0, place]]
+    return any(np.array_equal(window[:, step:], after[:, : length - step]) for step in steps)

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.randomness import global_generators
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
-from fedstrata.core.rows import unsent_rows
+from fedstrata.core.rows import rows_for, unsent_rows
 from fedstrata.engine.batch_norms import BATCH_NORMS
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_stats import client_stats_of
 from fedstrata.engine.client_store import ClientStore
-from fedstrata.engine.device import pinned_rows, to_device, to_host
-from fedstrata.engine.device_rows import DeviceRows
+from fedstrata.engine.device import to_device, to_host
 from fedstrata.engine.loop import (
     best_candidate,
     has_own_end,
@@ -365,7 +364,7 @@ class _Round:
                 jobs.append(job)
             clients = _int_tensor(choice.client for choice in choices)
             sizes = _int_tensor(len(choice.index) for choice in choices)
-            rows = Rows(clients, updates) if updates.device.type == "cpu" else DeviceRows(clients, updates)
+            rows = Rows(clients, updates)
             self._results[name] = Result(rows, _int_tensor(models), sizes, losses)
         return jobs
 
@@ -374,7 +373,7 @@ class _Round:
         device = self.network.device
         if device.type != "cpu" and 4 * m * p <= self.network.memory * self._updates_share:
             return torch.empty(m, p, device=device)
-        return pinned_rows(device, m, p)
+        return rows_for(device, m, p)
 
     def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
         """Save the local tensors of a client, and write its update (p,), from where it started and ended."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import Round, Scores
+from fedstrata.report.catalogue import WORDS, compared_by, event_text
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
     BLUE,
@@ -27,11 +28,10 @@ from fedstrata.report.drawing import (
     layer_colour,
     line,
     metric_axis,
+    points,
     round_axis,
     rounded,
 )
-from fedstrata.report.events import split_text
-from fedstrata.report.meanings import COMPARED_BY, METRICS, THRESHOLDS
 from fedstrata.report.reader import RunRecords
 from fedstrata.report.words import DASH, capital, slug
 
@@ -172,30 +172,12 @@ def _splits(rounds: Sequence[Round], height: float) -> tuple[list[Figure], list[
     split = [each for each in rounds if each.splits]
     if not split:
         return [], []
-    marks = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [each.round for each in split],
-        "y": [height] * len(split),
-        "text": ["<br>".join(clean(split_text(dict(event))) for event in each.splits) for each in split],
-        "name": "split",
-        "marker": {"symbol": "triangle-down", "size": 10, "color": RULE},
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-    rules = [
-        {
-            "type": "line",
-            "yref": "paper",
-            "x0": each.round,
-            "x1": each.round,
-            "y0": 0,
-            "y1": 1,
-            "layer": "below",
-            "line": {"color": RULE, "width": 1, "dash": "dash"},
-        }
-        for each in split
-    ]
-    return [marks], rules
+    numbers = [each.round for each in split]
+    texts = ["<br>".join(clean(event_text(dict(event))) for event in each.splits) for each in split]
+    marks = points(numbers, [height] * len(split), texts, symbol="triangle-down", size=10, color=RULE)
+    rule = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    dashed = {"line": {"color": RULE, "width": 1, "dash": "dash"}}
+    return [marks | {"name": "split"}], [{**rule, **dashed, "x0": number, "x1": number} for number in numbers]
 
 
 def layer_charts(clusters: Clusters) -> list[Chart]:
@@ -203,9 +185,9 @@ def layer_charts(clusters: Clusters) -> list[Chart]:
     records = clusters.records
     charts = []
     for name in dict.fromkeys(gap.measure for gaps in records.gaps.values() for gap in gaps):
-        text = f"{COMPARED_BY.get(name, name)}. A layer above 0 separates the groups; higher is clearer."
+        text = f"{compared_by(name)}. A layer above 0 separates the groups; higher is clearer."
         charts.append(Chart(f"gap-{slug(name)}", f"Gap over the rounds: {name}", text, gap_curves(records, name)))
-        text = f"{COMPARED_BY.get(name, name)}. A layer without a bar (0 or less) does not separate the groups."
+        text = f"{compared_by(name)}. A layer without a bar (0 or less) does not separate the groups."
         charts.append(Chart(f"profile-{slug(name)}", f"Layer profile: {name}", text, layer_profile(records, name)))
     return charts
 
@@ -280,13 +262,15 @@ def metric_charts(clusters: Clusters) -> list[Chart]:
     """Draw a chart for every metric that was not always zero, with a curve for each node or layer."""
     metrics = [metric for each in clusters.records.rounds for metric in each.metrics]
     names = dict.fromkeys(metric.name for metric in metrics)
-    known = [name for name in METRICS if name in names]
+    known = [name for name in WORDS["value"] if name in names]
     tested = _OF_TESTS if find_tests(clusters)[0] else ()
     charts = []
     for name in dict.fromkeys([*known, *names]):
         if name not in tested and any(metric.value for metric in metrics if metric.name == name):
             title = capital(name.replace("_", " "))
-            charts.append(Chart(f"metric-{slug(name)}", title, METRICS.get(name, ""), metric_curves(clusters, name)))
+            charts.append(
+                Chart(f"metric-{slug(name)}", title, WORDS["value"].get(name, ""), metric_curves(clusters, name))
+            )
     return charts
 
 
@@ -307,7 +291,7 @@ def metric_curves(clusters: Clusters, name: str) -> Figure:
             traces[-1]["mode"] = "lines+markers"  # a single point between two gaps makes no line
     bound = _threshold(clusters, name)
     if bound is not None:
-        label = f"{THRESHOLDS[name]} = {bound:.4g}"
+        label = f"{WORDS['threshold'][name]} = {bound:.4g}"
         traces.append(line(rounds, [bound] * len(rounds), label, RULE, dash="dash", hoverinfo="skip"))
     return figure(traces, 300, xaxis=round_axis(rounds), yaxis=axis(rangemode="tozero"))
 
@@ -331,7 +315,7 @@ def _has_lone_point(values: list[float | None]) -> bool:
 
 def _threshold(clusters: Clusters, name: str) -> float | None:
     """Return the threshold of a metric, as it is set or as all nodes had it; None where it is 0 or unknown."""
-    key = THRESHOLDS.get(name, "")
+    key = WORDS["threshold"].get(name, "")
     setting = clusters.records.setting("algorithm", key)
     if isinstance(setting, int | float):
         return float(setting) or None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import radians, sin, sqrt
-from typing import NamedTuple
 
 import numpy as np
 from numpy import float64
@@ -12,7 +11,19 @@ from numpy.typing import NDArray
 
 from fedstrata.records.schema import ClientDescriptions, Confusion
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import SEQUENTIAL, Chart, Figure, axis, clean, figure, rounded, shortened
+from fedstrata.report.drawing import (
+    BARE,
+    COLOUR_BAR,
+    SEQUENTIAL,
+    Chart,
+    Figure,
+    axis,
+    clean,
+    figure,
+    heat_map,
+    rounded,
+    shortened,
+)
 from fedstrata.report.words import capital, joined
 
 MOST_CLUSTERS = 24
@@ -46,32 +57,20 @@ DEVIATIONS = [[0, "#a3480b"], [0.5, "#f3f6fa"], [1, "#12365f"]]
 """Colour scale of deviations from the mean of all: orange is less, blue is more."""
 
 
-class Described(NamedTuple):
-    """A final cluster and what is known of its clients' data.
+def describe_clusters(clusters: Clusters) -> dict[int, str]:
+    """Return a sentence for each final cluster: what distinguishes its clients' data from that of all others.
 
-    Attributes:
-        node: The tree node.
-        clients: Its clients.
-        text: What distinguishes them from the clients of all other clusters, in a sentence.
+    There is none where there is one cluster, or nothing is known of the data.
     """
-
-    node: int
-    clients: list[int]
-    text: str
-
-
-def describe_clusters(clusters: Clusters) -> list[Described]:
-    """Return a sentence for each final cluster; none where there is one cluster, or nothing is known of the data."""
     known = clusters.records.client_descriptions
     if known is None or not 1 < len(clusters.finals) <= MOST_CLUSTERS:
-        return []
+        return {}
     if not has_classes(known) and known.mean_inputs is None:
-        return []
-    found = []
+        return {}
+    found = {}
     for node in clusters.finals:
-        own = clients_of(clusters, node)
         others = [client for client in clusters.order if clusters.node_of[client] not in (node, -1)]
-        found.append(Described(node, own, _sentence(known, own, others)))
+        found[node] = _sentence(known, clients_of(clusters, node), others)
     return found
 
 
@@ -233,21 +232,12 @@ def _rows(
     """Draw a heat map with a row for each final cluster."""
     low, high = limits
     ticks, room = _column_ticks(columns)
-    cells: Figure = {
-        "type": "heatmap",
-        "x": [clean(name) for name in columns],
-        "y": [f"node {node}" for node in clusters.finals],
-        "z": [rounded(row, 3) for row in values.tolist()],
-        "colorscale": scale,
-        "zmin": low,
-        "zmax": high,
-        "xgap": 1,
-        "ygap": 1,
-        "hovertemplate": f"%{{y}}<br>{hover}<extra></extra>",
-        "colorbar": {"thickness": 10, "outlinewidth": 0},
-    }
+    look = {"zmin": low, "zmax": high, "xgap": 1, "ygap": 1, "colorbar": COLOUR_BAR}
+    places = {"x": [clean(name) for name in columns], "y": [f"node {node}" for node in clusters.finals]}
+    z = [rounded(row, 3) for row in values.tolist()]
+    cells = heat_map(z, f"%{{y}}<br>{hover}", scale, **places, **look)
     height = 110 + 26 * len(clusters.finals) + room
-    rows = axis(autorange="reversed", showgrid=False, zeroline=False, type="category")
+    rows = axis(autorange="reversed", type="category", **BARE)
     across = axis(title, showgrid=False, type="category", **ticks)
     return figure([cells], height, hovermode="closest", xaxis=across, yaxis=rows)
 
@@ -279,45 +269,18 @@ def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
         number = "" if place == 0 else str(place + 1)
         left, top = place % columns / columns, 1 - place // columns / rows
         across, up = [left, left + 0.94 / columns], [top - 0.98 / rows, top - 0.16 / rows]
-        hidden = {"showgrid": False, "zeroline": False, "showticklabels": False, "ticks": ""}
-        layout[f"xaxis{number}"] = {"domain": across, "anchor": f"y{number}", "constrain": "domain", **hidden}
-        layout[f"yaxis{number}"] = {
-            "domain": up,
-            "anchor": f"x{number}",
-            "scaleanchor": f"x{number}",
-            "autorange": "reversed",
-            "constrain": "domain",
-            "constraintoward": "top",
-            **hidden,
-        }
-        traces.append(_picture(image, number, low, high))
-        names.append(_above(f"node {node}", sum(across) / 2, up[1]))
+        hidden = {**BARE, "showticklabels": False, "ticks": "", "constrain": "domain"}
+        layout[f"xaxis{number}"] = {"domain": across, "anchor": f"y{number}", **hidden}
+        upright = {"anchor": f"x{number}", "scaleanchor": f"x{number}", "autorange": "reversed"}
+        layout[f"yaxis{number}"] = {"domain": up, **upright, "constraintoward": "top", **hidden}
+        z = [rounded(row, 3) for row in image.tolist()]
+        grey = {"type": "heatmap", "colorscale": "Greys", "reversescale": True, "zmin": low, "zmax": high}
+        place_of = {"xaxis": f"x{number}", "yaxis": f"y{number}", "showscale": False, "hoverinfo": "skip"}
+        traces.append({"z": z, **grey, **place_of})
+        above = {"xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "bottom", "showarrow": False}
+        names.append({"text": f"node {node}", "x": sum(across) / 2, "y": up[1], **above})
     text = "Mean of the images of a cluster's clients. What all of them share stands out, such as how they are turned."
     size = 20 + rows * max(560 // columns, 110)
-    drawn = figure(traces, min(size, 700), hovermode=False, annotations=names, **layout)
-    return Chart(
-        "mean-images", "Mean image of each cluster", text, drawn | {"layout": drawn["layout"] | {"margin": _NARROW}}
-    )
-
-
-_NARROW = {"l": 4, "r": 4, "t": 8, "b": 8}
-
-
-def _picture(image: NDArray[np.float32], number: str, low: float, high: float) -> Figure:
-    return {
-        "type": "heatmap",
-        "z": [rounded(row, 3) for row in image.tolist()],
-        "xaxis": f"x{number}",
-        "yaxis": f"y{number}",
-        "colorscale": "Greys",
-        "reversescale": True,
-        "zmin": low,
-        "zmax": high,
-        "showscale": False,
-        "hoverinfo": "skip",
-    }
-
-
-def _above(name: str, across: float, up: float) -> Figure:
-    place = {"x": across, "y": up, "xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "bottom"}
-    return {"text": name, "showarrow": False, **place}
+    narrow = {"l": 4, "r": 4, "t": 8, "b": 8}
+    drawn = figure(traces, min(size, 700), hovermode=False, annotations=names, margin=narrow, **layout)
+    return Chart("mean-images", "Mean image of each cluster", text, drawn)

@@ -6,7 +6,7 @@ what Plotly's JSON would take.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,11 @@ from scipy.cluster.hierarchy import dendrogram, linkage
 from scipy.spatial.distance import squareform
 
 from fedstrata.records.schema import ALL_CLIENTS
+from fedstrata.report.catalogue import COMPARABLE, COMPARED_BY, SIMILARITIES, compared_by, event_text
 from fedstrata.report.clusters import Clusters, NodeMatrices
 from fedstrata.report.drawing import (
+    BARE,
+    COLOUR_BAR,
     RULE,
     SEQUENTIAL,
     Chart,
@@ -26,11 +29,11 @@ from fedstrata.report.drawing import (
     clean,
     client_ticks,
     figure,
+    heat_map,
+    points,
     rounded,
     threshold_line,
 )
-from fedstrata.report.events import split_text
-from fedstrata.report.meanings import COMPARABLE, COMPARED_BY, SIMILARITIES
 from fedstrata.report.reader import ClientMatrix, RunRecords
 from fedstrata.report.words import capital, joined, slug
 
@@ -81,7 +84,7 @@ def all_client_charts(clusters: Clusters) -> list[Chart]:
             Chart(
                 name=f"all-clients-{slug(matrix.measure)}-{slug(matrix.layer)}-round-{matrix.round}",
                 title=f"Round {matrix.round}, all clients, {matrix.layer}",
-                text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.",
+                text=f"{compared_by(matrix.measure)}. Darker is closer.",
                 figure=_square(trace, clusters, clients, [*_cluster_strips(clusters, clients), *lines]),
             )
         )
@@ -165,7 +168,7 @@ def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMa
     return Chart(
         name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
         title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
-        text=f"{COMPARED_BY.get(matrix.measure, matrix.measure)}. Darker is closer.{seen}{more}",
+        text=f"{compared_by(matrix.measure)}. Darker is closer.{seen}{more}",
         figure=_square(trace, clusters, clients, shapes),
     )
 
@@ -210,14 +213,13 @@ def _without_diagonal(values: NDArray[float64]) -> NDArray[float64]:
 
 def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
     """Draw an empty heat map of so many clients, with a colour bar."""
-    return {
-        "type": "heatmap",
-        "x": list(range(size)),
-        "y": list(range(size)),
-        "hovertemplate": f"{hover} %{{z}}<extra></extra>",
-        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
-        "colorbar": {"thickness": 10, "len": 0.9, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 6},
-    }
+    bar = {**COLOUR_BAR, "len": 0.9, "tickfont": {"size": 11}, "nticks": 6}
+    places = list(range(size))
+    return heat_map(None, f"{hover} %{{z}}", _scale(similarity), x=places, y=places, colorbar=bar)
+
+
+def _scale(similarity: bool) -> object:
+    return SEQUENTIAL if similarity else CLOSE_IS_LOW
 
 
 def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[Figure]) -> Figure:
@@ -225,7 +227,7 @@ def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[
     m = len(clients)
     edge = -0.5 - _strip_width(m)
     names = [clusters.names.of(client) for client in clients]
-    shared: dict[str, Any] = {"showgrid": False, "zeroline": False, "constrain": "domain", **client_ticks(names, 25)}
+    shared: dict[str, Any] = {**BARE, "constrain": "domain", **client_ticks(names, 25)}
     drawn = figure(
         [trace],
         420,
@@ -264,11 +266,10 @@ def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
     """Draw lines between the parts of a split, white under black: seen on the darkest and on the palest cells."""
     shapes: list[Figure] = []
     black, white = (2, 5) if len(boundaries) <= MOST_BOLD else (1, 2)
-    for end in boundaries:
-        for colour, width in (("#ffffff", white), ("#111111", black)):
-            line = {"type": "line", "line": {"color": colour, "width": width}}
-            shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
-            shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
+    for end, (colour, width) in product(boundaries, (("#ffffff", white), ("#111111", black))):
+        line = {"type": "line", "line": {"color": colour, "width": width}}
+        shapes.append({**line, "x0": end - 0.5, "x1": end - 0.5, "y0": -0.5, "y1": m - 0.5})
+        shapes.append({**line, "y0": end - 0.5, "y1": end - 0.5, "x0": -0.5, "x1": m - 0.5})
     return shapes
 
 
@@ -283,11 +284,11 @@ def _view(matrices: Sequence[ClientMatrix], view: tuple[str, str, bool]) -> Figu
     similarity = is_similarity(next(each for each in matrices if _view_of(each) == view))
     return {
         "name": f"{layer}, {measure}" + (", all clients" if of_all else ""),
-        "text": COMPARED_BY.get(measure, measure),
+        "text": compared_by(measure),
         "hover": clean(measure),
         "similar": similarity,
         "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
-        "colorscale": SEQUENTIAL if similarity else CLOSE_IS_LOW,
+        "colorscale": _scale(similarity),
     }
 
 
@@ -320,11 +321,11 @@ def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
         found = comparisons.get(node)
         if found and found.split and found.matrices[0].round == number:
             later = f" in round {found.at.round}" if found.at.round != number else ""
-            texts.append(f"{capital(split_text(dict(found.split)))}{later}")
+            texts.append(f"{capital(event_text(dict(found.split)))}{later}")
         elif clusters.alive(node, number):
             texts.append(f"Node {node} was not split")
     # A clustering of all clients splits nodes that have no matrix of their own.
-    return texts + [capital(split_text(dict(event))) for event in splits if event.node not in comparisons]
+    return texts + [capital(event_text(dict(event))) for event in splits if event.node not in comparisons]
 
 
 def dendrogram_charts(clusters: Clusters) -> list[Chart]:
@@ -342,7 +343,7 @@ def dendrogram_charts(clusters: Clusters) -> list[Chart]:
             rule = "Clients that merge below the cut form one cluster."
             if cut is None:
                 rule = "No step is clear enough to cut."
-            text = f"{COMPARED_BY.get(matrix.measure, matrix.measure)}; {method} linkage. {rule}"
+            text = f"{compared_by(matrix.measure)}; {method} linkage. {rule}"
             name = f"dendrogram-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
             title = f"Round {matrix.round}, {matrix.layer}: dendrogram of the clients"
             charts.append(Chart(name, title, text, _dendrogram(clusters, comparison, matrix, method, cut)))
@@ -381,35 +382,20 @@ def _dendrogram(
         x += [*across, None]
         y += [*up, None]
     traces: list[Figure] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x[:-1],
-            "y": y[:-1],
-            "line": {"color": colour, "width": 2},
-            "hoverinfo": "skip",
-        }
+        {"type": "scatter", "mode": "lines", "x": x[:-1], "y": y[:-1], "hoverinfo": "skip"}
+        | {"line": {"color": colour, "width": 2}}
         for colour, (x, y) in strokes.items()
     ]
     colours = [clusters.colour(labels[client]) if client in labels else RULE for client in order]
-    leaves = {"marker": {"symbol": "square", "size": 9, "color": colours}, "hoverinfo": "skip"}
-    tops = {"marker": {"size": 5, "color": RULE}, "hovertemplate": "merge at %{y}<extra></extra>"}
-    traces.append(_points(list(range(len(order))), [0.0] * len(order), leaves))
-    traces.append(_points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], tops))
+    traces.append(points(range(len(order)), [0.0] * len(order), None, symbol="square", size=9, color=colours))
+    merges = points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], None, size=5, color=RULE)
+    del merges["hoverinfo"]
+    traces.append(merges | {"hovertemplate": "merge at %{y}<extra></extra>"})
     top = 1.08 * max([elbow[1] for elbow in drawn["dcoord"]] + ([cut] if cut is not None else [])) or 1.0
-    horizontal = axis(
-        "client",
-        range=[-0.6, len(order) - 0.4],
-        showgrid=False,
-        zeroline=False,
-        **client_ticks([clusters.names.of(client) for client in order], 25),
-    )
+    names = client_ticks([clusters.names.of(client) for client in order], 25)
+    horizontal = axis("client", range=[-0.6, len(order) - 0.4], **BARE, **names)
     layout: Figure = {"xaxis": horizontal, "yaxis": axis("distance", range=[0, top]), "hovermode": "closest"}
     if cut is not None:
         rule, words = threshold_line(cut, f"cut at {cut:.4g}")
         layout |= {"shapes": [rule], "annotations": [words]}
     return figure(traces, 320, **layout, showlegend=False)
-
-
-def _points(x: list[float] | list[int], y: list[float | None] | list[float], look: Figure) -> Figure:
-    return {"type": "scatter", "mode": "markers", "x": x, "y": y, **look}

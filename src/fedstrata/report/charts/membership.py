@@ -5,15 +5,19 @@ from itertools import pairwise
 
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
+    BARE,
     BLUE,
     ORANGE,
+    WHITE_DOT,
     Chart,
     Figure,
     axis,
     clean,
     client_ticks,
     figure,
+    heat_map,
     line,
+    points,
     round_axis,
 )
 from fedstrata.report.reader import RunRecords
@@ -71,7 +75,7 @@ def cluster_count(records: RunRecords) -> Figure:
     if known:
         values = (each.ari for each in rounds)
         traces.append(line(rounds, values, "ARI (right axis)", ORANGE, dash="dot", shape="hv", yaxis="y2"))
-        right = {"overlaying": "y", "side": "right", "showgrid": False, "zeroline": False, "hoverformat": ".3f"}
+        right = {"overlaying": "y", "side": "right", **BARE, "hoverformat": ".3f"}
         steps = {"range": [min(0.0, *known), 1.08], "tickmode": "linear", "tick0": 0, "dtick": 0.25}
         layout["yaxis2"] = axis("ARI", **right, **steps)
         layout["margin"] = {"l": 52, "r": 52, "t": 36, "b": 44}
@@ -85,34 +89,25 @@ def membership_map(clusters: Clusters) -> Figure:
     nodes = {label for each in rounds for label in each.labels} or {0}
     width = max(nodes) - min(nodes) + 1
     scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
-    cells: Figure = {
-        "type": "heatmap",
-        "x": [each.round for each in rounds],
-        "y": list(range(len(order))),
-        "z": [[each.labels[client] if client < len(each.labels) else None for each in rounds] for client in order],
-        "hovertemplate": "round %{x}<br>client %{customdata[0]}<br>node %{z}<extra></extra>",
-        "colorscale": scale,
-        "zmin": min(nodes) - 0.5,
-        "zmax": max(nodes) + 0.5,
-        "showscale": False,
-        "xgap": 1 if len(rounds) <= 60 else 0,
-        "ygap": 1 if len(order) <= 60 else 0,
-    }
+    numbers = [each.round for each in rounds]
+    cells = heat_map(
+        [[each.labels[client] if client < len(each.labels) else None for each in rounds] for client in order],
+        "round %{x}<br>client %{customdata[0]}<br>node %{z}",
+        scale,
+        x=numbers,
+        y=list(range(len(order))),
+        zmin=min(nodes) - 0.5,
+        zmax=max(nodes) + 0.5,
+        showscale=False,
+        xgap=1 if len(rounds) <= 60 else 0,
+        ygap=1 if len(order) <= 60 else 0,
+    )
     rows = {client: row for row, client in enumerate(order)}
     names_of_rows = [clusters.names.of(client) for client in order]
     pending = [(each.round, client) for each in rounds for client in each.pending if client in rows]
-    crosses: Figure = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "pending",
-        "x": [number for number, _ in pending],
-        "y": [rows[client] for _, client in pending],
-        "text": [
-            f"round {number}<br>client {clean(clusters.names.of(client))}<br>pending" for number, client in pending
-        ],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"symbol": "x", "size": 8, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
-    }
+    texts = [f"round {number}<br>client {clean(clusters.names.of(client))}<br>pending" for number, client in pending]
+    numbers_of, rows_of = [number for number, _ in pending], [rows[client] for _, client in pending]
+    crosses = points(numbers_of, rows_of, texts, symbol="x", size=8, **WHITE_DOT) | {"name": "pending"}
     names = []
     for node in clusters.finals:
         own = [row for row, client in enumerate(order) if clusters.node_of[client] == node]
@@ -123,12 +118,12 @@ def membership_map(clusters: Clusters) -> Figure:
         100 + min(max(15 * len(order), 120), 640),
         hovermode="closest",
         xaxis=round_axis(rounds, showgrid=False),
-        yaxis=axis("client", autorange="reversed", showgrid=False, zeroline=False, **client_ticks(names_of_rows)),
+        yaxis=axis("client", autorange="reversed", **BARE, **client_ticks(names_of_rows)),
         margin={"l": 52, "r": 48, "t": 30 if pending else 12, "b": 44},
         annotations=names if len(names) <= MOST_NAMED else [],
         showlegend=bool(pending),
     )
-    return drawn | {"rows": [clean(name) for name in names_of_rows], "columns": [each.round for each in rounds]}
+    return drawn | {"rows": [clean(name) for name in names_of_rows], "columns": numbers}
 
 
 def _evenly_spaced(clients: list[int], most: int) -> list[int]:
@@ -141,16 +136,7 @@ def flow(clusters: Clusters) -> Figure:
     """Show how many clients are in each node, and how many go from which node to which."""
     columns = _columns(clusters)
     bands: dict[tuple[int, bool], Figure] = {}
-    dots: Figure = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [],
-        "y": [],
-        "text": [],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"size": 7, "color": "#ffffff", "line": {"color": "#111111", "width": 1}},
-        "showlegend": False,
-    }
+    dots = points([], [], [], size=7, **WHITE_DOT) | {"showlegend": False}
     for (start, before), (end, after) in pairwise(columns):
         left = _tops(clusters, before)
         right = _tops(clusters, after)
@@ -166,9 +152,8 @@ def flow(clusters: Clusters) -> Figure:
                 path = _node_name(target) if stays else f"{_node_name(source)} to {_node_name(target)}"
                 dots["x"].append((start + end) / 2)
                 dots["y"].append((left[source] + right[target] + count) / 2)
-                dots["text"].append(
-                    f"round {end}<br>{path}<br>{plural(count, 'client')}: {_brief_list(clusters, clients)}"
-                )
+                told = f"{plural(count, 'client')}: {_brief_list(clusters, clients)}"
+                dots["text"].append(f"round {end}<br>{path}<br>{told}")
             left[source] += count
             right[target] += count
     last, labels = columns[-1]
@@ -183,7 +168,7 @@ def flow(clusters: Clusters) -> Figure:
         max(320, 100 + 14 * len(names)) if len(names) <= MOST_NAMED else 320,
         hovermode="closest",
         xaxis=round_axis(clusters.records.rounds, range=[columns[0][0], last], showgrid=False),
-        yaxis=axis("clients", autorange="reversed", showgrid=False, zeroline=False, showticklabels=False),
+        yaxis=axis("clients", autorange="reversed", **BARE, showticklabels=False),
         margin={"l": 36, "r": 84, "t": 12, "b": 44},
         annotations=names if len(names) <= MOST_NAMED else [],
         showlegend=False,
@@ -246,15 +231,6 @@ def _node_name(node: int) -> str:
 
 def _empty_bands(colour: str, opacity: float) -> Figure:
     """Draw bands of the flow in one colour, as a trace of polygons."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [],
-        "y": [],
-        "fill": "toself",
-        "fillcolor": colour,
-        "opacity": opacity,
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    shape = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "x": [], "y": []}
+    look = {"fill": "toself", "fillcolor": colour, "opacity": opacity}
+    return {**shape, **look, "hoverinfo": "skip", "showlegend": False}

@@ -1,22 +1,22 @@
-"""The words of a comparison, on its page, in its Markdown and on a terminal."""
+"""A comparison in words: its table, its differences and its result, for the page, the document and a terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.report.catalogue import WORDS, of_metric, say
 from fedstrata.report.comparison.folder import RunRounds
 from fedstrata.report.comparison.schema import Difference, Document, Row, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
-from fedstrata.report.words import DASH, capital, duration, joined, plural, size
+from fedstrata.report.words import DASH, duration, joined, size
 
 
 def choice_text(choice: SweepChoice, metric: MetricInfo) -> str:
     """Return the choice of a sweep in words."""
     if choice.label is None or choice.value is None:
         return choice.why
-    value = metric.text(choice.value)
-    return f"Chosen: {choice.label}, with {value}. {choice.why} The table has test data."
+    return say("comparison", "choice", label=choice.label, value=metric.text(choice.value), why=choice.why)
 
 
 def _with_spread(number: Statistic) -> str:
@@ -31,60 +31,16 @@ def _with_range(number: Statistic) -> str:
     return f"{number.mean:.1f} ({number.least:.0f} to {number.most:.0f})"
 
 
-class Column(NamedTuple):
-    """A column of the table.
-
-    Attributes:
-        title: Its heading.
-        text: What the number means, with its unit and which values are good.
-        show: Makes the text of a cell.
-    """
-
-    title: str
-    text: str
-    show: Callable[[Statistic], str]
-
+_SHOWN: Mapping[str, Callable[[Statistic], str]] = {
+    "ari": _with_spread,
+    "bytes": lambda number: size(number.mean),
+    "seconds": lambda number: duration(number.mean),
+    **dict.fromkeys(("clusters", "rounds_to_partition", "rounds_to_target"), _with_range),
+}
+"""How the measures are shown that are no values of the metric."""
 
 COLUMNS = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes", "seconds")
 """The measures of every table, in the order of its columns."""
-
-
-_COSTS_AND_CLUSTERS: Mapping[str, Column] = {
-    "clusters": Column("clusters", "Number of clusters at the end.", _with_range),
-    "ari": Column("ARI", "Agreement with the ground truth: 1 is the same partition, 0 is chance.", _with_spread),
-    "rounds_to_partition": Column("partition in round", "First round with the final clusters.", _with_range),
-    "bytes": Column("bytes", "Tensors sent to the clients and back; less is better.", lambda number: size(number.mean)),
-    "seconds": Column("time", "Wall-clock time of a run; less is better.", lambda number: duration(number.mean)),
-}
-"""The columns that are the same for every metric."""
-
-
-def _columns(rows: Sequence[Row], metric: MetricInfo) -> Mapping[str, Column]:
-    """Return the columns of a table, by the name of their measure."""
-
-    def show(number: Statistic) -> str:
-        return metric.text(number.mean, number.spread)
-
-    mean_text = f"{capital(metric.name)}, the mean over the clients; {metric.scale}."
-    honest_text = f"{capital(metric.name)}, the mean over the clients that do not attack; {metric.scale}."
-    worst_text = f"{capital(metric.name)} of the worst client; {metric.scale}."
-    columns = {
-        "acc_client": Column(metric.name, mean_text, show),
-        "acc_worst": Column("worst client", worst_text, show),
-        **({"acc_honest": Column("honest clients", honest_text, show)} if _has(rows, "acc_honest") else {}),
-        **_COSTS_AND_CLUSTERS,
-    }
-    if _has(rows, "rounds_to_target"):
-        target_text = (
-            f"First round in which the mean {metric.name} is as good as probe.target; fewer is better. A dash: "
-        )
-        columns["rounds_to_target"] = Column("rounds to target", f"{target_text}some seed never had it.", _with_range)
-    return columns
-
-
-def _has(rows: Sequence[Row], measure: str) -> bool:
-    """Whether some row has a measure that not every table has."""
-    return any(measure in row.figures for row in rows)
 
 
 class Table(NamedTuple):
@@ -112,64 +68,54 @@ def table_of(rows: Sequence[Row], metric: MetricInfo, kind: str) -> Table:
         metric: What is measured.
         kind: What the rows are, as by `row_kind`.
     """
-    columns = _columns(rows, metric)
+    words: dict[str, Any] = dict(WORDS["column"])
+    worse = words.pop("worse_than_fedavg")
+    shown = [key for key in words if key in COLUMNS or any(key in row.figures for row in rows)]
+    columns = [words[key] for key in shown]
     with_fedavg = any(row.lower_than_fedavg is not None for row in rows)
-    titles = {
-        kind: "",
-        "seeds": "Number of finished runs.",
-        **{column.title: column.text for column in columns.values()},
-    }
     if with_fedavg:
-        titles["clients worse than fedavg"] = (
-            f"Clients whose {metric.name} is {metric.worse} than with FedAvg and the same seed; 0 is best."
-        )
-    return Table(titles, [(*_cells(row, columns), *([_worse(row)] if with_fedavg else [])) for row in rows])
+        columns.append(worse)
+    meanings = {of_metric(each["title"], metric): of_metric(each["meaning"], metric) for each in columns}
+    cells = [(*_cells(row, shown, metric), *([_of_clients(row)] if with_fedavg else [])) for row in rows]
+    return Table({kind: "", "seeds": "Number of finished runs.", **meanings}, cells)
 
 
-def _cells(row: Row, columns: Mapping[str, Column]) -> tuple[str, ...]:
+def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, ...]:
     """Return the texts of a row, but for how many clients are worse than with FedAvg."""
     seeds = f"{len(row.seeds) - len(row.failed)}"
     if row.failed:
         seeds = f"{seeds} of {len(row.seeds)}, others failed"
-    numbers = [(row.figures[key], column) for key, column in columns.items()]
-    return (row.algorithm, seeds, *(DASH if number is None else column.show(number) for number, column in numbers))
+
+    def show(key: str, number: Statistic | None) -> str:
+        if number is None:
+            return DASH
+        return _SHOWN[key](number) if key in _SHOWN else metric.text(number.mean, number.spread)
+
+    return (row.algorithm, seeds, *(show(key, row.figures[key]) for key in measures))
 
 
-def _worse(row: Row) -> str:
+def _of_clients(row: Row) -> str:
     """Return how many clients are worse than with FedAvg, in words."""
     return DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
 
 
 def difference_text(difference: Difference, metric: MetricInfo) -> str:
     """Return a difference in words."""
-    return f"{difference.algorithm} {_relation(difference, metric)}"
-
-
-def _relation(difference: Difference, metric: MetricInfo) -> str:
-    """Return what a difference says about its first algorithm."""
-    other = difference.other
-    count = len(difference.seeds)
-    if not any(difference.values):
-        return f"equals {other} in {count} of {plural(count, 'seed')}"
-    where = f"in {difference.above} of {count} seeds" if count > 1 else f"with seed {difference.seeds[0]}"
-    verb = "is better than" if difference.clear else "cannot be told from"
-    gain = metric.gain_text(difference.mean, difference.spread)
-    return f"{verb} {other}: {gain} {metric.better} {where}; {_noise_text(difference, metric)}"
-
-
-def _noise_text(difference: Difference, metric: MetricInfo) -> str:
-    """Return how a difference compares with the noise, in words."""
-    if difference.margin is None:
-        return "the noise of a single seed is unknown"
-    source = "seeds"
-    if len(difference.seeds) == 1:
-        source = "clients of one seed; other seeds may differ"
-    elif not difference.seeds_differ:
-        source = "clients, as all seeds have the same difference"
-    size_text = "more than" if difference.clear else "not more than"
-    if source == "seeds" and len(difference.seeds) == 2 and not difference.clear:
-        source = "two seeds; more seeds would tell more"
-    return f"{size_text} the noise, {metric.gain_text(difference.margin)} (95 %, over {source})"
+    text = say(
+        "comparison",
+        "difference",
+        equal=not any(difference.values),
+        other=difference.other,
+        seeds=len(difference.seeds),
+        seed=difference.seeds[0],
+        seeds_differ=difference.seeds_differ,
+        clear=difference.clear,
+        above=difference.above,
+        gain=metric.gain_text(difference.mean, difference.spread),
+        better=metric.better,
+        margin=None if difference.margin is None else metric.gain_text(difference.margin),
+    )
+    return f"{difference.algorithm} {text}"
 
 
 def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo, kind: str) -> str:
@@ -177,52 +123,35 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
     ranked = sorted(known, key=lambda pair: -metric.quality(pair[1].mean))
     if not ranked:
-        return "No run of this comparison is finished."
+        return say("comparison", "nothing_finished")
     first, number = ranked[0]
-    value = f"{metric.name} {metric.text(number.mean, number.spread)}"
+    words = {"first": first, "value": f"{metric.name} {metric.text(number.mean, number.spread)}"}
     if len(ranked) == 1:
-        return f"{first}: {value}."
-    second, _ = ranked[1]
+        return say("comparison", "only_one", **words)
     paired = {(each.algorithm, each.other): each for each in differences}
     against = {name: paired.get((first, name)) or paired.get((name, first)) for name, _ in ranked[1:]}
-    doubts = _doubts(first, against)
-    if doubts:
-        texts = [f"No {kind} of {len(ranked)} is clearly the best: {first} has {value}, and {'; '.join(doubts)}."]
-    else:
-        texts = [f"{first} is the best of {plural(len(ranked), kind)}: {value}, the {metric.best}."]
-    closest = against[second]
-    if closest is not None:
-        texts.append(f"{difference_text(closest, metric)}.")
-    return " ".join(texts)
-
-
-def _doubts(first: str, against: Mapping[str, Difference | None]) -> list[str]:
-    """Return why it is not clear that the row of the best mean is the best.
-
-    Args:
-        first: The name of this row.
-        against: Its difference from each other row; None where they have no seed in common.
-    """
-    found = dict[tuple[str, str], list[str]]()
+    doubtful = dict[str, list[str]]()
     for name, each in against.items():
-        doubt = _doubt(first, each)
-        if doubt is not None:
-            found.setdefault(doubt, []).append(name)
-    return [f"{joined(names)} {one if len(names) == 1 else several}" for (one, several), names in found.items()]
+        if doubt := _doubt(first, each):
+            doubtful.setdefault(doubt, []).append(name)
+    doubts = "; ".join(
+        f"{joined(names)} {say('comparison', doubt, several=len(names) > 1)}" for doubt, names in doubtful.items()
+    )
+    outcome = "no_best" if doubts else "best"
+    text = say("comparison", outcome, kind=kind, count=len(ranked), doubts=doubts, best=metric.best, **words)
+    closest = against[ranked[1][0]]
+    return text if closest is None else f"{text} {difference_text(closest, metric)}."
 
 
-def _doubt(first: str, difference: Difference | None) -> tuple[str, str] | None:
-    """Return what a difference leaves open, of one other row and of several; None where the first row is better."""
+def _doubt(first: str, difference: Difference | None) -> str:
+    """Return what a difference leaves open, by its name in the catalogue; empty where the first row is better."""
     if difference is None:
-        return "has no seed in common with it", "have no seed in common with it"
+        return "no_common_seed"
     if difference.margin is None and any(difference.values):
-        return "has a difference of unknown noise", "have differences of unknown noise"
+        return "unknown_noise"
     if not difference.clear:
-        return "is within the noise", "are within the noise"
-    if difference.other == first:
-        better = "clearly better with the seeds that both have"
-        return f"is {better}", f"are {better}"
-    return None
+        return "within_noise"
+    return "better_where_both" if difference.other == first else ""
 
 
 def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
@@ -233,51 +162,42 @@ def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> 
         algorithms: The keys of each algorithm, as far as they are known.
     """
     metric = document.measured
+
+    def words_of(name: str) -> str:
+        settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
+        return reference_text(name, settings)
+
     names = [row.algorithm for row in document.table]
-    gained = [
-        text
-        for name in REFERENCES
-        if name in names and (text := _against(name, _words_of(name, document, algorithms), document))
-    ]
-    found = [("What did grouping gain?", gained)]
+    gained = [_against(name, words_of(name), document) for name in REFERENCES if name in names]
+    looked_at = []
     counted = [row for row in document.table if row.lower_than_fedavg is not None]
     if counted:
-        worse = [
-            f"{row.algorithm}: {row.lower_than_fedavg} of {row.clients}" for row in counted if row.lower_than_fedavg
-        ]
-        none = f"none, with {joined([row.algorithm for row in counted])}"
-        other = _words_of("fedavg", document, algorithms)
-        text = f"Clients whose {metric.name} is {metric.worse} than with {other}: {'; '.join(worse) or none}."
-        where = "The table of clients on the page of each run below has both values."
-        found.append(("Which clients to look at?", [text, where]))
-    found.append(
-        ("What are the groups, and why?", ["Each run has a page that says so; the table of runs below leads to it."])
-    )
+        worse = [f"{row.algorithm}: {_of_clients(row)}" for row in counted if row.lower_than_fedavg]
+        listed = "; ".join(worse) or f"none, with {joined([row.algorithm for row in counted])}"
+        values = {"metric": metric.name, "word": metric.worse, "reference": words_of("fedavg"), "found": listed}
+        looked_at = [say("comparison", "worse_clients", **values), say("comparison", "which_page")]
+    found = [
+        ("What did grouping gain?", list(filter(None, gained))),
+        ("Which clients to look at?", looked_at),
+        ("What are the groups, and why?", [say("comparison", "groups_page")]),
+    ]
     return [(question, texts) for question, texts in found if texts]
-
-
-def _words_of(name: str, document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what an algorithm stands for that the others are compared with."""
-    settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
-    return reference_text(name, settings)
 
 
 def _against(name: str, words: str, document: Document) -> str:
     """Say which algorithms are clearly better and worse than a reference."""
     ours = [each for each in document.differences if name in (each.algorithm, each.other)]
-    clear = [each for each in ours if each.clear]
     compared = {each.other if each.algorithm == name else each.algorithm for each in ours}
-    better = [each.algorithm for each in clear if each.other == name]
-    worse = [each.other for each in clear if each.algorithm == name]
-    names = [row.algorithm for row in document.table if row.algorithm != name]
+    better = [each.algorithm for each in ours if each.clear and each.other == name]
+    worse = [each.other for each in ours if each.clear and each.algorithm == name]
+    others = [row.algorithm for row in document.table if row.algorithm != name]
     kinds = {
         "clearly better": better,
         "clearly worse": worse,
-        "no clear difference": [other for other in names if other in compared and other not in (*better, *worse)],
-        "no finished run with the same seed": [other for other in names if other not in compared],
+        "no clear difference": [other for other in others if other in compared and other not in (*better, *worse)],
+        "no finished run with the same seed": [other for other in others if other not in compared],
     }
-    parts = [f"{kind}: {joined(others)}" for kind, others in kinds.items() if others]
-    return f"Compared with {words}: {'; '.join(parts)}." if parts else ""
+    return say("comparison", "against", reference=words, found=kinds) if any(kinds.values()) else ""
 
 
 def same_curves(algorithms: Mapping[str, Sequence[RunRounds]]) -> str:
@@ -285,8 +205,8 @@ def same_curves(algorithms: Mapping[str, Sequence[RunRounds]]) -> str:
     found: dict[tuple[tuple[float | None, ...], ...], list[str]] = {}
     for name, runs in algorithms.items():
         found.setdefault(tuple(tuple(each.acc_client for each in run) for run in runs), []).append(name)
-    same = [joined(names) for names in found.values() if len(names) > 1]
-    return f"Equal in every round, so that their curves lie on each other: {'; '.join(same)}." if same else ""
+    same = "; ".join(joined(names) for names in found.values() if len(names) > 1)
+    return say("comparison", "same_curves", found=same) if same else ""
 
 
 class PairCell(NamedTuple):

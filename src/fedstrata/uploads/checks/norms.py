@@ -1,0 +1,270 @@
+"""Clients whose updates are much longer than those of their cluster: in round after round, or suddenly.
+
+Whoever scales its update moves the model of its cluster as far as many others together. To reject an update for a
+single round, its norm must be above ten times the median, as honest clients sometimes send that. So long updates are
+shortened in each round (norm clipping). And honest clients do not send them in one round after the other. So the norm
+of each client is compared with the median of its cluster, and the logarithm of this ratio is averaged over rounds. A
+client with more samples than others makes more steps, so its norm may be larger too. The median falls when a model
+converges for most of its clients, but not for all. So norms are never compared with less than a quarter of the largest
+median so far.
+
+A client whose data change has had ordinary norms before: its updates become longer at once, because the model of its
+cluster does not fit its new data.
+
+Clipping at a norm: Sun, Kairouz, Suresh, McMahan, "Can you really backdoor federated learning?", 2019. Modified
+z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
+
+from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
+from fedstrata.core import TRAIN, Layout, Report, Result, Rows
+from fedstrata.core.update_checks import NormHistory
+from fedstrata.uploads.checks.client_rows import of_clients, with_rows
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, compared_norms
+
+_DECAY = 0.9
+"""The weight of a round, relative to the next one: the last ten rounds or so count."""
+
+_PRIOR_ROUNDS = 1.5
+"""The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many.
+
+The first updates of honest clients may be long where each has its own mix of classes.
+"""
+
+_LARGEST_RATIO = 2.5
+"""The mean ratio above which a client is left out."""
+
+_CLIPPING_RATIO = 2.0
+"""The ratio to which the update of any client is shortened in the round in which it is sent."""
+
+_FAR_RATIO = 3.0
+"""The ratio above which an update counts for less than others, as in a redescending M-estimator (Hampel, 1974).
+
+Single updates of honest clients reach it (`honest_norms.py`), so it is no reason to leave one out. A client
+that scales its update has it at once, but is left out after some rounds only, and a backdoor that the shared model has
+learnt by then is hardly unlearnt.
+"""
+
+_FAR_CLIPPING_RATIO = 0.5
+"""The ratio to which such an update is shortened."""
+
+_LARGEST_SIZE_RATIO = 10.0
+"""However many samples a client says that it has, its norm may be at most so many times larger for them."""
+
+_LEAST_SHARE = 0.25
+"""Norms are compared with at least this share of the largest median so far."""
+
+_LARGEST_Z_SCORE = 3.5
+"""The modified z-score that the mean must exceed as well: the cut that Iglewicz and Hoaglin recommend."""
+
+_LARGEST_JUMP = 3.0
+"""The data of a client have changed if its ratio is so many times its mean ratio before, in two rounds one after the
+other."""
+
+_JUMP_ROUNDS = 3
+"""The least number of rounds before a jump."""
+
+_MIN_CLIENTS = 3
+"""Norms are compared if at least so many clients of a cluster answer."""
+
+
+@dataclass(frozen=True)
+class _ClientNorms:
+    """What is known of some clients, as in `NormHistory`, (m,) each."""
+
+    logs: Floats
+    weights: Floats
+    last: Floats
+    left_out: Bools
+    drifted: Bools
+
+
+def no_norms(clients: int) -> NormHistory:
+    """What is known before the first round, of n clients."""
+    return NormHistory(
+        logs=torch.zeros(clients),
+        weights=torch.zeros(clients),
+        last=torch.zeros(clients),
+        left_out=torch.zeros(clients, dtype=torch.bool),
+        drifted=torch.zeros(clients, dtype=torch.bool),
+    )
+
+
+def mean_logs(known: NormHistory) -> torch.Tensor:
+    """The mean logarithm of each client, (n,), drawn towards 0 where there are few rounds."""
+    return known.logs / (known.weights + _PRIOR_ROUNDS)
+
+
+def with_norms(
+    known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor, newcomers: torch.Tensor | None
+) -> NormHistory:
+    """What is known after a round.
+
+    The members are compared that have trained the model of their cluster. Newcomers are not: the model need not fit
+    them yet.
+
+    Args:
+        known: What was known before.
+        norms: The norms of the updates of the round, float32 (m,).
+        report: The report of the round.
+        labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
+        newcomers: Who is a newcomer, bool (n,); None for nobody.
+    """
+    result = report.results[TRAIN]
+    clients = result.updates.clients.numpy()
+    here = labels.numpy()[clients]
+    settled = here >= 0
+    if newcomers is not None:
+        settled &= ~newcomers.numpy()[clients]
+    own = settled & (result.chosen.numpy() == here)
+    # Whoever goes over to another cluster is not compared there yet, but known.
+    leaving = settled & ~own
+    left_out = torch.zeros_like(known.left_out)
+    if leaving.any():
+        gone = torch.from_numpy(clients[leaving])
+        left_out[gone] = mean_logs(known)[gone] > log(_LARGEST_RATIO)
+    rows, groups = groups_of(np.where(own & (norms > ZERO_NORM), here, -1), _MIN_CLIENTS)
+    if not groups.count:
+        return replace(known, left_out=left_out)
+    medians = groups.medians(norms[rows])
+    # All clusters of the round are compared with the same largest median.
+    known = replace(known, left_out=left_out, largest_median=max(known.largest_median, float(medians.max())))
+    ratios = _ratios(norms[rows], _compared_with(known, groups, medians, result.sizes.numpy()[rows]))
+    return _with_logs(known, groups, clients[rows], np.log(ratios))
+
+
+def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
+    """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
+    before = _ClientNorms(**of_clients(known, ids))
+    jumped = _jumped(before, logs)
+    # What a client has sent before says nothing about its new data.
+    after = _ClientNorms(
+        logs=np.where(jumped, 0, _DECAY * before.logs + logs),
+        weights=np.where(jumped, 0, _DECAY * before.weights + 1),
+        last=np.where(jumped, 0, logs),
+        left_out=_too_long(before, groups, logs),
+        drifted=before.drifted | jumped,
+    )
+    return with_rows(known, ids, after)
+
+
+def _compared_with(known: NormHistory, groups: GroupIndex, medians: Floats, sizes: Ints) -> Floats:
+    """What the norm of each client is compared with: the median of its cluster, times what its size excuses.
+
+    Args:
+        known: What is known of the norms.
+        groups: The cluster of each client.
+        medians: The median norm of each cluster, (g,).
+        sizes: The samples of each client, (m,).
+
+    Returns:
+        A norm for each client, (m,).
+    """
+    raised = np.maximum(medians, _LEAST_SHARE * known.largest_median)
+    samples = sizes.astype(np.float32)
+    excused = samples / np.maximum(groups.medians(samples), 1)[groups.of]
+    found: Floats = raised[groups.of] * excused.clip(1, _LARGEST_SIZE_RATIO)
+    return found
+
+
+def _ratios(norms: Floats, others: Floats) -> Floats:
+    """How many times each norm is as large as another one, (m,); infinity where that is no float32 number."""
+    with np.errstate(over="ignore"):
+        return norms / others
+
+
+def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
+    """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
+    means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
+    found: Bools = means > log(_LARGEST_RATIO)
+    if not found.any():
+        return found
+    return groups.without_halves(found & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
+
+
+def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
+    """Whose logarithms of this round and the last are both far above the mean of all earlier ones, (m,)."""
+    high = np.minimum(logs, before.last)
+    found: Bools = high > log(_LARGEST_JUMP)
+    if not found.any():
+        return found
+    weights = (before.weights - 1) / _DECAY
+    earlier = (before.logs - before.last) / _DECAY / np.maximum(weights, 1)
+    least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
+    enough = weights > least - 1e-4  # float32 loses some digits
+    found &= enough & (high - earlier > log(_LARGEST_JUMP))
+    return found
+
+
+def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> tuple[Report, Ints]:
+    """The report in which no update by the normal training is much longer than others of its cluster.
+
+    One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
+    counts more than two, and one that is far too long counts half.
+
+    Args:
+        known: What is known of the norms, with this round.
+        norms: The norms of the updates of the round, float32 (m,).
+        report: The report of the round.
+        labels: The cluster of each client, (n,); -1 for a pending client.
+
+    Returns:
+        The report, and whose updates were shortened, ids (c,).
+    """
+    result = report.results[TRAIN]
+    clients = result.updates.clients.numpy()
+    if norms.max(initial=0) <= _CLIPPING_RATIO * norms.min(initial=np.inf):
+        return report, clients[:0]
+    rows, groups = groups_of(np.where(norms > ZERO_NORM, labels.numpy()[clients], -1), _MIN_CLIENTS)
+    lengths = norms[rows]
+    ordinary = _compared_with(known, groups, groups.medians(lengths), result.sizes.numpy()[rows])
+    limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
+    factors = np.ones(len(norms), np.float32)
+    factors[rows] = np.minimum(_ratios(limits, lengths), 1)
+    long = clients[factors < 1]
+    if not len(long):
+        return report, long
+    shorter = replace(result, updates=_scaled(result.updates, torch.from_numpy(factors)))
+    return replace(report, results={**report.results, TRAIN: shorter}), long
+
+
+def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
+    """Updates times a factor each, (m,)."""
+    return Rows(updates.clients, updates.values * factors[:, None])
+
+
+def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
+    """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
+
+    So they take part in tests and comparisons of groups like anybody else.
+
+    Args:
+        layout: The layout of the network. The norms are those of convolutions and linear layers.
+        report: The report.
+        clients: Whose updates have the median norm of the others in their task at most, bool (n,).
+    """
+    if not clients.numpy().any():
+        return report
+    results: Mapping[str, Result] = {
+        name: result if name == TRAIN else _clip_result(layout, result, clients[result.updates.clients])
+        for name, result in report.results.items()
+    }
+    return replace(report, results=results)
+
+
+def _clip_result(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
+    """A result in which some rows, bool (m,), have the median norm of the others at most."""
+    norms = torch.from_numpy(compared_norms(layout, result.updates))
+    others = norms[~rows & (norms > ZERO_NORM)]
+    if not len(others) or not bool(rows.any()):
+        return result
+    factors = torch.where(rows, others.median() / norms.clamp(min=ZERO_NORM), 1.0).clamp(max=1.0)
+    return replace(result, updates=_scaled(result.updates, factors))

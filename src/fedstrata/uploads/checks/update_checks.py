@@ -1,0 +1,158 @@
+"""Which updates count in the models of clusters, and how much.
+
+Byzantine clients send updates that point backwards, that are much longer than others, that lie on one side of them, or
+that are all the same. They are left out of the means, or shortened. Decisions go on with them: they may be an honest
+group that wants another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering.groups import Bools, Floats, Ints
+from fedstrata.core import TRAIN, Layout, Report
+from fedstrata.core.update_checks import CheckedUpdates, NormHistory, UpdateHistory
+from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.copied_updates import copied
+from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
+from fedstrata.uploads.checks.norms import clip_long_updates, clip_to_median_of_others, no_norms, with_norms
+from fedstrata.uploads.checks.one_sided_updates import one_sided
+
+CheckName = Literal["directions", "norms", "signs", "copies"]
+"""What is checked: updates that keep pointing against those of their cluster; that are much longer; that lie on one
+side of them; and that several clients send alike."""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Finds the clients whose updates keep pointing backwards, are longer, one-sided or the same.
+
+    Attributes:
+        names: What is checked.
+    """
+
+    names: Sequence[CheckName] = ("directions", "norms", "signs", "copies")
+
+    def no_history(self, clients: int) -> UpdateHistory:
+        """What is known before the first round, of n clients."""
+        return UpdateHistory(
+            directions=no_directions(clients) if "directions" in self.names else None,
+            norms=no_norms(clients) if "norms" in self.names else None,
+        )
+
+    def check(
+        self,
+        layout: Layout,
+        history: UpdateHistory,
+        report: Report,
+        before: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        newcomers: torch.Tensor | None = None,
+        chose: torch.Tensor | None = None,
+    ) -> CheckedUpdates:
+        """Check the updates of a round, as `UpdateChecks` says."""
+        nobody = np.zeros(len(before), np.bool_)
+        updates = compared_updates(layout, report, before)
+        directions = history.directions
+        if directions is not None:
+            directions = with_directions(directions, updates, before)
+        norms = _check_norms(layout, history.norms, report, before, labels, updates.norms, newcomers, chose)
+        if not torch.equal(labels, before):
+            updates = updates.of_clusters(report, labels)
+            if directions is not None:
+                changed = labels != before
+                # A doubted client that was absent when its cluster was split chooses its cluster later.
+                directions = reassigned(directions, changed & ((before >= 0) | directions.doubted))
+        reversed_ = nobody if directions is None else directions.left_out.numpy()
+        left_out = reversed_ | norms.who["oversized"]
+        on_one_side = nobody
+        if "signs" in self.names and (found := one_sided(updates)):
+            on_one_side = nobody.copy()
+            on_one_side[found] = True
+            # Nobody else is to choose a cluster that they come to have for themselves.
+            directions = None if directions is None else directions.doubting(torch.tensor(found))
+        copies = copied(updates, left_out | on_one_side) if "copies" in self.names else nobody
+        not_counted = left_out | on_one_side | copies
+        checked = CheckedUpdates(UpdateHistory(directions, norms.history), norms.report, norms.counted)
+        # In most rounds nobody is found.
+        if not (not_counted | norms.who["clipped"] | norms.who["drifted"]).any():
+            return checked
+        # Of what does not count, nothing is told but the reason.
+        who = {
+            "reversed": reversed_,
+            **norms.who,
+            "clipped": norms.who["clipped"] & ~not_counted,
+            "one_sided": on_one_side & ~left_out,
+            "copied": copies & ~on_one_side & ~left_out,
+        }
+        return replace(checked, counted=_without(norms.counted, not_counted), events=_events(who, updates.clients))
+
+
+@dataclass(frozen=True)
+class _CheckedNorms:
+    """What the check of norms has found.
+
+    Attributes:
+        history: What is now known of norms; None if they are not checked.
+        report: As in `CheckedUpdates`.
+        counted: The report in which no update is longer than it may be.
+        who: Who was found, bool (n,) each, by the kind of event.
+    """
+
+    history: NormHistory | None
+    report: Report
+    counted: Report
+    who: dict[str, Bools]
+
+
+def _check_norms(
+    layout: Layout,
+    before: NormHistory | None,
+    report: Report,
+    labels_before: torch.Tensor,
+    labels: torch.Tensor,
+    norms: Floats,
+    newcomers: torch.Tensor | None,
+    chose: torch.Tensor | None,
+) -> _CheckedNorms:
+    """Find the clients whose updates are much longer, if norms are checked: by their norms, float32 (m,)."""
+    nobody = np.zeros(len(labels), np.bool_)
+    if before is None:
+        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), nobody))
+    if chose is not None and before.drifted.numpy().any():
+        # Whoever was offered other models has now chosen.
+        answered = torch.zeros_like(before.drifted).index_fill(0, report.results[TRAIN].updates.clients, True)
+        before = replace(before, drifted=before.drifted & ~(answered & chose))
+    history = with_norms(before, norms, report, labels_before, newcomers)
+    if chose is None:
+        history = replace(history, drifted=before.drifted)
+    counted, ids = clip_long_updates(history, norms, report, labels)
+    clipped = nobody.copy()
+    clipped[ids] = True
+    who = {
+        "oversized": history.left_out.numpy(),
+        "clipped": clipped,
+        "drifted": history.drifted.numpy() & ~before.drifted.numpy(),
+    }
+    return _CheckedNorms(history, clip_to_median_of_others(layout, report, history.left_out), counted, who)
+
+
+def _events(who: Mapping[str, Bools], clients: Ints) -> tuple[dict[str, Any], ...]:
+    """An event of each kind, with those who have answered of the clients, bool (n,), that it is about."""
+    answered = ((kind, clients[found[clients]].tolist()) for kind, found in who.items())
+    return tuple({"kind": kind, "clients": ids} for kind, ids in answered if ids)
+
+
+def _without(report: Report, who: Bools) -> Report:
+    """The report without what some clients, bool (n,), have trained normally."""
+    result = report.results[TRAIN]
+    found = who[result.updates.clients.numpy()]
+    if not found.any():
+        return report
+    return replace(report, results={**report.results, TRAIN: result.only(torch.from_numpy(~found))})

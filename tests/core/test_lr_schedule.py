@@ -1,0 +1,47 @@
+from math import cos, pi, sqrt
+
+import pytest
+
+from fedstrata.core import LearningRateSchedule, LocalTraining
+
+
+def rates(schedule: LearningRateSchedule, rounds: int) -> list[float]:
+    return [schedule(round) for round in range(1, rounds + 1)]
+
+
+def test_a_schedule_without_keys_leaves_the_rate_as_it_is() -> None:
+    assert rates(LearningRateSchedule(), 3) == rates(LearningRateSchedule(0.5, "constant"), 3) == [1.0, 1.0, 1.0]
+
+
+def test_exponential_decay_multiplies_after_every_round_and_steps_after_every_period() -> None:
+    assert rates(LearningRateSchedule(0.5), 4) == [1.0, 0.5, 0.25, 0.125]
+    assert rates(LearningRateSchedule(0.1, "step", period=2), 5) == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01])
+
+
+def test_a_cosine_falls_along_half_a_wave_to_its_floor_and_stays_there() -> None:
+    found = rates(LearningRateSchedule(kind="cosine", period=4), 5)
+    assert found == pytest.approx([1.0, (1 + sqrt(0.5)) / 2, 0.5, (1 - sqrt(0.5)) / 2, 0.0])
+    ends = rates(LearningRateSchedule(kind="cosine", period=2, floor=0.2), 5)
+    assert ends == pytest.approx([1.0, 0.6, 0.2, 0.2, 0.2])
+    assert found[1] == pytest.approx((1 + cos(pi / 4)) / 2)
+
+
+def test_a_warm_up_rises_in_equal_steps_and_the_schedule_begins_after_it() -> None:
+    found = rates(LearningRateSchedule(0.5, warmup=3), 6)
+    assert found == pytest.approx([0.25, 0.5, 0.75, 1.0, 0.5, 0.25])
+
+
+def test_epochs_count_passes_and_steps_count_full_batches() -> None:
+    epochs = LocalTraining(epochs=3, batch=5)
+    assert (epochs.steps_of(12), epochs.samples_seen(12)) == (9, 36)
+    steps = LocalTraining(steps=4, batch=5)
+    assert (steps.steps_of(12), steps.samples_seen(12)) == (4, 20)
+    assert (steps.steps_of(3), steps.samples_seen(3)) == (4, 12)
+    whole = LocalTraining(steps=4, batch=0)
+    assert (whole.steps_of(12), whole.samples_seen(12)) == (4, 48)
+
+
+def test_an_algorithm_that_counts_epochs_counts_no_steps() -> None:
+    training = LocalTraining(steps=7, lr=0.3)
+    assert training.with_epochs(2) == LocalTraining(epochs=2, lr=0.3)
+    assert training.times(3) == LocalTraining(epochs=3, steps=21, lr=0.3)
