@@ -59,8 +59,9 @@ def experiment(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> Experim
     return load_experiment(keys(tables, **changes))
 
 
-def run(out: Path | str, tables: Mapping[str, Any] = DIGITS, /, *, resume: bool = False, **changes: Any) -> fs.Run:
-    """Run the experiment of some tables with changes, as in `keys`, in a folder."""
+def run(out: Path | str, tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> fs.Run:
+    """Run the experiment of some tables with changes, as in `keys`, in a folder; ``resume=True`` goes on there."""
+    resume = changes.pop("resume", False)
     return fs.run(keys(tables, **changes), out, resume=resume, quiet=True)
 
 

@@ -77,7 +77,12 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         for called, table in algorithms.items():
             algorithm = _algorithm(table)
             running[called] = play_rounds(
-                Rules(algorithm=algorithm, problem=problem, sample=setup.server.participation.sample),
+                Rules(
+                    algorithm=algorithm,
+                    problem=problem,
+                    sample=setup.server.participation.sample,
+                    steps=setup.steps,
+                ),
                 algorithm.init(problem),
                 stop=lambda state: state.round >= experiment.rounds or (state.round > 0 and len(state.models) > 1),
                 observe=partial(played.__setitem__, called),

@@ -23,7 +23,7 @@ from experiments.strata.championship import FEDERATIONS, experiment_keys
 from experiments.strata.honest_norms import BASE, DIRICHLET, RUNS
 from experiments.tools.small_runs import merged
 from fedstrata.core import TRAIN, Layout, Plan, Report
-from fedstrata.play import rounds
+from fedstrata.uploads import validation
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.one_sided_updates import balances_by_cluster, one_sided
 from fedstrata.uploads.validation import Validation, validate
@@ -86,11 +86,11 @@ def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
 
     # The run itself is watched, nothing is changed.
     with TemporaryDirectory() as scratch:
-        rounds.validate = watched  # type: ignore[attr-defined]
+        validation.validate = watched
         try:
             fs.run(dict(keys), Path(scratch) / "run", quiet=True)
         finally:
-            rounds.validate = validate  # type: ignore[attr-defined]
+            validation.validate = validate
     return count, largest, left_out
 
 

@@ -22,7 +22,7 @@ import torch
 import fedstrata as fs
 from experiments.tools.small_runs import merged
 from fedstrata.core import TRAIN, Layout, Plan, Report
-from fedstrata.play import rounds
+from fedstrata.uploads import validation
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.norms import mean_logs, no_norms, with_norms
 from fedstrata.uploads.validation import Validation, measure_norms, validate
@@ -108,11 +108,11 @@ def look(name: str) -> tuple[float, int, float, int, int]:
         return validate(layout, plan, report, compared=compared)
 
     with TemporaryDirectory() as scratch:
-        rounds.validate = watched  # type: ignore[attr-defined]  # the run itself is watched, nothing is changed
+        validation.validate = watched  # the run itself is watched, nothing is changed
         try:
             summary = fs.run(experiment, Path(scratch) / "run", quiet=True).summary
         finally:
-            rounds.validate = validate  # type: ignore[attr-defined]  # as it was
+            validation.validate = validate  # as it was
     return largest, summary["rejected"], mean, left_out, changed
 
 

@@ -35,7 +35,7 @@ JOINS = {
 RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "adacfl": (
         "adacfl",
-        {"layers": "all", "precluster": False, "cut": 0.68, "epsilon": 0.8, "round": 3},
+        {"layers": "all", "precluster": False, "cut": 0.68, "epsilon": 1.3, "round": 3},
         JOINS,
     ),
     "centralized": ("centralized", {}, {"rounds": 3}),

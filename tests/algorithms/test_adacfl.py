@@ -7,7 +7,7 @@ import torch
 from baseline_federation import metrics_of
 
 import fedstrata as fs
-from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot
+from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_groups
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
@@ -81,6 +81,13 @@ def test_clusters_never_cross_the_pre_clusters_of_golden_case_7() -> None:
     assert [matrix.clients.tolist() for matrix in diagnostics[0].matrices] == groups
     free, _ = play(AdaCFL(cut=1.4, precluster=False), toy_problem(8, LINE), [same], client_stats=told)
     assert len(free.models) == 1
+
+
+def test_pre_clusters_hold_clients_within_a_tenth_of_their_first() -> None:
+    """Sorted: .795 and .869 <= 1.1 * .795; .951 opens a group, and 1 <= 1.1 * .951; 1.846 and 2 <= 1.1 * 1.846."""
+    stats = torch.tensor([[float(len(counts)), entropy(counts)] for counts in COUNTS])
+    assert entropy_groups(stats).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert entropy_groups(torch.tensor([[2, 0.0], [2, 1.0], [1, 1.0], [2, 1.05]])).tolist() == [0, 1, 2, 1]
 
 
 def test_a_pre_cluster_is_cut_by_weights_too_and_clusters_are_numbered_by_smallest_member() -> None:

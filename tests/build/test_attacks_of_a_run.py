@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from builders import federation, keys, run
 from fedstrata.base.errors import ExperimentError, UserCodeError
 from fedstrata.build.attacks import with_trigger
 from fedstrata.build.build import build_run
@@ -19,35 +20,23 @@ from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-TABLES: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 10, "samples": 60, "test": 0.25},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.3, "batch": 20},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
-
-
-def run(out: Path, **attack: Any) -> fs.Run:
-    return fs.run({**TABLES, "attack": attack} if attack else TABLES, out, quiet=True)
+TABLES = keys(data={"name": "digits", "clients": 10, "samples": 60, "test": 0.25}, local={"lr": 0.3, "batch": 20})
 
 
 @pytest.mark.parametrize("kind", named_attacks())
 def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, tmp_path: Path) -> None:
-    found = run(tmp_path / "run", kind=kind, share=0.2)
+    found = run(tmp_path / "run", TABLES, attack={"kind": kind, "share": 0.2})
     told = found.summary["attack"]
     assert len(told["clients"]) == 2 and told["acc_honest_worst"] <= told["acc_honest"] <= 1
     assert told["ari_honest"] == 0.0  # FedAvg has one cluster
-    honest = run(tmp_path / "honest")
+    honest = run(tmp_path / "honest", TABLES)
     assert "attack" not in honest.summary
     assert not torch.equal(found.state.models, honest.state.models)
 
 
 def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(tmp_path: Path) -> None:
-    late = run(tmp_path / "late", kind="sign_flip", share=0.3, from_round=3)
-    honest = run(tmp_path / "honest")
+    late = run(tmp_path / "late", TABLES, attack={"kind": "sign_flip", "share": 0.3, "from_round": 3})
+    honest = run(tmp_path / "honest", TABLES)
     assert [record["acc_client"] for record in late.rounds[:2]] == [
         record["acc_client"] for record in honest.rounds[:2]
     ]
@@ -55,16 +44,16 @@ def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(tmp_pat
 
 
 def test_a_resumed_run_is_attacked_in_the_same_way(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", kind="noise", share=0.2)
-    half = {**TABLES, "attack": {"kind": "noise", "share": 0.2}}
-    fs.run({**half, "rounds": 2}, tmp_path / "half", quiet=True)
-    resumed = fs.run(half, tmp_path / "half", resume=True, quiet=True)
+    whole = run(tmp_path / "whole", TABLES, attack={"kind": "noise", "share": 0.2})
+    half = {"kind": "noise", "share": 0.2}
+    run(tmp_path / "half", TABLES, rounds=2, attack=half)
+    resumed = run(tmp_path / "half", TABLES, attack=half, resume=True)
     assert torch.equal(resumed.state.models, whole.state.models)
 
 
 def test_byzantine_clients_flip_their_labels() -> None:
-    setup = build_run(load_experiment({**TABLES, "attack": {"kind": "label_flip", "share": 0.2}}))
-    plain = build_run(load_experiment(TABLES))
+    setup = federation(TABLES, attack={"kind": "label_flip", "share": 0.2})
+    plain = federation(TABLES)
     assert setup.byzantine is not None
     for client in range(10):
         index = plain.client_data.train(client)
@@ -75,8 +64,8 @@ def test_byzantine_clients_flip_their_labels() -> None:
 def test_an_attack_of_ones_own_is_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_attack.py").write_text("def still(own, honest, strength, generator):\n    return own * strength\n")
     monkeypatch.chdir(tmp_path)
-    own = run(tmp_path / "own", kind="own_attack:still", share=0.2, strength=0.0)
-    zero = run(tmp_path / "zero", kind="zero", share=0.2)
+    own = run(tmp_path / "own", TABLES, attack={"kind": "own_attack:still", "share": 0.2, "strength": 0.0})
+    zero = run(tmp_path / "zero", TABLES, attack={"kind": "zero", "share": 0.2})
     assert torch.equal(own.state.models, zero.state.models)
 
 
@@ -90,7 +79,7 @@ def test_an_attack_of_ones_own_that_fails_is_told_in_one_line(
     (tmp_path / f"{module}.py").write_text(f"def attack(own, honest, strength, generator):\n    {body}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserCodeError) as failed:
-        run(tmp_path / "run", kind=f"{module}:attack", share=0.2)
+        run(tmp_path / "run", TABLES, attack={"kind": f"{module}:attack", "share": 0.2})
     assert message in failed.value.reason and failed.value.reason.startswith(f"attack.kind = '{module}:attack'")
 
 
@@ -107,7 +96,7 @@ def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
     tables = {**TABLES, "algorithm": {"name": "oracle"}, "report": {"baseline": True}}
     attack = {"kind": "sign_flip", "share": 0.3}
     fs.run({**tables, "attack": attack}, tmp_path / "run", quiet=True)
-    alone = run(tmp_path / "alone", **attack)
+    alone = run(tmp_path / "alone", TABLES, attack=attack)
     assert torch.equal(fs.load(tmp_path / "run" / "baseline").state.models, alone.state.models)
 
 
@@ -134,7 +123,7 @@ def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        build_run(load_experiment({**TABLES, "attack": attack}))
+        federation(TABLES, attack=attack)
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -152,7 +141,7 @@ def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, 
 def test_one_cluster_needs_true_groups() -> None:
     attack = {"kind": "zero", "where": "one_cluster"}
     with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):
-        build_run(load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": attack}))
+        federation(TABLES, partition={"scheme": "dirichlet", "alpha": 0.5}, attack=attack)
 
 
 @pytest.mark.parametrize("kind", NEED_GROUPS)
@@ -180,14 +169,14 @@ def test_clients_that_never_take_part_do_not_attack() -> None:
 def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(kind: str) -> None:
     change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}
     with pytest.raises(ExperimentError, match=rf"^events\.change: expected none with attack\.kind = '{kind}'"):
-        build_run(load_experiment({**TABLES, "events": change, "attack": {"kind": kind}}))
+        federation(TABLES, events=change, attack={"kind": kind})
 
 
 @pytest.mark.parametrize("kind", DATA_ATTACKS)
 def test_attacks_on_classes_need_a_loss_of_classes(kind: str) -> None:
     local = {**TABLES["local"], "loss": "mse"}
     with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': expected a loss of classes"):
-        build_run(load_experiment({**TABLES, "local": local, "attack": {"kind": kind}}))
+        federation(TABLES, local=local, attack={"kind": kind})
 
 
 def test_a_backdoor_needs_samples_of_numbers() -> None:
@@ -200,7 +189,7 @@ def test_a_backdoor_needs_samples_of_numbers() -> None:
 
 
 def test_a_backdoor_is_learnt_and_told_of_honest_clients(tmp_path: Path) -> None:
-    found = run(tmp_path / "run", kind="backdoor", share=0.4, poisoned=1.0, target=3)
+    found = run(tmp_path / "run", TABLES, attack={"kind": "backdoor", "share": 0.4, "poisoned": 1.0, "target": 3})
     told = found.summary["attack"]
     # FedAvg has one cluster, and Byzantine clients are in it.
     assert told["backdoor_success"] == told["backdoor_success_attacked"] > 0.5
@@ -209,7 +198,7 @@ def test_a_backdoor_is_learnt_and_told_of_honest_clients(tmp_path: Path) -> None
 
 def test_the_success_rate_of_a_backdoor_counts_triggered_samples_of_other_classes() -> None:
     attack = {"kind": "backdoor", "share": 0.2, "target": 3}
-    setup = build_run(load_experiment({**TABLES, "algorithm": {"name": "oracle"}, "attack": attack}))
+    setup = federation(TABLES, algorithm={"name": "oracle"}, attack=attack)
     assert setup.byzantine is not None
     # Model 0 calls everything class 3, as all but this bias is zero, and model 1 calls everything class 4.
     models = torch.zeros(2, setup.server.problem.layout.p)

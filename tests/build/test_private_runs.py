@@ -7,11 +7,10 @@ import pytest
 import torch
 
 import fedstrata as fs
+from builders import federation, keys, run
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError, RecordError
-from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.config import load_experiment
 from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
@@ -28,25 +27,11 @@ def declared(name: str) -> Disclosure:
 BY_SUMS = [name for name in ALGORITHMS if declared(name).server_needs == "sums"]
 BY_UPDATES = [name for name in ALGORITHMS if declared(name).server_needs == "updates"]
 
-TABLES: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 10, "samples": 60, "test": 0.25, "public": 32},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.3, "batch": 20},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
+TABLES = keys(
+    data={"name": "digits", "clients": 10, "samples": 60, "test": 0.25, "public": 32}, local={"lr": 0.3, "batch": 20}
+)
 CENTRAL = {"kind": "central", "noise_multiplier": 0.5}
 LOCAL = {"kind": "local", "noise_multiplier": 0.05}
-
-
-def run(out: Path, privacy: dict[str, Any], **tables: Any) -> fs.Run:
-    return fs.run({**TABLES, **tables, "privacy": privacy}, out, quiet=True)
-
-
-def built(privacy: dict[str, Any], **tables: Any) -> RunSetup:
-    return build_run(load_experiment({**TABLES, **tables, "privacy": privacy}))
 
 
 def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
@@ -61,32 +46,34 @@ def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
 
 
 def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
-    found = run(tmp_path / "run", {"kind": "central", "epsilon": 8.0, "delta": 1e-5}).summary["privacy"]
+    found = run(tmp_path / "run", TABLES, privacy={"kind": "central", "epsilon": 8.0, "delta": 1e-5}).summary["privacy"]
     assert 7.99 <= found["epsilon"] <= 8.0 and found["delta"] == 1e-5
     assert found["sums"] == 4 and not found["amplified_by_sampling"] and found["decisions_covered"]
     assert found["adjacency"] == "add_or_remove_one"
-    assert "privacy" not in run(tmp_path / "open", {}).summary
+    assert "privacy" not in run(tmp_path / "open", TABLES, privacy={}).summary
 
 
 @pytest.mark.parametrize(("multiplier", "amplified"), [(2.0, True), (0.05, False)])
 def test_sampling_amplifies_where_there_is_enough_noise(multiplier: float, amplified: bool) -> None:
     cohort = {"fraction": 0.3, "sampling": "poisson"}
-    private = built({"kind": "central", "noise_multiplier": multiplier}, cohort=cohort).server.private
+    private = federation(
+        TABLES, privacy={"kind": "central", "noise_multiplier": multiplier}, cohort=cohort
+    ).server.private
     assert private is not None and private.summary["amplified_by_sampling"] == amplified
 
 
 def test_who_has_answered_is_not_covered_while_clients_are_in_no_cluster() -> None:
     """FedAvg has everyone in its cluster from the start; with IFCA, a client chooses when it first answers."""
     for name, told in (("fedavg", False), ("ifca", True), ("strata", True)):
-        private = built(CENTRAL, algorithm={"name": name}).server.private
+        private = federation(TABLES, privacy=CENTRAL, algorithm={"name": name}).server.private
         assert private is not None
         assert told == any("how many clients have answered" in each for each in private.coverage.not_covered)
 
 
 def test_delta_is_small_beside_the_number_of_clients() -> None:
     few, many = (
-        built(CENTRAL).server.private,
-        built(CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).server.private,
+        federation(TABLES, privacy=CENTRAL).server.private,
+        federation(TABLES, privacy=CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).server.private,
     )
     assert few is not None and many is not None
     assert few.amount.delta == many.amount.delta == 1e-5
@@ -96,19 +83,22 @@ def test_delta_is_small_beside_the_number_of_clients() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "strata"])
 def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tmp_path: Path) -> None:
     algorithm = {"algorithm": {"name": name}}
-    whole = run(tmp_path / "whole", privacy, **algorithm)
+    whole = run(tmp_path / "whole", TABLES, privacy=privacy, **algorithm)
     # Noise for an epsilon would depend on the number of rounds; here the noise is given.
-    run(tmp_path / "half", privacy, rounds=2, **algorithm)
-    resumed = fs.run({**TABLES, **algorithm, "privacy": privacy}, tmp_path / "half", resume=True, quiet=True)
+    run(tmp_path / "half", TABLES, privacy=privacy, rounds=2, **algorithm)
+    resumed = run(tmp_path / "half", TABLES, resume=True, privacy=privacy, **algorithm)
     assert torch.equal(resumed.state.models, whole.state.models)
-    assert not torch.equal(run(tmp_path / "open", {}, **algorithm).state.models, whole.state.models)
+    assert not torch.equal(run(tmp_path / "open", TABLES, privacy={}, **algorithm).state.models, whole.state.models)
 
 
 def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_path: Path) -> None:
     """The rounds that are over had less noise than the same epsilon needs over more rounds."""
-    few, many = (built({"kind": "central", "epsilon": 8.0}, rounds=rounds).server.private for rounds in (2, 4))
+    few, many = (
+        federation(TABLES, privacy={"kind": "central", "epsilon": 8.0}, rounds=rounds).server.private
+        for rounds in (2, 4)
+    )
     assert few is not None and many is not None and few.amount.multiplier < many.amount.multiplier
-    run(tmp_path / "run", {"kind": "central", "epsilon": 8.0}, rounds=2)
+    run(tmp_path / "run", TABLES, privacy={"kind": "central", "epsilon": 8.0}, rounds=2)
     with pytest.raises(
         RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"
     ):
@@ -117,8 +107,8 @@ def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_pa
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
 def test_workers_have_the_same_noise_as_the_loop(privacy: dict[str, Any]) -> None:
-    loop = last_models(built(privacy))
-    processes = last_models(built(privacy, engine={"name": "processes", "workers": 2}))
+    loop = last_models(federation(TABLES, privacy=privacy))
+    processes = last_models(federation(TABLES, privacy=privacy, engine={"name": "processes", "workers": 2}))
     assert torch.equal(loop, processes)
 
 
@@ -129,14 +119,17 @@ REFUSED = {"central": ["local", "centralized", "fedtsdp", "adacfl"], "local": ["
 @pytest.mark.parametrize("kind", ["central", "local"])
 def test_an_algorithm_of_ones_own_that_declares_what_it_discloses_is_private(kind: str) -> None:
     privacy = {"kind": kind, "noise_multiplier": 0.5}
-    own, fedavg = built(privacy, algorithm={"name": "own_algorithm:Declared"}), built(privacy)
+    own, fedavg = (
+        federation(TABLES, privacy=privacy, algorithm={"name": "own_algorithm:Declared"}),
+        federation(TABLES, privacy=privacy),
+    )
     assert own.server.private is not None and fedavg.server.private is not None
     assert own.server.private.summary == fedavg.server.private.summary and own.server.private.coverage.decisions
     assert torch.equal(last_models(own), last_models(fedavg))
     with pytest.raises(
         ExperimentError, match=r"Undeclared': what an algorithm of your own sends and gives away is not"
     ):
-        built(privacy, algorithm={"name": "own_algorithm:Undeclared"})
+        federation(TABLES, privacy=privacy, algorithm={"name": "own_algorithm:Undeclared"})
 
 
 @pytest.mark.parametrize("kind", ["central", "local"])
@@ -145,7 +138,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
     privacy = {"kind": kind, "noise_multiplier": 0.5}
     try:
-        setup = built(privacy, **algorithm)
+        setup = federation(TABLES, privacy=privacy, **algorithm)
     except ExperimentError as error:
         assert str(error).startswith(f"privacy.kind = '{kind}': expected 'none' with algorithm.name = '{name}': ")
         assert name in REFUSED[kind]
@@ -153,7 +146,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
     assert name not in REFUSED[kind]
     private = setup.server.private
     assert private is not None and private.amount.epsilon > 0
-    assert not torch.equal(last_models(built({}, **algorithm)), last_models(setup))
+    assert not torch.equal(last_models(federation(TABLES, privacy={}, **algorithm)), last_models(setup))
 
 
 @pytest.mark.parametrize("name", [*BY_SUMS, *BY_UPDATES])
@@ -161,7 +154,9 @@ def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
     """Clipped to almost nothing, and with as little noise, no update reaches a model."""
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
     try:
-        setup = built({"kind": "central", "noise_multiplier": 1.0, "clip_norm": 1e-12}, **algorithm)
+        setup = federation(
+            TABLES, privacy={"kind": "central", "noise_multiplier": 1.0, "clip_norm": 1e-12}, **algorithm
+        )
     except ExperimentError:
         return
     starts = torch.stack([setup.server.problem.fresh(number) for number in range(64)])
@@ -172,9 +167,9 @@ def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
 
 def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> None:
     noise = {"kind": "central", "noise_multiplier": 1.0}
-    poisson = built(noise, cohort={"fraction": 0.2, "sampling": "poisson"}).server.private
-    uniform = built(noise, cohort={"fraction": 0.2}).server.private
-    everyone = built(noise).server.private
+    poisson = federation(TABLES, privacy=noise, cohort={"fraction": 0.2, "sampling": "poisson"}).server.private
+    uniform = federation(TABLES, privacy=noise, cohort={"fraction": 0.2}).server.private
+    everyone = federation(TABLES, privacy=noise).server.private
     assert poisson is not None and uniform is not None and everyone is not None
     assert poisson.amount.epsilon < everyone.amount.epsilon
     assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
@@ -184,7 +179,7 @@ def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> No
 
 def test_clients_that_leave_are_not_drawn_from() -> None:
     events = {"leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}]}
-    private = built(CENTRAL, cohort={"fraction": 0.2}, events=events).server.private
+    private = federation(TABLES, privacy=CENTRAL, cohort={"fraction": 0.2}, events=events).server.private
     assert private is not None
     assert {(each.rounds, each.clients, each.expected) for each in private.exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
 
@@ -192,29 +187,32 @@ def test_clients_that_leave_are_not_drawn_from() -> None:
 def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_update() -> None:
     """A tenth of four clients is one. Hardly any noise is added, and nothing is clipped."""
     tables = {"data": {"name": "digits", "clients": 4, "samples": 60}, "cohort": {"fraction": 0.1}}
-    private = last_models(built({"kind": "central", "noise_multiplier": 1e-6, "clip_norm": 100.0}, **tables), rounds=1)
-    assert torch.allclose(private, last_models(built({}, **tables), rounds=1), atol=1e-3)
+    private = last_models(
+        federation(TABLES, privacy={"kind": "central", "noise_multiplier": 1e-6, "clip_norm": 100.0}, **tables),
+        rounds=1,
+    )
+    assert torch.allclose(private, last_models(federation(TABLES, privacy={}, **tables), rounds=1), atol=1e-3)
 
 
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     """Ten rounds have tests in 2, 3, 4, 6 and 9. After the first, outliers may send an update in every round."""
-    private = built(CENTRAL, rounds=10, algorithm={"name": "strata"}).server.private
+    private = federation(TABLES, privacy=CENTRAL, rounds=10, algorithm={"name": "strata"}).server.private
     assert private is not None and private.exposure.queries == 10 + 5
     assert not private.coverage.decisions
-    local = built(LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).server.private
+    local = federation(TABLES, privacy=LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).server.private
     assert local is not None and local.exposure.queries == 10 + 5 * 2 + 8
 
 
 @pytest.mark.parametrize("name", BY_SUMS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
-    private = built(LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).server.private
+    private = federation(TABLES, privacy=LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).server.private
     assert private is not None and private.exposure.queries == 4
 
 
 @pytest.mark.parametrize("noise", [{}, LOCAL], ids=["none", "local"])
 def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dict[str, Any]) -> None:
     """Ten clients in four groups of two or three."""
-    setup = built({**noise, "min_cluster": 3}, algorithm={"name": "random_groups", "groups": 4})
+    setup = federation(TABLES, privacy={**noise, "min_cluster": 3}, algorithm={"name": "random_groups", "groups": 4})
     sizes = setup.server.algorithm.init(setup.server.problem).labels.bincount(minlength=4)
     moved = (last_models(setup, rounds=1) != setup.server.problem.fresh(0)).any(dim=1)
     assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
@@ -227,21 +225,21 @@ def test_where_newcomers_choose_a_model_by_its_loss_epsilon_does_not_cover_clust
     algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
     privacy = {"kind": kind, "noise_multiplier": 0.5}
     for events, covered in (({}, True), ({"join": [{"round": 2, "clients": [3]}]}, name == "fedavg")):
-        private = built(privacy, **algorithm, events=events).server.private
+        private = federation(TABLES, privacy=privacy, **algorithm, events=events).server.private
         assert private is not None and private.coverage.decisions == covered
         assert covered != any("which model a client chooses" in each for each in private.coverage.not_covered)
 
 
 def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
     def outside(privacy: dict[str, Any], **tables: Any) -> str:
-        private = built(privacy, **tables).server.private
+        private = federation(TABLES, privacy=privacy, **tables).server.private
         assert private is not None
         return ", ".join(private.coverage.not_covered)
 
     best = {"personal": {"method": "best"}}
     assert "how much of a tuned model" in outside(LOCAL, **best) and "tuned model" not in outside(LOCAL)
     with pytest.raises(ExperimentError, match=r"personal\.prior = 'cohort': expected 'none'"):
-        built(CENTRAL, **best)
+        federation(TABLES, privacy=CENTRAL, **best)
     assert "tuned model" in outside(CENTRAL, personal={"method": "best", "prior": "none"})
     beside = {"report": {"baseline": True}}
     assert "the run of FedAvg" in outside(LOCAL, **beside, algorithm={"name": "ditto"})
@@ -250,9 +248,9 @@ def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
 
 def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
     cohort = {"fraction": 1e-9, "sampling": "poisson"}
-    found = run(tmp_path / "run", {"kind": "central", "noise_multiplier": 1e-6}, cohort=cohort)
+    found = run(tmp_path / "run", TABLES, privacy={"kind": "central", "noise_multiplier": 1e-6}, cohort=cohort)
     assert [record["cohort"] for record in found.rounds] == [[]] * 4
-    assert not torch.equal(found.state.models, built({}).server.problem.fresh(0)[None])
+    assert not torch.equal(found.state.models, federation(TABLES, privacy={}).server.problem.fresh(0)[None])
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -318,5 +316,5 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("tables", "message"), WRONG.values(), ids=WRONG)
 def test_what_cannot_be_accounted_for_is_refused_in_one_line(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        build_run(load_experiment({**TABLES, **tables}))
+        federation(TABLES, **tables)
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from builders import keys, run
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
@@ -16,15 +17,11 @@ from fedstrata.build.probes import bipartition_metrics, unstable_weights
 from fedstrata.core import Algorithm, Layout, Problem, Report, TensorSpec
 from fedstrata.testing import Scripted, play, toy_problem
 
-SMALL: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 6, "samples": 30},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [4]},
-    "local": {"lr": 0.2, "batch": 10},
-    "algorithm": {"name": "hicfl"},
-    "engine": {"name": "loop"},
-}
+SMALL = keys(
+    data={"name": "digits", "clients": 6, "samples": 30},
+    model={"name": "mlp", "hidden": [4]},
+    algorithm={"name": "hicfl"},
+)
 PROBES = {
     "matrices": ["dcos", "l2"],
     "layers": ["linear1", "linear"],
@@ -41,10 +38,6 @@ PAIRS = torch.tensor([[1.0, 0.1], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.1]])
 """Two pairs of clients that pull in opposite directions."""
 
 
-def run(out: Path, **changes: Any) -> fs.Run:
-    return fs.run({**SMALL, **changes}, out, quiet=True)
-
-
 def digest(folder: Path, *kinds: str) -> dict[str, str]:
     files = [path for kind in kinds for path in sorted((folder / kind).iterdir())]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -52,7 +45,7 @@ def digest(folder: Path, *kinds: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> fs.Run:
-    return run(tmp_path_factory.mktemp("probed") / "run", probe=PROBES)
+    return run(tmp_path_factory.mktemp("probed") / "run", SMALL, probe=PROBES)
 
 
 def test_probes_record_what_was_asked_for(probed: fs.Run) -> None:
@@ -80,17 +73,17 @@ def test_probes_record_what_was_asked_for(probed: fs.Run) -> None:
 
 
 def test_probes_do_not_touch_training_and_the_page_shows_them(probed: fs.Run, tmp_path: Path) -> None:
-    plain = run(tmp_path / "run")
+    plain = run(tmp_path / "run", SMALL)
     assert digest(plain.folder, "models", "clients") == digest(probed.folder, "models", "clients")
     assert not (plain.folder / "weights").exists() and "rounds_to_target" not in plain.summary
     assert "linear1, dcos, all clients" in (probed.folder / "report.html").read_text()
-    alone = run(tmp_path / "fedavg", algorithm={"name": "fedavg"}, probe={"matrices": ["dcos"], "rounds": [2]})
+    alone = run(tmp_path / "fedavg", SMALL, algorithm={"name": "fedavg"}, probe={"matrices": ["dcos"], "rounds": [2]})
     assert "linear1, dcos, all clients" in (alone.folder / "report.html").read_text()
 
 
 def test_files_that_are_newer_than_the_checkpoint_are_made_again(probed: fs.Run, tmp_path: Path) -> None:
     stopped = tmp_path / "run"
-    run(stopped, probe=PROBES)
+    run(stopped, SMALL, probe=PROBES)
     (stopped / "summary.json").unlink()
     # The last checkpoint is gone; the files of its round stay, as after a crash between the two.
     for path in sorted((stopped / "checkpoint").iterdir())[-1:]:
@@ -194,17 +187,17 @@ def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
 )
 def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        run(tmp_path / "run", **changes)
+        run(tmp_path / "run", SMALL, **changes)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
 def test_every_run_of_a_comparison_must_fit_its_probes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"fedavg: probe\.bipartition = true: needs"):
-        fs.compare({**SMALL, "probe": {"bipartition": True}}, ["hicfl", "fedavg"], [0], tmp_path / "c", quiet=True)
+        fs.compare(keys(SMALL, probe={"bipartition": True}), ["hicfl", "fedavg"], [0], tmp_path / "c", quiet=True)
 
 
 def test_a_comparison_shows_the_rounds_to_a_target(tmp_path: Path) -> None:
-    found = fs.compare({**SMALL, "rounds": 2, "probe": {"target": 0.01}}, ["fedavg"], [0], tmp_path / "c", quiet=True)
+    found = fs.compare(keys(SMALL, rounds=2, probe={"target": 0.01}), ["fedavg"], [0], tmp_path / "c", quiet=True)
     table = json.loads((found.folder / "comparison.json").read_text())["table"]
     assert table[0]["figures"]["rounds_to_target"]["mean"] == 1
     assert "rounds to target" in (found.folder / "comparison.md").read_text()

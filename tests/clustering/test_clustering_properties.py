@@ -23,7 +23,6 @@ from fedstrata.clustering import (
     bipartition,
     cosine,
     dbscan,
-    entropy_groups,
     euclidean,
     gap,
     hopkins,
@@ -64,7 +63,6 @@ CLUSTERINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "natural cut": lambda rows: agglomerate(euclidean(rows), natural_cut(euclidean(rows))),
     "dbscan": lambda rows: dbscan(euclidean(rows), 1.5, 2),
     "reference split": lambda rows: reference_split(rows, rows[:, 0].abs())[1].long(),
-    "entropy groups": lambda rows: entropy_groups([2] * len(rows), rows[:, 0].abs(), 0.5),
 }
 
 

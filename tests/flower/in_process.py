@@ -1,8 +1,8 @@
 """A federation on one machine, in one process: a grid that hands real messages, as bytes, to real devices."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,24 @@ from fedstrata.flower.client_app import Device, register, work
 from fedstrata.flower.client_data import export_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registration
 from fedstrata.flower.clients import FlowerClients
+from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.server_app import drive
+from fedstrata.play.run import run_experiment
+from fedstrata.results.run import Run
+
+KEYS: dict[str, Any] = {
+    "rounds": 4,
+    "data": {"name": "digits", "clients": 6, "samples": 32, "test": 0.2},
+    "partition": {"scheme": "rotation", "groups": 3},
+    "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+    "engine": {"name": "loop", "device": "cpu"},
+}
+"""An experiment of six clients, to which an algorithm belongs."""
 
 # Flower notes in every message who sent it, and lets nobody make one without.
 TaskIdentity.task_id = 1
@@ -45,6 +59,18 @@ class Peer:
     node_id: int
     public_key: bytes
     name: str = ""
+
+
+def at(client: int, round: int, does: Callable[[Message, Message], list[Message] | None]) -> Twist:
+    """Something happens to the reply of one client to its work in a round: it is changed, or others arrive."""
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        sent = message.metadata
+        there = (sent.dst_node_id, sent.message_type, sent.group_id) == (100 + client, "train", str(round))
+        arriving = does(message, reply) if there else None
+        return [reply] if arriving is None else arriving
+
+    return twist
 
 
 def message_of(content: RecordDict) -> Message:
@@ -163,14 +189,84 @@ def without(plan: Plan, absent: torch.Tensor) -> Plan:
     return replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=there)
 
 
+@dataclass(frozen=True)
+class Deployed:
+    """The server of a federation, and a simulator that it is compared with.
+
+    Attributes:
+        keys: The experiment. Runs may have other tables.
+        grid: Its grid, with devices.
+        members: The file of the federation.
+        ticks: Its clock.
+        public_keys: The public keys that the operator has; None for none.
+    """
+
+    keys: dict[str, Any]
+    grid: Loopback
+    members: Members
+    ticks: Ticks = field(default_factory=Ticks)
+    public_keys: Mapping[str, str] | None = None
+
+    def where(self, **changes: Any) -> "Deployed":
+        """The same, with something else in the file of the federation."""
+        return replace(self, members=replace(self.members, **changes))
+
+    def run(self, out: Path, resume: bool = False, **tables: Any) -> Run:
+        """Run the experiment on the devices."""
+        experiment = load_experiment({**self.keys, **tables})
+        clock = self.ticks.clock
+        return drive(self.grid, experiment, self.members, out, resume=resume, clock=clock, public_keys=self.public_keys)
+
+    def simulated(self, out: Path, **tables: Any) -> Run:
+        """Run the experiment in the simulator."""
+        return run_experiment(load_experiment({**self.keys, **tables}), out, quiet=True)
+
+
+def lines(path: Path) -> list[Any]:
+    """The records in a file, one a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    """What a run records of each round but times."""
+    return [
+        {key: value for key, value in line.items() if not key.startswith("seconds")}
+        for line in lines(out / "rounds.jsonl")
+    ]
+
+
+def absences(out: Path) -> list[dict[str, str]]:
+    """Why clients were absent, by client, for each plan of a run."""
+    return [line["absent"] for line in lines(out / "network/rounds.jsonl")]
+
+
+def models(out: Path) -> dict[str, bytes]:
+    """The models of the clusters. What is known of clients' own differs: on real devices it stays there."""
+    files = sorted((out / "models").iterdir())
+    return {path.name: path.read_bytes() for path in files if path.name.startswith(("cluster", "layout"))}
+
+
 @dataclass
 class Federation:
     """The devices of an experiment's clients, and the simulator that they are compared with."""
 
+    keys: dict[str, Any]
     setup: RunSetup
     config: RunConfig
     devices: dict[int, Device]
     registry: ClientRegistry
+
+    def deployed(self, folder: Path, twist: Twist = lambda message, reply: [reply]) -> Deployed:
+        """The federation with devices that keep nothing yet, in a folder."""
+        devices = {node: replace(device, state=folder / device.key) for node, device in self.devices.items()}
+        truth = self.setup.server.problem.truth
+        members = Members(
+            tuple(device.key for device in devices.values()),
+            self.config.samples,
+            truth=() if truth is None else tuple(truth.tolist()),
+            wait_seconds=5.0,
+        )
+        return Deployed(self.keys, Loopback(devices, twist), members)
 
     def remote(
         self, rules: RoundRules | None = None, twist: Twist | None = None, run: str = "run"
@@ -196,4 +292,4 @@ def federation(keys: dict[str, Any], folder: Path) -> Federation:
     registrations = {
         f"site-{c}": Registration(c, 100 + c, f"{c}", False, 0, len(held.train(c)), len(held.test(c))) for c in range(n)
     }
-    return Federation(setup, config, devices, ClientRegistry(tuple(registrations), n, registrations))
+    return Federation(keys, setup, config, devices, ClientRegistry(tuple(registrations), n, registrations))

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import in_process
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, Message
-from in_process import Loopback, Ticks, federation
+from in_process import Deployed, Federation, Loopback, Ticks, absences, at, federation, lines, models, records
 from test_on_devices import ONLY_SIMULATED
 
 from fedstrata.base.errors import EngineError, ExperimentError, InputError
@@ -20,48 +21,22 @@ from fedstrata.config import load_experiment
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
-from fedstrata.flower.federation import Federation, RoundRules, Samples
-from fedstrata.flower.server_app import drive, run_config
-from fedstrata.play.run import run_experiment
-from fedstrata.results.run import Run
+from fedstrata.flower.federation import Federation as Members
+from fedstrata.flower.federation import RoundRules, Samples
+from fedstrata.flower.server_app import run_config
 
-KEYS: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 6, "samples": 32, "test": 0.2},
-    "partition": {"scheme": "rotation", "groups": 3},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "algorithm": {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
-    "engine": {"name": "loop", "device": "cpu"},
-}
+LAYERCFL = {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3}
+KEYS: dict[str, Any] = {**in_process.KEYS, "algorithm": LAYERCFL}
 
 
 @pytest.fixture(scope="module")
-def devices(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, Device], Federation]:
-    made = federation(KEYS, tmp_path_factory.mktemp("devices"))
-    truth = made.setup.server.problem.truth
-    assert truth is not None
-    keys = tuple(device.key for device in made.devices.values())
-    return made.devices, Federation(keys, made.config.samples, truth=tuple(truth.tolist()), wait_seconds=5.0)
-
-
-Here = tuple[Loopback, Federation]
+def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    return federation(KEYS, tmp_path_factory.mktemp("devices"))
 
 
 @pytest.fixture
-def here(devices: tuple[dict[int, Device], Federation], tmp_path: Path) -> Here:
-    """The devices with states of their own."""
-    fresh = {node: replace(device, state=tmp_path / device.key) for node, device in devices[0].items()}
-    return Loopback(fresh), devices[1]
-
-
-def driven(grid: Loopback, federation: Federation, out: Path, resume: bool = False, **changes: Any) -> Run:
-    return drive(grid, load_experiment({**KEYS, **changes}), federation, out, resume=resume, clock=Ticks().clock)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    read = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in read]
+def here(made: Federation, tmp_path: Path) -> Deployed:
+    return made.deployed(tmp_path)
 
 
 def tree(folder: Path) -> list[dict[str, Any]]:
@@ -70,22 +45,16 @@ def tree(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in node.items() if key != "names"} for node in nodes]
 
 
-def models(folder: Path) -> dict[str, bytes]:
-    """The models of the clusters. What is known of clients' own differs: on real devices it stays there."""
-    files = sorted((folder / "models").iterdir())
-    return {path.name: path.read_bytes() for path in files if path.name.startswith(("cluster", "layout"))}
-
-
-def come_after_round_2(grid: Loopback) -> None:
+def come_after_round_2(here: Deployed) -> None:
     """Take the last device away; it connects when the first device's answer of round 2 has come, under another id."""
-    late = grid.devices.pop(105)
+    late = here.grid.devices.pop(105)
 
     def come(message: Message, reply: Message) -> list[Message]:
         if message.metadata.group_id == "2":
-            grid.devices[205] = late
+            here.grid.devices[205] = late
         return [reply]
 
-    grid.twist = come
+    here.grid.twist = come
 
 
 def kept_on_devices(folder: Path) -> list[bool]:
@@ -95,11 +64,10 @@ def kept_on_devices(folder: Path) -> list[bool]:
 
 @pytest.mark.parametrize("algorithm", [KEYS["algorithm"], {"name": "fedper"}])
 def test_a_run_over_messages_leaves_what_a_simulated_run_leaves(
-    here: Here, algorithm: dict[str, Any], tmp_path: Path
+    here: Deployed, algorithm: dict[str, Any], tmp_path: Path
 ) -> None:
-    grid, members = here
-    finished = driven(grid, members, tmp_path / "real", algorithm=algorithm)
-    simulated = run_experiment(load_experiment({**KEYS, "algorithm": algorithm}), tmp_path / "simulated", quiet=True)
+    finished = here.run(tmp_path / "real", algorithm=algorithm)
+    simulated = here.simulated(tmp_path / "simulated", algorithm=algorithm)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
     assert models(tmp_path / "real") == models(tmp_path / "simulated")
     assert (tmp_path / "real/experiment.toml").read_bytes() == (tmp_path / "simulated/experiment.toml").read_bytes()
@@ -141,21 +109,21 @@ class Asking(FedAvg):
 
 
 def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_asking.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     algorithm = {"name": "own_asking:Asking", "sample": 2}
-    grid, members = here
     with pytest.raises(EngineError, match=r"expected at least 1 of 6 clients to answer"):
-        driven(grid, members, tmp_path / "refusing", algorithm=algorithm, rounds=1)
+        here.run(tmp_path / "refusing", algorithm=algorithm, rounds=1)
     assert 'to allow it, add client-stats="own_asking:shares"' in capsys.readouterr().err
 
-    allowing = {node: replace(device, client_stats=("own_asking:shares",)) for node, device in grid.devices.items()}
-    finished = driven(Loopback(allowing), members, tmp_path / "real", algorithm=algorithm, rounds=2)
-    simulated = run_experiment(
-        load_experiment({**KEYS, "algorithm": algorithm, "rounds": 2}), tmp_path / "simulated", quiet=True
-    )
+    allowing = {
+        node: replace(device, client_stats=("own_asking:shares",)) for node, device in here.grid.devices.items()
+    }
+    here.grid.devices = allowing
+    finished = here.run(tmp_path / "real", algorithm=algorithm, rounds=2)
+    simulated = here.simulated(tmp_path / "simulated", algorithm=algorithm, rounds=2)
     assert finished.summary["algorithm"] == "own_asking:Asking"
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
     # Ten numbers of four bytes, beside the update.
@@ -170,15 +138,14 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
     ],
 )
 def test_samples_that_the_experiment_describes_otherwise_are_refused(
-    keys: dict[str, Any], changes: dict[str, Any], message: str, here: Here, tmp_path: Path
+    keys: dict[str, Any], changes: dict[str, Any], message: str, here: Deployed, tmp_path: Path
 ) -> None:
-    grid, members = here
-    other = replace(members, samples=replace(members.samples, **changes))
+    other = here.where(samples=replace(here.members.samples, **changes))
     with pytest.raises(ExperimentError, match=message):
-        driven(grid, other, tmp_path / "run", data={**KEYS["data"], **keys})
+        other.run(tmp_path / "run", data={**KEYS["data"], **keys})
 
 
-def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) -> None:
+def test_what_only_a_script_knows_is_not_deployed(here: Deployed, tmp_path: Path) -> None:
     from fedstrata.flower.on_devices import refuse_on_devices
 
     experiment = load_experiment(KEYS)
@@ -193,105 +160,96 @@ def test_what_only_a_script_knows_is_not_deployed(here: Here, tmp_path: Path) ->
     refuse_on_devices(experiment)
 
 
-def test_the_bytes_on_the_wire_are_told_beside_those_that_the_plan_derives(here: Here, tmp_path: Path) -> None:
+def test_the_bytes_on_the_wire_are_told_beside_those_that_the_plan_derives(here: Deployed, tmp_path: Path) -> None:
     """Beside the model there are 128 bytes of header for its array, and the settings."""
-    driven(*here, tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
+    here.run(tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
     (derived,) = records(tmp_path / "run")
-    first, closing = map(json.loads, (tmp_path / "run/network/rounds.jsonl").read_text().splitlines())
+    first, closing = lines(tmp_path / "run/network/rounds.jsonl")
     assert derived["bytes_up"] + 6 * 128 < first["bytes_up"] < derived["bytes_up"] + 6 * (128 + 1000)
     assert derived["bytes_down"] + 6 * 128 < first["bytes_down"] < derived["bytes_down"] + 6 * (128 + 2000)
     assert first["absent"] == {} and closing["bytes_up"] < 6 * 1000 < closing["bytes_down"]
 
 
-def test_a_server_that_is_lost_goes_on_and_ends_with_the_same_models(here: Here, tmp_path: Path) -> None:
-    grid, members = here
+def test_a_server_that_is_lost_goes_on_and_ends_with_the_same_models(here: Deployed, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"algorithm": {"name": "fedper"}}
 
     class Lost(Exception):
         pass
 
-    def lose(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == "3" and message.metadata.dst_node_id == 103:
-            raise Lost
-        return [reply]
+    def lose(message: Message, reply: Message) -> None:
+        raise Lost
 
-    grid.twist = lose
+    here.grid.twist = at(3, 3, lose)
     with pytest.raises(Lost):
-        driven(grid, members, tmp_path / "run", **changes)
-    grid.twist = lambda message, reply: [reply]
-    driven(grid, members, tmp_path / "run", resume=True, **changes)
-    run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
+        here.run(tmp_path / "run", **changes)
+    here.grid.twist = lambda message, reply: [reply]
+    here.run(tmp_path / "run", resume=True, **changes)
+    here.simulated(tmp_path / "simulated", **changes)
     assert records(tmp_path / "run") == records(tmp_path / "simulated")
     assert models(tmp_path / "run") == models(tmp_path / "simulated")
 
 
-def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    come_after_round_2(grid)
-    driven(grid, replace(members, min_clients=5), tmp_path / "real")
+def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Deployed, tmp_path: Path) -> None:
+    come_after_round_2(here)
+    here.where(min_clients=5).run(tmp_path / "real")
     events = {"join": [{"round": 3, "clients": [5]}]}
-    run_experiment(load_experiment({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
+    here.simulated(tmp_path / "simulated", events=events)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
     assert models(tmp_path / "real") == models(tmp_path / "simulated")
 
 
-def test_a_client_that_nobody_had_announced_has_its_name_in_the_end(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    come_after_round_2(grid)
-    driven(grid, replace(members, clients=members.clients[:5], names=tuple("ABCDE")), tmp_path / "real")
+def test_a_client_that_nobody_had_announced_has_its_name_in_the_end(here: Deployed, tmp_path: Path) -> None:
+    come_after_round_2(here)
+    here.where(clients=here.members.clients[:5], names=tuple("ABCDE")).run(tmp_path / "real")
     clients = json.loads((tmp_path / "real" / "data.json").read_text())["clients"]
     assert [each["name"] for each in clients] == ["A", "B", "C", "D", "E", "site-5"]
 
 
-def test_a_client_that_was_away_while_its_cluster_split_is_placed_when_it_is_back(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    away = grid.devices[105]
+def test_a_client_that_was_away_while_its_cluster_split_is_placed_when_it_is_back(
+    here: Deployed, tmp_path: Path
+) -> None:
+    away = here.grid.devices[105]
 
     def wander(message: Message, reply: Message) -> list[Message]:
         if message.metadata.message_type == "train" and message.metadata.group_id in ("1", "2"):
-            grid.devices.pop(105, None)
+            here.grid.devices.pop(105, None)
         else:
-            grid.devices.setdefault(105, away)
+            here.grid.devices.setdefault(105, away)
         return [reply]
 
-    grid.twist = wander
-    finished = driven(grid, members, tmp_path / "real", rounds=6)
+    here.grid.twist = wander
+    finished = here.run(tmp_path / "real", rounds=6)
     assert any(record["pending"] == [5] and record["clusters"] > 1 for record in finished.rounds)
     assert finished.rounds[-1]["pending"] == []
 
 
-def lose_layers(grid: Loopback, round: int) -> None:
+def lose_layers(here: Deployed, round: int) -> None:
     """Client 2's device loses the layers that it keeps, after it has answered a message of a round."""
 
-    def lose(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == str(round) and message.metadata.dst_node_id == 102:
-            for path in grid.devices[102].state.glob("*.safetensors"):
-                path.unlink()
-        return [reply]
+    def lose(message: Message, reply: Message) -> None:
+        for path in here.grid.devices[102].state.glob("*.safetensors"):
+            path.unlink()
 
-    grid.twist = lose
+    here.grid.twist = at(2, round, lose)
 
 
-def test_a_device_that_has_lost_its_layers_is_sent_them_again(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    lose_layers(grid, round=2)
-    finished = driven(grid, members, tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
-    lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
-    assert [line["absent"] for line in lines] == [{}] * 4
+def test_a_device_that_has_lost_its_layers_is_sent_them_again(here: Deployed, tmp_path: Path) -> None:
+    lose_layers(here, round=2)
+    finished = here.run(tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
+    absent = absences(tmp_path / "run")
+    assert absent == [{}] * 4
     assert len(finished.rounds) == 3
 
 
 def test_a_device_that_has_lost_its_layers_trains_again_where_rounds_do_not_wait_for_it(
-    here: Here, tmp_path: Path
+    here: Deployed, tmp_path: Path
 ) -> None:
     """A round ends with the first five replies. Client 2 says that its layers are gone, and is not one of them."""
-    grid, members = here
-    lose_layers(grid, round=1)
-    members = replace(members, rounds=RoundRules(min_reply_fraction=0.8))
-    driven(grid, members, tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
-    lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
-    assert "its device has lost" in lines[1]["absent"]["2"]
-    assert all("2" not in line["absent"] for line in lines[2:])
+    lose_layers(here, round=1)
+    here.where(rounds=RoundRules(min_reply_fraction=0.8)).run(tmp_path / "run", algorithm={"name": "fedper"}, rounds=3)
+    absent = absences(tmp_path / "run")
+    assert "its device has lost" in absent[1]["2"]
+    assert all("2" not in each for each in absent[2:])
 
 
 @pytest.mark.parametrize(
@@ -310,51 +268,45 @@ def test_a_device_that_has_lost_its_layers_trains_again_where_rounds_do_not_wait
     ],
 )
 def test_rules_of_rounds_that_spoil_a_promise_are_refused(
-    here: Here, rules: RoundRules, changes: dict[str, Any], message: str, tmp_path: Path
+    here: Deployed, rules: RoundRules, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    grid, members = here
     with pytest.raises(InputError, match=message):
-        driven(grid, replace(members, rounds=rules), tmp_path / "run", algorithm={"name": "fedavg"}, **changes)
-    assert grid.asked == []
+        here.where(rounds=rules).run(tmp_path / "run", algorithm={"name": "fedavg"}, **changes)
+    assert here.grid.asked == []
 
 
-def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Here, tmp_path: Path) -> None:
-    grid, members = here
+def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Deployed, tmp_path: Path) -> None:
 
-    def damage(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.group_id == "1" and message.metadata.dst_node_id == 102:
-            for path in grid.devices[102].state.glob("*.safetensors"):
-                path.write_bytes(b"damaged")
-        return [reply]
+    def damage(message: Message, reply: Message) -> None:
+        for path in here.grid.devices[102].state.glob("*.safetensors"):
+            path.write_bytes(b"damaged")
 
-    grid.twist = damage
-    driven(grid, members, tmp_path / "run", algorithm={"name": "fedper"}, rounds=2)
-    lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
-    assert list(lines[1]["absent"]) == ["2"] and "expected the client's own layers" in lines[1]["absent"]["2"]
+    here.grid.twist = at(2, 1, damage)
+    here.run(tmp_path / "run", algorithm={"name": "fedper"}, rounds=2)
+    absent = absences(tmp_path / "run")
+    assert list(absent[1]) == ["2"] and "expected the client's own layers" in absent[1]["2"]
 
 
 def test_a_second_node_that_claims_a_taken_key_is_refused(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid, members = here
-    grid.names = {node: device.key for node, device in grid.devices.items()} | {300: "site-7"}
+    here.grid.names = {node: device.key for node, device in here.grid.devices.items()} | {300: "site-7"}
 
     def intrude(message: Message, reply: Message) -> list[Message]:
-        grid.devices[300] = replace(grid.devices[100], state=tmp_path / "intruder")
+        here.grid.devices[300] = replace(here.grid.devices[100], state=tmp_path / "intruder")
         return [reply]
 
-    grid.twist = intrude
-    driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"})
+    here.grid.twist = intrude
+    here.run(tmp_path / "run", algorithm={"name": "fedavg"})
     said = capsys.readouterr().err
     assert said.count("node 300 is refused: node 300 claims the client site-0, but is registered as site-7") == 1
     assert not (tmp_path / "intruder").exists()
 
 
-def test_too_few_clients_end_the_run_before_its_first_round(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    del grid.devices[101]
+def test_too_few_clients_end_the_run_before_its_first_round(here: Deployed, tmp_path: Path) -> None:
+    del here.grid.devices[101]
     with pytest.raises(EngineError, match=r"expected 6 clients within 5 s, found site-0, site-2, .*, site-5; start"):
-        driven(grid, members, tmp_path / "run")
+        here.run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -368,18 +320,16 @@ def test_too_few_clients_end_the_run_before_its_first_round(here: Here, tmp_path
     ],
 )
 def test_what_a_network_cannot_do_is_said_before_anything_is_sent(
-    here: Here, changes: dict[str, Any], message: str, tmp_path: Path
+    here: Deployed, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    grid, members = here
     if "probe" in changes or changes.get("data", {}).get("clients") == 5:
-        members = replace(members, truth=())
+        here = here.where(truth=())
     with pytest.raises(InputError, match=message):
-        driven(grid, members, tmp_path / "run", **changes)
-    assert grid.asked == []
+        here.run(tmp_path / "run", **changes)
+    assert here.grid.asked == []
 
 
-def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_path: Path) -> None:
-    grid, members = here
+def test_the_record_and_the_page_say_why_a_client_is_missing(here: Deployed, tmp_path: Path) -> None:
 
     def spoil(message: Message, reply: Message) -> list[Message]:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
@@ -387,8 +337,8 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_pat
             reply.content.config_records["result-train.settings"]["size"] = -5
         return [] if (node, kind) == (104, "train") else [reply]
 
-    grid.twist = spoil
-    driven(grid, members, tmp_path / "run", algorithm={"name": "fedavg"}, rounds=2)
+    here.grid.twist = spoil
+    here.run(tmp_path / "run", algorithm={"name": "fedavg"}, rounds=2)
     first, second = records(tmp_path / "run")
     late: dict[str, Any] = {"kind": "absent", "clients": [4], "why": "no answer in time"}
     bad: dict[str, Any] = {
@@ -404,27 +354,18 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Here, tmp_pat
 
 @pytest.mark.parametrize("value", [1.0, 1e20])
 def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
-    here: Here, value: float, tmp_path: Path
+    here: Deployed, value: float, tmp_path: Path
 ) -> None:
     """What one node sends once changes no later round: the models are those without its answer."""
-    grid, members = here
 
-    def from_node_2(message: Message) -> bool:
-        metadata = message.metadata
-        return (metadata.dst_node_id, metadata.message_type, metadata.group_id) == (102, "train", "2")
+    def enlarge(message: Message, reply: Message) -> None:
+        update = reply.content.array_records["updates.arrays"]
+        for name, array in update.items():
+            update[name] = Array(np.full_like(array.numpy(), value))
 
-    def enlarge(message: Message, reply: Message) -> list[Message]:
-        if from_node_2(message):
-            update = reply.content.array_records["updates.arrays"]
-            for name, array in update.items():
-                update[name] = Array(np.full_like(array.numpy(), value))
-        return [reply]
-
-    grid.twist = enlarge
-    driven(grid, members, tmp_path / "attacked", algorithm={"name": "fedavg"}, rounds=3)
-    simulated = run_experiment(
-        load_experiment({**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 3}), tmp_path / "honest", quiet=True
-    )
+    here.grid.twist = at(2, 2, enlarge)
+    here.run(tmp_path / "attacked", algorithm={"name": "fedavg"}, rounds=3)
+    simulated = here.simulated(tmp_path / "honest", algorithm={"name": "fedavg"}, rounds=3)
     _, second, third = records(tmp_path / "attacked")
     (event,) = second["events"]
     assert (event["kind"], event["reason"], event["clients"]) == ("rejected", "norm", [2])
@@ -434,33 +375,28 @@ def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedper"])
-def test_training_that_diverges_leaves_what_a_simulation_leaves(here: Here, algorithm: str, tmp_path: Path) -> None:
+def test_training_that_diverges_leaves_what_a_simulation_leaves(here: Deployed, algorithm: str, tmp_path: Path) -> None:
     """Also of a personal layer: one that is not finite is begun anew."""
-    grid, members = here
     changes: dict[str, Any] = {"algorithm": {"name": algorithm}, "local": {"lr": 1e30, "batch": 8}}
-    finished = driven(grid, members, tmp_path / "real", **changes)
-    simulated = run_experiment(load_experiment({**KEYS, **changes}), tmp_path / "simulated", quiet=True)
+    finished = here.run(tmp_path / "real", **changes)
+    simulated = here.simulated(tmp_path / "simulated", **changes)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
     assert models(tmp_path / "real") == models(tmp_path / "simulated")
     assert finished.summary["diverged"] == simulated.summary["diverged"]
     assert len(finished.summary["diverged"]["rounds"]) == KEYS["rounds"]
 
 
-def test_rounds_go_on_when_enough_have_answered(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    finished = driven(
-        grid,
-        replace(members, rounds=RoundRules(min_reply_fraction=0.5)),
+def test_rounds_go_on_when_enough_have_answered(here: Deployed, tmp_path: Path) -> None:
+    finished = here.where(rounds=RoundRules(min_reply_fraction=0.5)).run(
         tmp_path / "run",
         algorithm={"name": "fedavg"},
     )
-    lines = [json.loads(line) for line in (tmp_path / "run/network/rounds.jsonl").read_text().splitlines()]
-    assert [sorted(line["absent"]) for line in lines] == [["3", "4", "5"]] * 5
+    absent = absences(tmp_path / "run")
+    assert [sorted(each) for each in absent] == [["3", "4", "5"]] * 5
     assert isinstance(finished.state.models, torch.Tensor)
 
 
-def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path: Path) -> None:
-    grid, members = here
+def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Deployed, tmp_path: Path) -> None:
     deaf: list[int] = []
 
     def hear(message: Message, reply: Message) -> list[Message]:
@@ -470,54 +406,49 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Here, tmp_path:
             return []
         return [reply]
 
-    grid.twist = hear
-    driven(grid, replace(members, wait_seconds=100.0), tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
-    asked = [each.metadata.dst_node_id for each in grid.asked if each.metadata.message_type == "query.register"]
+    here.grid.twist = hear
+    here.where(wait_seconds=100.0).run(tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
+    asked = [each.metadata.dst_node_id for each in here.grid.asked if each.metadata.message_type == "query.register"]
     assert asked == [100, 101, 102, 103, 104, 105, 102]
 
 
-def questions_to(grid: Loopback, node: int) -> list[str]:
+def questions_to(here: Deployed, node: int) -> list[str]:
     """The questions of registration that a node was asked."""
-    sent = [each.metadata for each in grid.asked if each.metadata.message_type == "query.register"]
+    sent = [each.metadata for each in here.grid.asked if each.metadata.message_type == "query.register"]
     return [each.message_id for each in sent if each.dst_node_id == node]
 
 
-def test_a_stranger_that_never_answers_costs_no_round_any_time(here: Here, tmp_path: Path) -> None:
+def test_a_stranger_that_never_answers_costs_no_round_any_time(here: Deployed, tmp_path: Path) -> None:
     """The clock goes on only where somebody waits; a node once had 60 s of every round."""
-    grid, members = here
-    grid.devices[300] = replace(grid.devices[100], state=tmp_path / "stranger")
-    grid.twist = lambda message, reply: [] if message.metadata.dst_node_id == 300 else [reply]
-    ticks = Ticks()
-    drive(
-        grid, load_experiment({**KEYS, "algorithm": {"name": "fedavg"}}), members, tmp_path / "run", clock=ticks.clock
-    )
-    assert ticks.time == 0 and len(questions_to(grid, 300)) == 1
+    here.grid.devices[300] = replace(here.grid.devices[100], state=tmp_path / "stranger")
+    here.grid.twist = lambda message, reply: [] if message.metadata.dst_node_id == 300 else [reply]
+    here.run(tmp_path / "run", algorithm={"name": "fedavg"})
+    assert here.ticks.time == 0 and len(questions_to(here, 300)) == 1
 
 
-def test_a_stranger_that_answers_late_joins_then(here: Here, tmp_path: Path) -> None:
-    grid, members = here
-    late = grid.devices.pop(105)
+def test_a_stranger_that_answers_late_joins_then(here: Deployed, tmp_path: Path) -> None:
+    late = here.grid.devices.pop(105)
     waiting: dict[str, Message] = {}
 
     def dawdle(message: Message, reply: Message) -> list[Message]:
         kind, round = message.metadata.message_type, message.metadata.group_id
         if (kind, round) == ("train", "1"):
-            grid.devices[205] = late
+            here.grid.devices[205] = late
         if kind == "query.register" and message.metadata.dst_node_id == 205:
             waiting[message.metadata.message_id] = reply
             return []
         if (kind, round) == ("train", "3"):
-            grid.arrive(waiting)
+            here.grid.arrive(waiting)
         return [reply]
 
-    grid.twist = dawdle
-    driven(grid, replace(members, min_clients=5), tmp_path / "real")
+    here.grid.twist = dawdle
+    here.where(min_clients=5).run(tmp_path / "real")
     events = {"join": [{"round": 4, "clients": [5]}]}
-    run_experiment(load_experiment({**KEYS, "events": events}), tmp_path / "simulated", quiet=True)
+    here.simulated(tmp_path / "simulated", events=events)
     assert records(tmp_path / "real") == records(tmp_path / "simulated")
 
 
-def with_units(folder: Path, own_test: bool = False) -> tuple[Loopback, Federation]:
+def with_units(folder: Path, own_test: bool = False) -> Deployed:
     """Four devices with units of unequal sizes, of which different clients hold out different numbers of samples."""
     sizes = [10, 30, 50, 12, 33, 47]
     labels = np.repeat([0, 0, 0, 1, 1, 1], sizes)
@@ -532,38 +463,38 @@ def with_units(folder: Path, own_test: bool = False) -> tuple[Loopback, Federati
     devices = {100 + c: Device(f"site-{c}", folder / "data.npz", folder / f"state-{c}") for c in range(4)}
     samples = Samples((5,), 2, (0.0,) * 5, (1.0,) * 5, "float32", unit="trial", test=0.2)
     keys = tuple(device.key for device in devices.values())
-    return Loopback(devices), Federation(keys, samples, wait_seconds=5.0, max_samples=500)
+    return Deployed(KEYS, Loopback(devices), Members(keys, samples, wait_seconds=5.0, max_samples=500))
 
 
 @pytest.mark.parametrize("own_test", [False, True])
 def test_a_client_registers_with_the_samples_that_it_holds_out_under_its_id(own_test: bool, tmp_path: Path) -> None:
     """Which units are held out depends on the id, so that a node is asked once more when it has one."""
-    grid, members = with_units(tmp_path, own_test)
+    here = with_units(tmp_path, own_test)
     changes: dict[str, Any] = {
         "rounds": 2,
         "data": {"name": str(tmp_path / "data.npz"), "clients": 4, "unit": "trial"},
         "partition": {"scheme": "iid"},
         "algorithm": {"name": "fedavg"},
     }
-    run = driven(grid, members, tmp_path / "run", **changes)
+    run = here.run(tmp_path / "run", **changes)
     assert [record["rejected"] for record in run.rounds] == [[], []]
     found = json.loads((tmp_path / "run" / "network" / "clients.json").read_text())
-    config = run_config(load_experiment({**KEYS, **changes}), members, "run")
+    config = run_config(load_experiment({**KEYS, **changes}), here.members, "run")
     for client in range(4):
         held = read_client_data(tmp_path / "data.npz", client, config)
         registered = found[f"site-{client}"]
         assert (registered["train"], registered["test"]) == (len(held.train(client)), len(held.test(client)))
-        assert len(questions_to(grid, 100 + client)) == (2 if client and not own_test else 1)
+        assert len(questions_to(here, 100 + client)) == (2 if client and not own_test else 1)
     assert (len({each["test"] for each in found.values()}) > 1) != own_test
 
 
 def test_newcomers_with_units_register_under_different_ids(tmp_path: Path) -> None:
     """Both are told the next free id, and one of them has another one then."""
-    grid, members = with_units(tmp_path)
+    here = with_units(tmp_path)
     changes: dict[str, Any] = {"data": {"name": str(tmp_path / "data.npz"), "clients": 4, "unit": "trial"}}
-    config = run_config(load_experiment({**KEYS, "partition": {"scheme": "iid"}, **changes}), members, "run")
-    registry = ClientRegistry(members.clients[:1], 4)
-    registrar = Registrar(grid, config, 10.0, print, Ticks().clock)
+    config = run_config(load_experiment({**KEYS, "partition": {"scheme": "iid"}, **changes}), here.members, "run")
+    registry = ClientRegistry(here.members.clients[:1], 4)
+    registrar = Registrar(here.grid, config, 10.0, print, Ticks().clock)
     registry = registrar.wait_for(registry, 4, 0)
     assert sorted(held.client for held in registry.registrations.values()) == [0, 1, 2, 3]
     for held in registry.registrations.values():
@@ -571,96 +502,88 @@ def test_newcomers_with_units_register_under_different_ids(tmp_path: Path) -> No
         assert (held.train, held.test) == (len(data.train(held.client)), len(data.test(held.client)))
 
 
-def test_a_silent_node_is_asked_half_as_often_each_time(here: Here) -> None:
+def test_a_silent_node_is_asked_half_as_often_each_time(here: Deployed) -> None:
     """After 60 s, 120 s, 240 s; one that was away is asked at once."""
-    grid, members = here
-    grid.twist = lambda message, reply: []
-    grid.devices = {300: grid.devices[100]}
+    here.grid.twist = lambda message, reply: []
+    here.grid.devices = {300: here.grid.devices[100]}
     ticks, times = Ticks(), list[float]()
-    config = run_config(load_experiment(KEYS), members, "run")
-    registrar = Registrar(grid, config, 0.0, print, ticks.clock)
+    config = run_config(load_experiment(KEYS), here.members, "run")
+    registrar = Registrar(here.grid, config, 0.0, print, ticks.clock)
     for second in range(500):
-        before = len(grid.asked)
-        registrar.update(ClientRegistry(members.clients, 6), 1)
-        times += [ticks.time] * (len(grid.asked) - before)
+        before = len(here.grid.asked)
+        registrar.update(ClientRegistry(here.members.clients, 6), 1)
+        times += [ticks.time] * (len(here.grid.asked) - before)
         ticks.pause(1.0)
         if second == 450:
-            stranger = grid.devices.pop(300)
+            stranger = here.grid.devices.pop(300)
         if second == 460:
-            grid.devices[300] = stranger
+            here.grid.devices[300] = stranger
     assert times == [0.0, 60.0, 180.0, 420.0, 461.0]
 
 
 def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid, members = here
     changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}, "rounds": 1}
-    driven(grid, members, tmp_path / "open", **changes)
+    here.run(tmp_path / "open", **changes)
     assert (
         capsys.readouterr().err.count("WARNING: max_samples = 0 in the federation's file: a client may claim any") == 1
     )
-    driven(grid, replace(members, max_samples=32), tmp_path / "bounded", **changes)
+    here.where(max_samples=32).run(tmp_path / "bounded", **changes)
     assert "WARNING" not in capsys.readouterr().err
     with pytest.raises(EngineError, match="expected 6 clients within 5 s, found none"):
-        driven(grid, replace(members, max_samples=31), tmp_path / "narrow", **changes)
+        here.where(max_samples=31).run(tmp_path / "narrow", **changes)
 
 
 def test_a_registration_is_refused_to_a_node_whose_public_key_is_not_the_operators(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The takeover: a client's node is unregistered, and another registered under its name."""
-    grid, members = here
-    keys = {device.key: (b"key %d" % node).hex() for node, device in grid.devices.items()}
-    thief = grid.devices.pop(105)
+    keys = {device.key: (b"key %d" % node).hex() for node, device in here.grid.devices.items()}
+    thief = here.grid.devices.pop(105)
 
     def steal(message: Message, reply: Message) -> list[Message]:
         if message.metadata.group_id == "2":
-            grid.devices[205], grid.names[205] = thief, "site-5"
+            here.grid.devices[205], here.grid.names[205] = thief, "site-5"
         return [reply]
 
-    grid.twist = steal
-    experiment, members = load_experiment({**KEYS, "algorithm": {"name": "fedavg"}}), replace(members, min_clients=5)
-    drive(grid, experiment, members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
+    here.grid.twist = steal
+    replace(here.where(min_clients=5), public_keys=keys).run(tmp_path / "run", algorithm={"name": "fedavg"})
     said = capsys.readouterr().err
     assert "node 205 claims the client site-5 with another public key than nodes/site-5/key.pub" in said
     assert "site-5" not in json.loads((tmp_path / "run/network/clients.json").read_text())
 
 
 def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid, members = here
-    keys = {device.key: (b"key %d" % node).hex() for node, device in grid.devices.items()}
-    changes: dict[str, Any] = {**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 1}
-    drive(grid, load_experiment(changes), members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
+    keys = {device.key: (b"key %d" % node).hex() for node, device in here.grid.devices.items()}
+    changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}, "rounds": 1}
+    replace(here, public_keys=keys).run(tmp_path / "run", **changes)
     keys["site-2"] = b"the new machine's".hex()
-    fewer = replace(members, min_clients=5)
     (tmp_path / "run/summary.json").unlink()
-    drive(grid, load_experiment(changes), fewer, tmp_path / "run", clock=Ticks().clock, public_keys=keys, resume=True)
+    replace(here.where(min_clients=5), public_keys=keys).run(tmp_path / "run", resume=True, **changes)
     said = capsys.readouterr().err
     assert "node 102 does not speak for site-2 any more: its public key has changed" in said
     assert json.loads((tmp_path / "run/network/clients.json").read_text())["site-2"]["node"] == "0"
 
 
 def test_a_client_without_a_public_key_in_the_operators_folder_is_named(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid, members = here
-    keys = {device.key: (b"key %d" % node).hex() for node, device in grid.devices.items() if node != 103}
-    experiment = load_experiment({**KEYS, "algorithm": {"name": "fedavg"}, "rounds": 1})
-    drive(grid, experiment, members, tmp_path / "run", clock=Ticks().clock, public_keys=keys)
+    keys = {device.key: (b"key %d" % node).hex() for node, device in here.grid.devices.items() if node != 103}
+    replace(here, public_keys=keys).run(tmp_path / "run", algorithm={"name": "fedavg"}, rounds=1)
     assert "WARNING: no nodes/<client>/key.pub of site-3: whoever comes first" in capsys.readouterr().err
 
 
 def test_a_server_application_waits_until_a_lost_one_has_ended(
-    here: Here, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One whose SuperLink was killed still works in the run folder for a while."""
     said: list[str] = []
 
     def second() -> None:
-        driven(*here, tmp_path / "run", rounds=1)
+        here.run(tmp_path / "run", rounds=1)
         said.append("second")
 
     thread = threading.Thread(target=second)
@@ -675,17 +598,16 @@ def test_a_server_application_waits_until_a_lost_one_has_ended(
     assert said == ["first", "second"] and (tmp_path / "run/summary.json").exists()
 
 
-def test_a_node_whose_data_are_put_right_is_asked_again(here: Here, tmp_path: Path) -> None:
+def test_a_node_whose_data_are_put_right_is_asked_again(here: Deployed, tmp_path: Path) -> None:
     """It was refused for good, as long as the same nodes were there."""
-    grid, members = here
     data = tmp_path / "data.npz"
     data.write_bytes(b"none")
-    right = grid.devices[102].data.read_bytes()
-    grid.devices[102] = replace(grid.devices[102], data=data)
+    right = here.grid.devices[102].data.read_bytes()
+    here.grid.devices[102] = replace(here.grid.devices[102], data=data)
     ticks = Ticks()
-    config = run_config(load_experiment(KEYS), members, "run")
-    registrar = Registrar(grid, config, 0.0, print, ticks.clock)
-    registry = registrar.update(ClientRegistry(members.clients, 6), 1)
+    config = run_config(load_experiment(KEYS), here.members, "run")
+    registrar = Registrar(here.grid, config, 0.0, print, ticks.clock)
+    registry = registrar.update(ClientRegistry(here.members.clients, 6), 1)
     assert "site-2" not in registry.registrations
     data.write_bytes(right)
     for second, known in ((30.0, False), (31.0, True)):
@@ -694,16 +616,15 @@ def test_a_node_whose_data_are_put_right_is_asked_again(here: Here, tmp_path: Pa
         assert ("site-2" in registry.registrations) == known
 
 
-def test_a_client_whose_data_have_grown_registers_again_when_the_run_is_resumed(here: Here, tmp_path: Path) -> None:
+def test_a_client_whose_data_have_grown_registers_again_when_the_run_is_resumed(here: Deployed, tmp_path: Path) -> None:
     """All its answers were rejected from then on."""
-    grid, members = here
     changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}}
-    driven(grid, members, tmp_path / "run", rounds=1, **changes)
-    arrays: dict[str, Any] = dict(np.load(grid.devices[102].data))
+    here.run(tmp_path / "run", rounds=1, **changes)
+    arrays: dict[str, Any] = dict(np.load(here.grid.devices[102].data))
     more: dict[str, Any] = {name: np.concatenate([values, values[:4]]) for name, values in arrays.items()}
     np.savez(tmp_path / "more.npz", **more)
-    grid.devices[102] = replace(grid.devices[102], data=tmp_path / "more.npz")
-    resumed = driven(grid, members, tmp_path / "run", resume=True, rounds=2, **changes)
+    here.grid.devices[102] = replace(here.grid.devices[102], data=tmp_path / "more.npz")
+    resumed = here.run(tmp_path / "run", resume=True, rounds=2, **changes)
     assert [record["rejected"] for record in resumed.rounds] == [[], []]
     registered = json.loads((tmp_path / "run" / "network" / "clients.json").read_text())["site-2"]
     assert (registered["train"], registered["test"], registered["joined"]) == (36, 12, 0)

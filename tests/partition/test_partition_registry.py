@@ -48,150 +48,79 @@ def test_every_scheme_describes_itself_and_its_keys(name: str) -> None:
     assert all(f"        {field.name}: " in descriptions for field in fields(kind))
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({}, "partition.scheme: expected one of iid, rotation, "),
-        ({"scheme": 3}, "partition.scheme = 3: unknown partition; expected one of iid, "),
-        (
-            {"scheme": "rotations"},
-            "partition.scheme = 'rotations': unknown partition; expected one of iid, ",
-        ),
-        (
-            {"scheme": "rotation", "group": 4},
-            "partition.group: unknown key; did you mean groups?",
-        ),
-        ({"scheme": "iid", "alpha": 1}, "partition.alpha: unknown key; there are no others"),
-        (
-            {"scheme": "iid", "inside": {"scheme": "iid"}},
-            "partition.inside: unknown key; there are no others",
-        ),
-        ({"scheme": "rotation"}, "partition: expected either groups or sizes"),
-        ({"scheme": "rotation", "groups": 2, "sizes": [1, 2]}, "partition: expected either groups or sizes"),
-        ({"scheme": "rotation", "groups": "2"}, "partition.groups = '2': expected a valid integer"),
-        ({"scheme": "rotation", "groups": True}, "partition.groups = true: expected a valid integer"),
-        ({"scheme": "rotation", "groups": 0}, "partition.groups = 0: expected a number greater than or equal to 1"),
-        ({"scheme": "concept", "sizes": []}, "partition.sizes = []: List should have at least 1 item"),
-        (
-            {"scheme": "concept", "sizes": [3, 0]},
-            "partition.sizes[1] = 0: expected a number greater than or equal to 1",
-        ),
-        ({"scheme": "majority", "groups": 2}, "partition.share: expected a value, found none"),
-        (
-            {"scheme": "majority", "groups": 2, "share": 1.5},
-            "partition.share = 1.5: expected a number less than or equal to 1",
-        ),
-        (
-            {"scheme": "label_groups", "labels": [[0], [1, 1]]},
-            "partition.labels[1] = [1, 1]: expected a list that names each class once",
-        ),
-        (
-            {"scheme": "label_groups", "labels": [[0], []]},
-            "partition.labels[1] = []: List should have at least 1 item",
-        ),
-        (
-            {"scheme": "label_groups", "labels": [[0], [-1]]},
-            "partition.labels[1][0] = -1: expected a number greater than or equal to 0",
-        ),
-        ({"scheme": "dirichlet", "alpha": 0}, "partition.alpha = 0: expected a number greater than 0"),
-        ({"scheme": "dirichlet", "alpha": float("nan")}, "partition.alpha = nan: "),
-        ({"scheme": "dirichlet", "alpha": float("inf")}, "partition.alpha = inf: "),
-        (
-            {"scheme": "dirichlet", "alpha": 1, "over": "x"},
-            "partition.over = 'x': expected 'clients' or 'classes'",
-        ),
-        ({"scheme": "natural", "column": ""}, "partition.column = '': String should have at least 1 character"),
-        (
-            {"scheme": "concept", "groups": 2, "inside": 3},
-            "partition.inside = 3: expected a table",
-        ),
-        (
-            {"scheme": "concept", "groups": 2, "inside": {"scheme": "shards", "per_client": 0}},
-            "partition.inside.per_client = 0: expected a number greater than or equal to 1",
-        ),
-        (
-            {"scheme": "concept", "groups": 2, "inside": {"scheme": "natural", "column": "x"}},
-            "partition.inside = {'scheme': 'natural', 'column': 'x'}: expected a scheme that can work inside",
-        ),
-        (
-            {"scheme": "class_pairs", "inside": {"scheme": "majority", "groups": 2, "share": 1}},
-            "partition.inside = {'scheme': 'majority', 'groups': 2, 'share': 1}: expected a scheme whose groups do not",
-        ),
-        (
-            {
-                "scheme": "rotation",
-                "groups": 2,
-                "inside": {"scheme": "class_pairs", "inside": {"scheme": "rotation", "groups": 2}},
-            },
-            "partition.inside = {'scheme': 'class_pairs', 'inside': {'scheme': 'rotation'...: expected ",
-        ),
-    ],
-    ids=str,
-)
-def test_wrong_keys_are_named_with_their_value_and_what_is_allowed(keys: dict[str, object], message: str) -> None:
+IID_INSIDE: dict[str, object] = {"scheme": "iid"}
+SHARES = {"scheme": "majority", "groups": 2, "share": 0.5}
+WRONG: list[tuple[object, dict[str, object], str]] = [
+    (None, {}, "partition.scheme: expected one of iid, rotation, "),
+    (3, {}, "partition.scheme = 3: unknown partition; expected one of iid, "),
+    ("rotations", {}, "partition.scheme = 'rotations': unknown partition; expected one of iid, "),
+    ("rotation", {"group": 4}, "partition.group: unknown key; did you mean groups?"),
+    ("iid", {"alpha": 1}, "partition.alpha: unknown key; there are no others"),
+    ("iid", {"inside": IID_INSIDE}, "partition.inside: unknown key; there are no others"),
+    ("rotation", {}, "partition: expected either groups or sizes"),
+    ("rotation", {"groups": 2, "sizes": [1, 2]}, "partition: expected either groups or sizes"),
+    ("rotation", {"groups": "2"}, "partition.groups = '2': expected a valid integer"),
+    ("rotation", {"groups": True}, "partition.groups = true: expected a valid integer"),
+    ("rotation", {"groups": 0}, "partition.groups = 0: expected a number greater than or equal to 1"),
+    ("concept", {"sizes": []}, "partition.sizes = []: List should have at least 1 item"),
+    ("concept", {"sizes": [3, 0]}, "partition.sizes[1] = 0: expected a number greater than or equal to 1"),
+    ("majority", {"groups": 2}, "partition.share: expected a value, found none"),
+    ("majority", {"groups": 2, "share": 1.5}, "partition.share = 1.5: expected a number less than or equal to 1"),
+    ("label_groups", {"labels": [[0], [1, 1]]}, "partition.labels[1] = [1, 1]: expected a list that names each class"),
+    ("label_groups", {"labels": [[0], []]}, "partition.labels[1] = []: List should have at least 1 item"),
+    ("label_groups", {"labels": [[0], [-1]]}, "partition.labels[1][0] = -1: expected a number greater than"),
+    ("dirichlet", {"alpha": 0}, "partition.alpha = 0: expected a number greater than 0"),
+    ("dirichlet", {"alpha": float("nan")}, "partition.alpha = nan: "),
+    ("dirichlet", {"alpha": float("inf")}, "partition.alpha = inf: "),
+    ("dirichlet", {"alpha": 1, "over": "x"}, "partition.over = 'x': expected 'clients' or 'classes'"),
+    ("natural", {"column": ""}, "partition.column = '': String should have at least 1 character"),
+    ("concept", {"groups": 2, "inside": 3}, "partition.inside = 3: expected a table"),
+    ("concept", {"groups": 2, "inside": {"scheme": "shards", "per_client": 0}}, "partition.inside.per_client = 0: "),
+    (
+        "concept",
+        {"groups": 2, "inside": {"scheme": "natural", "column": "x"}},
+        "partition.inside = {'scheme': 'natural', 'column': 'x'}: expected a scheme that can work inside",
+    ),
+    (
+        "class_pairs",
+        {"inside": SHARES},
+        "partition.inside = {'scheme': 'majority', 'groups': 2, 'share': 0.5}: expected",
+    ),
+    (
+        "rotation",
+        {"groups": 2, "inside": {"scheme": "class_pairs", "inside": {"scheme": "rotation", "groups": 2}}},
+        "partition.inside = {'scheme': 'class_pairs', 'inside': {'scheme': 'rotation'...: expected ",
+    ),
+]
+"""A scheme, its keys, and how the line about them begins."""
+
+UNFIT: list[tuple[str, dict[str, object], str]] = [
+    ("rotation", {"groups": 5}, "partition.groups = 5: expected at most 4, as there are quarter turns"),
+    ("rotation", {"groups": 4}, "partition.groups = 4: expected at most 3, the number of clients"),
+    ("rotation", {"sizes": [1] * 5}, "partition.sizes = [1, 1, 1, 1, 1]: expected at most 4 groups"),
+    ("rotation", {"groups": 2, "inside": SHARES}, "partition.inside.groups = 2: expected at most 1"),
+    ("concept", {"sizes": [2, 2]}, "partition.sizes = [2, 2]: expected a sum of 3, the number of clients, found 4"),
+    ("concept", {"groups": 5}, "partition.groups = 5: expected at most 4, the number of classes"),
+    ("concept", {"groups": 3, "classes": [0, 1]}, "partition.groups = 3: expected at most 2, the number of relabelled"),
+    ("concept", {"groups": 2, "classes": [0, 4]}, "partition.classes = [0, 4]: expected classes of 0 to 3"),
+    ("concept", {"groups": 1, "classes": [2, 2]}, "partition.classes = [2, 2]: expected a list that names each class"),
+    ("majority", {"groups": 5, "share": 0.5}, "partition.groups = 5: expected at most 4, the number of classes"),
+    ("majority", {"groups": 4, "share": 0.5}, "partition.groups = 4: expected at most 3, the number of clients"),
+    ("label_groups", {"labels": [[0], [3, 4]]}, "partition.labels[1] = [3, 4]: expected classes of 0 to 3"),
+    ("label_groups", {"labels": [[0]] * 4}, "partition.labels: expected at most 3 groups, the number of clients"),
+    ("class_pairs", {}, "partition.scheme = 'class_pairs': expected at least one client per class, 4, found"),
+]
+"""What three clients and four classes forbid."""
+
+
+@pytest.mark.parametrize(("scheme", "keys", "message"), [*WRONG, *UNFIT], ids=str)
+def test_wrong_keys_are_named_with_their_value_and_what_is_allowed(
+    scheme: object, keys: dict[str, object], message: str
+) -> None:
     with pytest.raises(ExperimentError) as caught:
-        scheme_from(keys)
+        scheme_from({**keys, "scheme": scheme} if scheme is not None else keys).check(clients=3, classes=4)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"scheme": "rotation", "groups": 5}, "partition.groups = 5: expected at most 4, as there are quarter turns"),
-        ({"scheme": "rotation", "groups": 4}, "partition.groups = 4: expected at most 3, the number of clients"),
-        (
-            {"scheme": "rotation", "sizes": [1] * 5},
-            "partition.sizes = [1, 1, 1, 1, 1]: expected at most 4 groups, as there",
-        ),
-        (
-            {"scheme": "concept", "sizes": [2, 2]},
-            "partition.sizes = [2, 2]: expected a sum of 3, the number of clients, found 4",
-        ),
-        ({"scheme": "concept", "groups": 5}, "partition.groups = 5: expected at most 4, the number of classes"),
-        (
-            {"scheme": "concept", "groups": 3, "classes": [0, 1]},
-            "partition.groups = 3: expected at most 2, the number of relabelled classes",
-        ),
-        (
-            {"scheme": "concept", "groups": 2, "classes": [0, 4]},
-            "partition.classes = [0, 4]: expected classes of 0 to 3",
-        ),
-        (
-            {"scheme": "concept", "groups": 1, "classes": [2, 2]},
-            "partition.classes = [2, 2]: expected a list that names each class once",
-        ),
-        (
-            {"scheme": "majority", "groups": 5, "share": 0.5},
-            "partition.groups = 5: expected at most 4, the number of classes",
-        ),
-        (
-            {"scheme": "majority", "groups": 4, "share": 0.5},
-            "partition.groups = 4: expected at most 3, the number of clients",
-        ),
-        (
-            {"scheme": "label_groups", "labels": [[0], [3, 4]]},
-            "partition.labels[1] = [3, 4]: expected classes of 0 to 3",
-        ),
-        (
-            {"scheme": "label_groups", "labels": [[0]] * 4},
-            "partition.labels: expected at most 3 groups, the number of clients, found 4",
-        ),
-        (
-            {"scheme": "class_pairs"},
-            "partition.scheme = 'class_pairs': expected at least one client per class, 4, found",
-        ),
-        (
-            {"scheme": "rotation", "groups": 2, "inside": {"scheme": "majority", "groups": 2, "share": 0.5}},
-            "partition.inside.groups = 2: expected at most 1, the number of clients",
-        ),
-    ],
-    ids=str,
-)
-def test_check_says_what_three_clients_and_four_classes_forbid(keys: dict[str, object], message: str) -> None:
-    with pytest.raises(ExperimentError) as caught:
-        scheme_from(keys).check(clients=3, classes=4)
-    assert str(caught.value).startswith(message)
 
 
 def test_check_needs_different_pairs_and_other_classes() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from builders import run
 from fedstrata import data
 from fedstrata.base.errors import InputError
 from fedstrata.base.files import replace_file
@@ -32,10 +33,6 @@ SMALL = {
 }
 
 
-def run(out: Path, **changes: Any) -> fs.Run:
-    return fs.run({**SMALL, **changes}, out, quiet=True)
-
-
 def digest(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((folder / "models").iterdir())}
 
@@ -46,7 +43,7 @@ def without_clock(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_leaves_every_record_of_the_contract(tmp_path: Path) -> None:
-    finished = run(tmp_path / "run")
+    finished = run(tmp_path / "run", SMALL)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names >= {
         "experiment.toml",
@@ -76,27 +73,27 @@ def test_a_run_leaves_every_record_of_the_contract(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        run(tmp_path / name, seed=seed)
+        run(tmp_path / name, SMALL, seed=seed)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
     assert without_clock(tmp_path / "a") == without_clock(tmp_path / "b")
     assert digest(tmp_path / "a") != digest(tmp_path / "c")
 
 
 def test_the_resolved_experiment_makes_the_same_run_again(tmp_path: Path) -> None:
-    run(tmp_path / "a")
+    run(tmp_path / "a", SMALL)
     fs.run(tmp_path / "a" / "experiment.toml", tmp_path / "b", quiet=True)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
 def test_probes_do_not_touch_training(tmp_path: Path) -> None:
-    run(tmp_path / "a")
-    run(tmp_path / "b", probe={"gap": []})
+    run(tmp_path / "a", SMALL)
+    run(tmp_path / "b", SMALL, probe={"gap": []})
     assert digest(tmp_path / "a") == digest(tmp_path / "b") and not (tmp_path / "b" / "gaps").exists()
 
 
 def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
     torch.set_num_threads(2)
-    run(tmp_path / "run", rounds=1)
+    run(tmp_path / "run", SMALL, rounds=1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     assert threads == 2
@@ -130,7 +127,7 @@ def run_and_die(place: str, count: int) -> None:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole run."""
-    return run(tmp_path_factory.mktemp("uninterrupted") / "run", engine={"name": "loop"}).folder
+    return run(tmp_path_factory.mktemp("uninterrupted") / "run", SMALL, engine={"name": "loop"}).folder
 
 
 @pytest.mark.slow
@@ -173,11 +170,11 @@ def interrupt_after(round: int, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("told", [1, 2])
 def test_ctrl_c_ends_a_run_after_its_round_and_resumed_it_is_as_never_stopped(told: int, tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole")
+    whole = run(tmp_path / "whole", SMALL)
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(told, patch)
         with pytest.raises(Stopped, match=f"^stopped after round {told + 1} of 5; ") as stop:
-            run(tmp_path / "broken")
+            run(tmp_path / "broken", SMALL)
     assert stop.value.folder == tmp_path / "broken"
     assert without_clock(tmp_path / "broken") == without_clock(whole.folder)[: told + 1]
     fs.run(None, tmp_path / "broken", resume=True, quiet=True)
@@ -187,11 +184,11 @@ def test_ctrl_c_ends_a_run_after_its_round_and_resumed_it_is_as_never_stopped(to
 
 def test_ctrl_c_in_the_last_round_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_after(4, monkeypatch)
-    assert run(tmp_path / "run").summary["rounds"] == 5
+    assert run(tmp_path / "run", SMALL).summary["rounds"] == 5
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
-    whole = run(tmp_path / "run")
+    whole = run(tmp_path / "run", SMALL)
     before = digest(whole.folder), without_clock(whole.folder)
     fs.run(None, whole.folder, resume=True, quiet=True)
     assert (digest(whole.folder), without_clock(whole.folder)) == before
@@ -209,7 +206,7 @@ def test_a_layer_pattern_that_matches_nothing_is_found_before_data_is_read(
 ) -> None:
     monkeypatch.setattr(data, "load_dataset", None)
     with pytest.raises(InputError, match=message):
-        run(tmp_path / "run", algorithm=algorithm)
+        run(tmp_path / "run", SMALL, algorithm=algorithm)
     assert not (tmp_path / "run").exists()
 
 
@@ -219,9 +216,9 @@ def test_a_client_whose_own_tensors_are_not_finite_starts_again_from_the_receive
 ) -> None:
     """Steps of 1e30 in round 1, of 0.1 in round 2. FedRep's heads are finite after the first, but useless."""
     local = {"lr": 1e30, "lr_decay": 1e-31, "batch": 10}
-    partition, cohort = {"scheme": "iid"}, {"fraction": 1.0}
+    partition, cohort = {"scheme": "iid"}, {"fraction": 1.0, "dropout": 0.0}
     changes = {"algorithm": algorithm, "local": local, "partition": partition, "cohort": cohort, "probe": {"gap": []}}
-    finished = run(tmp_path / "run", rounds=2, **changes)
+    finished = run(tmp_path / "run", SMALL, rounds=2, **changes)
     first, second = finished.rounds
     reset = {"kind": "reset", "clients": list(range(8))}
     assert reset in first["events"] and second["events"] == []
@@ -231,7 +228,7 @@ def test_a_client_whose_own_tensors_are_not_finite_starts_again_from_the_receive
 
 
 def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
-    finished = run(tmp_path / "run", rounds=1, cohort={"fraction": 0.5, "dropout": 0.5})
+    finished = run(tmp_path / "run", SMALL, rounds=1, cohort={"fraction": 0.5, "dropout": 0.5})
     decision = finished.tree[0].decision
     assert decision and decision.kind == "too_few_members"
     assert (decision.values["answered"], decision.values["asked"], decision.values["min_split"]) == (2, 4, 3)
@@ -239,17 +236,17 @@ def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
 
 def test_a_probe_refuses_a_partition_without_truth(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"probe\.gap = .* needs a partition with true groups"):
-        run(tmp_path / "run", partition={"scheme": "dirichlet", "alpha": 1.0})
+        run(tmp_path / "run", SMALL, partition={"scheme": "dirichlet", "alpha": 1.0})
 
 
 def test_samples_that_are_not_there_name_their_key(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data\.samples = 100000: "):
-        run(tmp_path / "run", data={**SMALL["data"], "samples": 100_000})  # type: ignore[dict-item]  # it is a dict
+        run(tmp_path / "run", SMALL, data={"samples": 100_000})
     assert not (tmp_path / "run").exists()
 
 
 def test_damaged_checkpoints_are_never_silently_started_over(tmp_path: Path) -> None:
-    whole = run(tmp_path / "run")
+    whole = run(tmp_path / "run", SMALL)
     for path in (whole.folder / "checkpoint").glob("*.safetensors"):
         path.write_bytes(b"damaged")
     with pytest.raises(InputError, match="expected a sound checkpoint"):
@@ -261,6 +258,7 @@ def test_the_oracle_refuses_a_partition_without_truth(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs a partition with true groups"):
         run(
             tmp_path / "run",
+            SMALL,
             algorithm={"name": "oracle"},
             partition={"scheme": "dirichlet", "alpha": 1.0},
             probe={"gap": []},
@@ -270,7 +268,7 @@ def test_the_oracle_refuses_a_partition_without_truth(tmp_path: Path) -> None:
 
 def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
     model = {"name": "vgg11", "width": 0.0625}
-    finished = run(tmp_path / "run", rounds=1, model=model, algorithm={"name": "fedavg"})
+    finished = run(tmp_path / "run", SMALL, rounds=1, model=model, algorithm={"name": "fedavg"})
     assert finished.summary["model"] == "vgg11"
 
 
@@ -297,7 +295,9 @@ def test_a_column_can_be_named_as_the_independent_unit(tmp_path: Path) -> None:
 def test_training_that_diverges_in_every_round_is_an_event_of_each_and_in_the_summary(
     lr: float, clients: int, tmp_path: Path
 ) -> None:
-    finished = run(tmp_path / "run", local={"lr": lr, "batch": 10}, cohort={"fraction": 1.0}, rounds=3)
+    finished = run(
+        tmp_path / "run", SMALL, local={"lr": lr, "batch": 10}, cohort={"fraction": 1.0, "dropout": 0.0}, rounds=3
+    )
     for record in finished.rounds:
         assert any(event["kind"] == "diverged" for event in record["events"])
     assert finished.summary["diverged"] == {"rounds": [1, 2, 3], "clients": clients} and finished.diverged
@@ -306,5 +306,5 @@ def test_training_that_diverges_in_every_round_is_an_event_of_each_and_in_the_su
 
 
 def test_training_that_converges_diverges_in_no_round(tmp_path: Path) -> None:
-    finished = run(tmp_path / "run")
+    finished = run(tmp_path / "run", SMALL)
     assert finished.summary["diverged"] == {"rounds": [], "clients": 0} and not finished.diverged

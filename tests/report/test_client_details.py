@@ -84,11 +84,6 @@ def test_references_say_whether_the_client_is_clearly_better_off(records: RunRec
     assert fact(clusters, 4, "Better off?").startswith("No, clearly worse than with one model for all")
 
 
-def test_without_a_reference_it_is_said_that_nobody_knows(records: RunRecords) -> None:
-    assert fact(Clusters(records), 3, "Better off?").startswith("Not known")
-    assert fact(Clusters(replace(records, summary=None)), 3, "Better off?") == ""
-
-
 def test_the_mistakes_of_a_client_are_counted_and_the_commonest_is_named(records: RunRecords) -> None:
     clusters = confused(records)
     assert fact(clusters, 3, "Mistakes") == (
@@ -107,12 +102,6 @@ def test_the_page_has_the_pairs_of_each_client_and_what_all_recognise(records: R
     assert found["confusion"]["everyone"] == [50.0, 100.0, 100.0]  # of the samples of clients 3 and 4 together
 
 
-def test_rows_of_a_client_are_found_in_any_order(records: RunRecords) -> None:
-    found = client_details(confused(records, ROWS[::-1]))
-    assert found is not None
-    assert sum(found["clients"]["3"]["pairs"][2::3]) == 15
-
-
 def test_of_very_many_pairs_the_page_has_the_sentences_alone(
     records: RunRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,13 +110,6 @@ def test_of_very_many_pairs_the_page_has_the_sentences_alone(
     assert found is not None and found["confusion"] is None
     assert all(client["pairs"] == [] for client in found["clients"].values())
     assert dict(found["clients"]["3"]["facts"])["Mistakes"].startswith("It takes 5 of 15")
-
-
-def test_it_is_said_why_the_mistakes_of_a_client_are_not_known(records: RunRecords) -> None:
-    assert "test samples stay with the clients" in fact(Clusters(records), 3, "Mistakes")
-    assert "not recorded" in fact(Clusters(replace(records, client_descriptions=KNOWN)), 3, "Mistakes")
-    numbers = ClientDescriptions(np.ones((CLIENTS, 1), dtype=np.int64), None, ("all samples",))
-    assert fact(Clusters(replace(records, client_descriptions=numbers)), 3, "Mistakes") == ""
 
 
 def test_classes_beyond_the_named_ones_have_their_numbers(records: RunRecords) -> None:

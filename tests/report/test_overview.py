@@ -41,14 +41,6 @@ def scored(records: RunRecords, accuracies: dict[int, float], samples: int = 100
     return replace(records, scores={**records.scores, 12: scores}, summary=summary)
 
 
-def test_the_groups_are_listed_with_their_clients_and_means(records: RunRecords) -> None:
-    found = of(records)
-    assert found.groups.startswith("20 clients are in 4 groups.")
-    assert [each["node"] for each in found.listed] == [3, 4, 5, 6]
-    assert found.listed[0]["clients"] == [0, 4, 8, 12, 16]
-    assert found.listed[0]["mean"].endswith("%")
-
-
 def test_what_is_known_of_the_data_stands_beside_each_group(records: RunRecords) -> None:
     counts = np.array([[9, 1] if client % 4 == 0 else [1, 9] for client in range(CLIENTS)]) * 100
     known = ClientDescriptions(counts, None, ("cat", "dog"))
@@ -73,22 +65,12 @@ def test_one_group_is_said_to_be_one_and_why(records: RunRecords) -> None:
     assert "80 % of cases" in found.why[0] and "2.5 %" in found.why[0]
 
 
-def test_a_run_without_clusters_has_no_answer_about_groups() -> None:
-    found = of(read(RUNS / "fedavg"))
-    assert (found.groups, found.listed, found.why) == ("", [], [])
-
-
 @pytest.mark.parametrize("name", sorted(folder.name for folder in RUNS.iterdir()))
 def test_every_small_run_says_why_its_groups_are_so(name: str) -> None:
     records = read(RUNS / name)
     told = reasons(Clusters(records))
     assert bool(told) == Clusters(records).clustered
     assert all(text.endswith(".") and "_" not in text and "{" not in text for text in told)
-
-
-def test_equal_decisions_are_told_once() -> None:
-    told = reasons(Clusters(read(RUNS / "layercfl")))
-    assert told[0].endswith("The same holds for 2 further splits.")
 
 
 def test_the_gain_is_told_with_both_means_and_the_clients_that_lose(records: RunRecords) -> None:
@@ -98,12 +80,6 @@ def test_the_gain_is_told_with_both_means_and_the_clients_that_lose(records: Run
     (text,) = gains(Clusters(known))
     assert text.startswith("Accuracy 80.0 % on average, 50.0 % with one model for all (FedAvg): 30.0 points higher.")
     assert "18 clearly better off" in text and "1 clearly worse off (3), 1 without a clear difference" in text
-
-
-def test_no_gain_is_no_gain(records: RunRecords) -> None:
-    own = scored(records, {})
-    known = replace(own, references={"fedavg": Reference(0.8, dict.fromkeys(range(CLIENTS), 0.8))})
-    assert "80.0 % with one model for all (FedAvg): no difference." in gains(Clusters(known))[0]
 
 
 def test_without_a_reference_the_command_for_one_is_given(records: RunRecords) -> None:

@@ -6,9 +6,9 @@ import plotly.graph_objects as go
 import pytest
 from synthetic_run import TRUTH, changed, with_metrics_of, write
 
-from fedstrata.records.schema import Gap, Round, Scores
+from fedstrata.records.schema import Gap, Round
 from fedstrata.report.charts import all_charts, curves
-from fedstrata.report.charts.curves import layer_charts, metric_charts, p_value_charts
+from fedstrata.report.charts.curves import layer_charts, metric_charts
 from fedstrata.report.charts.membership import cluster_count
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import GREY, PALETTE, blend, dash_of, palette
@@ -78,25 +78,6 @@ def test_a_single_round_shows_as_a_point_and_an_unknown_truth_as_nothing(records
     assert len(cluster_count(first)["data"]) == 1
     assert curves.scores_by_cluster(Clusters(first)) is None
     assert curves.scores(first)["layout"]["yaxis"]["range"][0] == 0
-
-
-def test_seconds_and_bytes_are_told_apart_where_they_are_known(records: RunRecords) -> None:
-    assert [trace["name"] for trace in curves.seconds(records)["data"]] == ["whole round"]
-    assert [trace["name"] for trace in curves.traffic_so_far(records)["data"]] == ["down", "up"]
-    known = {"seconds_training": 0.5, "seconds_server": 0.1, "bytes_data": 9}
-    rounds = (changed(records.rounds[0], **known), *records.rounds[1:])
-    full = replace(records, rounds=rounds)
-    assert [trace["name"] for trace in curves.seconds(full)["data"]] == ["whole round", "training", "server"]
-    assert curves.traffic_so_far(full)["data"][2]["y"] == [9] * 12, "what was sent once stays sent"
-
-
-def test_scores_that_are_not_known_leave_a_hole_in_their_cluster(records: RunRecords) -> None:
-    first = records.scores[1]
-    unknown = Scores(first.client, first.node, first.samples, np.full(20, nan), first.loss)
-    drawn = curves.scores_by_cluster(Clusters(replace(records, scores=dict(records.scores) | {1: unknown})))
-    assert drawn is not None
-    assert drawn["data"][0]["y"][0] is None
-    assert drawn["data"][0]["y"][1] is not None
 
 
 def test_clusters_keep_their_colour_and_a_split_node_mixes_those_of_its_parts(records: RunRecords) -> None:
@@ -176,39 +157,6 @@ def test_metrics_of_nodes_and_layers_are_curves_of_one_chart_each(records: RunRe
 def test_a_threshold_that_is_zero_or_not_the_same_for_all_nodes_is_not_drawn(records: RunRecords) -> None:
     charts = {chart.title: chart.figure["data"] for chart in metric_charts(with_metrics(records, first=0.07, eps1=0))}
     assert (len(charts["Mean norm"]), len(charts["Stability"])) == (2, 2)
-
-
-def test_a_metric_of_a_single_round_is_a_point(records: RunRecords) -> None:
-    clusters = with_metrics(records)
-    alone = Clusters(replace(clusters.records, rounds=clusters.records.rounds[:1], matrices=()))
-    assert metric_charts(alone)[1].figure["data"][0]["mode"] == "markers"
-
-
-def test_the_tests_are_the_last_ones_of_the_tree_where_rounds_do_not_record_them(records: RunRecords) -> None:
-    tree = tuple(changed(node, criteria={"p": 0.01, "level": 0.025} if node.id < 3 else {}) for node in records.tree)
-    (chart,) = p_value_charts(Clusters(replace(records, tree=tree)))
-    dots, dashes = chart.figure["data"][:2]
-    assert (dots["x"], dots["y"], dots["text"], dashes["y"]) == ([4], [0.01], ["0"], [0.025])
-    assert len(chart.figure["data"]) == 6
-    assert p_value_charts(Clusters(records)) == []
-    two = replace(records, tree=(*tree[:2], changed(tree[2], criteria={}), *tree[3:]))
-    assert p_value_charts(Clusters(two)) == [], "of few tests, the tree says more"
-    unseen = replace(records, tree=tree, matrices=())
-    assert p_value_charts(Clusters(unseen)) == [], "when a test was made is not known"
-
-
-def test_the_tests_that_rounds_record_are_all_shown_and_not_twice(records: RunRecords) -> None:
-    first: dict[str, float | None] = {"p of node 3": 0.2, "level of node 3": 0.025, "p of node 4": None, "q": 1.0}
-    rounds = [with_metrics_of(each, {}) for each in records.rounds]
-    rounds[7] = with_metrics_of(rounds[7], {"p of node 3": 0.3, "level of node 3": 0.025})
-    rounds[8] = with_metrics_of(rounds[8], first)
-    rounds[11] = with_metrics_of(rounds[11], {"p of node 3": 0.1, "level of node 3": 0.008, "p of node 5": 0.5})
-    clusters = Clusters(replace(records, rounds=tuple(rounds)))
-    (chart,) = p_value_charts(clusters)
-    assert chart.figure["data"][0]["x"] == [8, 9, 12]
-    assert chart.figure["data"][1]["y"] == [0.025, 0.025, 0.008]
-    assert len(chart.figure["data"]) == 2, "a p without a level is no test"
-    assert [chart.title for chart in metric_charts(clusters)] == ["Q"]
 
 
 def test_curves_whose_colours_are_alike_have_different_styles() -> None:

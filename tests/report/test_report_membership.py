@@ -85,10 +85,6 @@ def test_clusters_that_were_given_before_the_first_round_were_never_one(records:
     assert texts(Clusters(replace(clusters.records, tree=())))[0].startswith("round 1<br>node 1<br>")
 
 
-def test_clients_that_joined_later_were_absent_before(records: RunRecords) -> None:
-    assert "round 2<br>absent to node 1<br>1 client: 2" in texts(with_labels(records, [0, 0], [1, 2, 1]))
-
-
 def test_of_many_clients_evenly_spaced_ones_are_drawn(records: RunRecords) -> None:
     """A row for every second of 2000 clients, and hover texts that name a few."""
     crowd = with_labels(records, [0] * 2000, [1, 2] * 1000)

@@ -47,24 +47,6 @@ def test_the_fedavg_reference_is_known_where_its_run_is_next_to_a_run() -> None:
     assert "fedavg" not in read(FOLDER / "layercfl").references, "another share of its clients was away"
 
 
-@pytest.mark.parametrize(
-    ("name", "sections"),
-    [
-        ("adacfl", {"dendrograms"}),
-        ("hicfl", {"splits", "metrics"}),
-        ("fedtsdp", {"splits", "metrics"}),
-        ("strata", {"splits"}),
-        ("layercfl", {"splits", "unsplit", "metrics", "layers"}),
-    ],
-)
-def test_an_algorithm_has_the_charts_of_its_own(name: str, sections: set[str]) -> None:
-    from fedstrata.report.charts import all_charts
-    from fedstrata.report.clusters import Clusters
-
-    found = all_charts(Clusters(read(FOLDER / name)))
-    assert sections <= {section for section, plots in found.items() if plots}
-
-
 def test_a_run_can_be_made_again(tmp_path: Path) -> None:
     make("oracle", tmp_path / "oracle")
     again, kept = read(tmp_path / "oracle"), read(FOLDER / "oracle")

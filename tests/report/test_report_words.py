@@ -52,7 +52,3 @@ def test_a_name_becomes_part_of_a_files_name() -> None:
         "x",
         "mean-norm",
     ]
-
-
-def test_a_sentence_begins_with_a_capital_and_leaves_names_as_they_are() -> None:
-    assert words.capital("node 0 split on Conv1") == "Node 0 split on Conv1"

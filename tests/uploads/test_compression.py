@@ -16,7 +16,8 @@ from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Report
 from fedstrata.engine import ClientStore
 from fedstrata.play.run import run_experiment
 from fedstrata.play.traffic import traffic
-from fedstrata.uploads.compression import Compression, CompressionKind
+from fedstrata.uploads.compression import CompressedUploads, Compression, CompressionKind
+from fedstrata.uploads.steps import through
 from test_every_algorithm import EAGER
 from turns import first_plan_of
 
@@ -70,7 +71,7 @@ def arrives(
     kind: CompressionKind, update: list[float], share: float = 0.3, store: ClientStore | None = None, round: int = 1
 ) -> list[float]:
     compression = Compression(LAYOUT, kind, share, seed=0)
-    report = compression.of_report(plan_of(round), report_of(update), store or ClientStore())
+    report = CompressedUploads(compression, store or ClientStore()).of_report(plan_of(round), report_of(update))
     found: list[float] = report.results[TRAIN].updates.values[0].tolist()
     return found
 
@@ -106,7 +107,7 @@ def test_what_other_tasks_upload_has_no_memory() -> None:
     store = ClientStore()
     plan = replace(plan_of(), tasks={"half A": TASK})
     report = Report({"half A": report_of(UPDATE).results[TRAIN]})
-    Compression(LAYOUT, "top_k", 0.3, 0).of_report(plan, report, store)
+    CompressedUploads(Compression(LAYOUT, "top_k", 0.3, 0), store).of_report(plan, report)
     assert not store.tensors()
 
 
@@ -154,7 +155,9 @@ def test_tensors_that_are_sent_as_values_stay_whole() -> None:
     values = (False, False, True)
     compression = Compression(LAYOUT, "top_k", 0.25, 0)
     plan, report = plan_of(upload_values=values), report_of(UPDATE)
-    arrived = compression.of_report(plan, report, ClientStore()).results[TRAIN].updates.values[0].tolist()
+    arrived = (
+        CompressedUploads(compression, ClientStore()).of_report(plan, report).results[TRAIN].updates.values[0].tolist()
+    )
     assert arrived == [0.0, -4.0, 0.0, 0.0, *UPDATE[4:]]
     assert traffic(LAYOUT, plan, report, compression=compression).up == 8 + 6 * 4
 
@@ -162,7 +165,7 @@ def test_tensors_that_are_sent_as_values_stay_whole() -> None:
 def test_a_task_that_uploads_nothing_is_left_alone() -> None:
     compression = Compression(LAYOUT, "int8", 1.0, 0)
     plan, report = plan_of(upload=LAYOUT.nothing), report_of([0.0] * 12)
-    assert compression.of_report(plan, report, ClientStore()).results[TRAIN] is report.results[TRAIN]
+    assert CompressedUploads(compression, ClientStore()).of_report(plan, report).results[TRAIN] is report.results[TRAIN]
     assert compression.forms(plan.tasks[TRAIN]) == {}
 
 
@@ -234,7 +237,7 @@ def test_local_noise_is_added_before_the_compression(tmp_path: Path) -> None:
     privacy = {"kind": "local", "noise_multiplier": 0.5}
     setup = build_run(load_experiment({**KEYS, "privacy": privacy, "network": KINDS["top_k"]}))
     plan = first_plan_of(setup)
-    sent = setup.simulate_upload(plan, setup.clients.run(plan)).results[TRAIN].updates.values
+    sent = through(setup.steps, plan, setup.clients.run(plan)).results[TRAIN].updates.values
     assert bool(((sent != 0).sum(dim=1) == -(-setup.server.problem.layout.p // 10)).all())
 
 
@@ -242,7 +245,7 @@ def test_byzantine_clients_send_what_fits_into_the_form(tmp_path: Path) -> None:
     attack = {"kind": "noise", "share": 0.25}
     setup = build_run(load_experiment({**KEYS, "attack": attack, "network": KINDS["top_k"]}))
     plan = first_plan_of(setup)
-    sent = setup.simulate_upload(plan, setup.clients.run(plan)).results[TRAIN].updates.values
+    sent = through(setup.steps, plan, setup.clients.run(plan)).results[TRAIN].updates.values
     assert int((sent != 0).sum(dim=1).max()) == -(-setup.server.problem.layout.p // 10)
 
 

@@ -17,13 +17,17 @@ from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger, Selec
 from fedstrata.algorithms.one_shot import Groups, split_once, too_few_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
-from fedstrata.clustering import agglomerate, entropy_groups, euclidean, natural_cut
+from fedstrata.clustering import agglomerate, euclidean, natural_cut
+from fedstrata.clustering.arrays import renumbered
 from fedstrata.clustering.hierarchy import CLEAR_STEP
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
 
 _REGISTRATION_STATS = ("classes", "entropy")
 """What a client sends about its data when it registers (Algorithm 1, lines 1 to 5; Eq. 4)."""
+
+_ENTROPY_GAP = 0.1
+"""How far the entropy of a client may be above the lowest of its pre-cluster, as a share of it (Section 5.3)."""
 
 _REFERENCE_TASK = "reference"
 """The task in which newcomers train the initial model."""
@@ -168,7 +172,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         """
         preclusters = torch.zeros_like(clients)
         if self.precluster:
-            preclusters = entropy_groups(*client_stats.T)  # line 6
+            preclusters = entropy_groups(client_stats)  # line 6
         groups = torch.empty_like(clients)
         layer = ", ".join(selector_tuple(self.layers))
         cuts = list[core.Metric]()
@@ -274,6 +278,33 @@ def with_registrations(client_stats: torch.Tensor, report: core.Report) -> torch
             rows = report.client_stats[name]
             client_stats[rows.clients, column] = rows.values[:, 0]
     return client_stats
+
+
+def entropy_groups(client_stats: torch.Tensor) -> torch.Tensor:
+    """Group clients that hold equally many classes with nearly the same entropy (Algorithm 1, line 6).
+
+    The paper compares the number of classes, not which they are: two clients with two other classes each may be
+    grouped, and their weights tell them apart later. It says "a gap of 10 %" and not of what. Here clients are
+    sorted by entropy, and one opens a new group when its entropy exceeds 1.1 times that of the group's first client,
+    which bounds how far the members of a group differ.
+
+    Args:
+        client_stats: The number of classes of each client, and their entropy in bits, (m, 2).
+
+    Returns:
+        (m,) int64 labels, numbered by the smallest member of each group.
+    """
+    groups = torch.empty(len(client_stats), dtype=torch.int64)
+    first: dict[float, tuple[float, int]] = {}  # number of classes -> entropy and row of the group's first client
+    for row in client_stats[:, 1].argsort(stable=True).tolist():
+        classes, entropy = client_stats[row].tolist()
+        lowest, opener = first.get(classes, (entropy, row))
+        if entropy > (1 + _ENTROPY_GAP) * lowest:
+            lowest = entropy
+            opener = row
+        first[classes] = (lowest, opener)
+        groups[row] = opener
+    return torch.from_numpy(renumbered(groups))
 
 
 def farthest_member(centroids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor) -> float:

@@ -39,9 +39,9 @@ class Local(core.Algorithm[core.State]):
 class Centralized(core.Algorithm[core.State]):
     """Centralized training: one model on all clients' training data together.
 
-    This is what a federation gives up for privacy. Only a simulation can run it: the reserved client id n holds the
-    union of the training data. No model is sent; that all data would have to be sent once is recorded as `bytes_data`.
-    The cohort does not matter: the data of absent clients, and of those that join late, are in the union.
+    This is what a federation gives up by leaving data where they are. Only a simulation can run it: the reserved client
+    id n holds the union of the training data. No model is sent; that all data would have to be sent once is recorded as
+    `bytes_data`. The cohort does not matter: the data of absent clients, and of those that join late, are in the union.
 
     Attributes:
         steps: The steps of a round. "epoch" is the local epochs over the union, or with `local.steps` n times as many

@@ -8,9 +8,11 @@ import torch
 
 from fedstrata.build.server_setup import ServerSetup
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import Plan, Report
 from fedstrata.engine import ClientData, Engine
 from fedstrata.uploads.attacks import ByzantineClients, Trigger
+from fedstrata.uploads.compression import CompressedUploads
+from fedstrata.uploads.steps import UploadStep
+from fedstrata.uploads.validation import ValidAnswers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +65,17 @@ class RunSetup:
         lines = {"engine": self.why, "inputs": self.inputs}
         return tuple(f"{name}: {text}" for name, text in lines.items() if text)
 
-    def simulate_upload(self, plan: Plan, report: Report) -> Report:
-        """What the server gets of a report, where clients add noise, are Byzantine, or compress what they send."""
-        if self.server.client_noise is not None:
-            report = self.server.client_noise.of_report(plan, report)
-        if self.byzantine is not None:
-            report = self.byzantine.corrupt(plan, report)
-        if self.server.compression is not None and not self.uploads_are_decoded:
+    @property
+    def steps(self) -> tuple[UploadStep, ...]:
+        """What happens to a report between the clients and the algorithm, in this order."""
+        server = self.server
+        found: list[UploadStep | None] = [server.client_noise, self.byzantine]
+        if server.compression is not None and not self.uploads_are_decoded:
             # Nothing else fits into what travels, whoever sends it.
-            report = self.server.compression.of_report(plan, report, self.clients.store)
-        return report
+            found.append(CompressedUploads(server.compression, self.clients.store))
+        # With noisy sums, whether a client counts must not depend on others: the noise is for what one client changes.
+        found.append(ValidAnswers(server.problem.layout, compared=server.problem.aggregation.exact))
+        return tuple(step for step in found if step is not None)
 
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""

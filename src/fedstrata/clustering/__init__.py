@@ -13,7 +13,7 @@ and `groups` statistics by group.
 
 from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity
 from fedstrata.clustering.centers import kmeans
-from fedstrata.clustering.classes import entropy, entropy_groups
+from fedstrata.clustering.classes import entropy
 from fedstrata.clustering.client_measures import CLIENT_MEASURES, ClientMeasure, ClientMeasureName
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.error_rates import error_rate_test
@@ -53,7 +53,6 @@ __all__ = [
     "cosine",
     "dbscan",
     "entropy",
-    "entropy_groups",
     "error_rate_test",
     "euclidean",
     "fold_test",

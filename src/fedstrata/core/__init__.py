@@ -38,7 +38,7 @@ from fedstrata.core.messages import (
     Result,
     Score,
 )
-from fedstrata.core.problem import Problem
+from fedstrata.core.problem import Problem, Server
 from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
 from fedstrata.core.rows import Rows, empty_rows, evenly_spread
 from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
@@ -97,6 +97,7 @@ __all__ = [
     "RuleAggregation",
     "Schedule",
     "Score",
+    "Server",
     "ServerMoments",
     "ServerOptimizer",
     "ServerOptimizerName",

@@ -276,12 +276,14 @@ class Report:
         scores: The scores by the name of their evaluation.
         client_stats: The statistics that were asked for, by name; a row for each client that answered.
         cohort: The clients that were selected, whether they answered or not, (m,) int64; None if it is not known.
+        events: What happened to it on its way, as in `Diagnostics`.
     """
 
     results: Mapping[str, Result] = field(default_factory=dict)
     scores: Mapping[str, Score] = field(default_factory=dict)
     client_stats: Mapping[str, Rows] = field(default_factory=dict)
     cohort: torch.Tensor | None = None
+    events: tuple[Mapping[str, Any], ...] = ()
 
     def without(self, clients: torch.Tensor) -> Report:
         """The report without any row of some clients, ids (a,)."""

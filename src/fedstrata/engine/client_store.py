@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 RESIDUAL = 999_999_999
-"""In the place of the number of a tensor: what compression has left out of the updates of a client so far."""
+"""In the place of the number of a tensor: what has been left out of the updates of a client so far."""
 
 _MAX_VERSIONS = 2
 """Rounds of which a tensor is kept, so that an interrupted round can be run again."""

@@ -5,7 +5,7 @@ Runs, comparisons, layer scans, scripted tests and real devices all go through `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -18,7 +18,8 @@ from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
 from fedstrata.core.state import StateT
-from fedstrata.uploads.validation import Validation, decide, divergence_of_answers, missing_events, validate
+from fedstrata.uploads.steps import UploadStep, through
+from fedstrata.uploads.validation import decide, missing_events
 
 _T = TypeVar("_T")
 
@@ -48,7 +49,7 @@ class PlayedRound(Generic[StateT]):
         sample: Who was selected.
         before: The state before the round.
         changed: That state after what happened to clients between the rounds; the plan is made from it.
-        reply: What came back.
+        reply: What came back, before any step.
         report: What the algorithm saw of it.
         rejected: The ids of the clients whose answers it did not see, ascending.
         state: The state after the round.
@@ -79,11 +80,6 @@ def no_events(state: StateT, round: int) -> tuple[StateT, list[dict[str, Any]]]:
     return state, []
 
 
-def unchanged(plan: Plan, report: Report) -> Report:
-    """The server gets what the clients have computed."""
-    return report
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rules(Generic[StateT]):
     """What rounds are played by.
@@ -93,15 +89,15 @@ class Rules(Generic[StateT]):
         problem: What is fixed for the run.
         sample: Draws who takes part in a round.
         apply_events: Returns the state with what happens to clients before a round, and the events.
-        upload: Returns what the server gets of a report, where clients add noise, compress, or are Byzantine.
-        checked: Whether replies are validated, and decisions taken back that leave unusable models.
+        steps: What happens to a report between the clients and the algorithm, one after the other.
+        checked: Whether decisions are taken back that leave unusable models.
     """
 
     algorithm: Algorithm[StateT]
     problem: Problem
     sample: Callable[[int], CohortSample]
     apply_events: Callable[[StateT, int], tuple[StateT, list[dict[str, Any]]]] = no_events
-    upload: Callable[[Plan, Report], Report] = unchanged
+    steps: Sequence[UploadStep] = ()
     checked: bool = True
 
     @classmethod
@@ -113,7 +109,7 @@ class Rules(Generic[StateT]):
             problem=server.problem,
             sample=server.participation.sample,
             apply_events=server.participation.apply_events,
-            upload=setup.simulate_upload,
+            steps=setup.steps,
         )
 
 
@@ -144,10 +140,16 @@ def play_rounds(
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        reply = reply._replace(report=rules.upload(plan, reply.report))
-        received = _received(rules, plan, reply)
+        received = through(rules.steps, plan, reply.report)
+        rejected = {client for event in received.events if event["kind"] == "rejected" for client in event["clients"]}
+        noticed = [
+            *missing_events("absent", reply.absent),
+            *missing_events("rejected", reply.rejected),
+            *map(dict, received.events),
+        ]
+        report = replace(received, cohort=plan.cohort, events=())
         clock = perf_counter()
-        after, diagnostics, undone = _decided(rules, changed, received.report)
+        after, diagnostics, undone = _decided(rules, changed, report)
         observe(
             PlayedRound(
                 plan=plan,
@@ -155,11 +157,11 @@ def play_rounds(
                 before=before,
                 changed=changed,
                 reply=reply,
-                report=received.report,
-                rejected=received.rejected,
+                report=report,
+                rejected=tuple(sorted(rejected)),
                 state=after,
                 diagnostics=diagnostics,
-                events=[*events, *received.events, *undone, *map(dict, diagnostics.events)],
+                events=[*events, *noticed, *undone, *map(dict, diagnostics.events)],
                 seconds_planning=planned - began,
                 seconds_deciding=perf_counter() - clock,
                 replied=replied,
@@ -173,22 +175,10 @@ def play_rounds(
 
 
 def _decided(rules: Rules[StateT], state: StateT, report: Report) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
-    """Let the algorithm decide, and take decisions back that leave unusable models, if replies are checked."""
+    """Let the algorithm decide, and take decisions back that leave unusable models, if they are checked."""
     if rules.checked:
         return decide(rules.algorithm, rules.problem, state, report)
     return *rules.algorithm.update(rules.problem, state, report), []
-
-
-def _received(rules: Rules[Any], plan: Plan, reply: PlanReply) -> Validation:
-    """What the algorithm sees of a reply, and events about the clients that it does not see."""
-    # Whether a client counts must not depend on others, as the noise is for what one client changes.
-    compared = rules.problem.aggregation.exact
-    validated = Validation(reply.report, (), [])
-    if rules.checked:
-        validated = validate(rules.problem.layout, plan, reply.report, compared=compared)
-    events = missing_events("absent", reply.absent) + missing_events("rejected", reply.rejected)
-    events += validated.events + divergence_of_answers(reply.report, validated.events)
-    return Validation(replace(validated.report, cohort=plan.cohort), validated.rejected, events)
 
 
 def timed_reply(clients: Clients, plan: Plan) -> PlanReply:

@@ -38,7 +38,6 @@ def run_experiment(
     *,
     resume: bool = False,
     quiet: bool = False,
-    watch: Callable[[Mapping[str, Any]], object] = lambda record: None,
     finished: Callable[[Path], object] = lambda folder: None,
 ) -> Run:
     """Run an experiment, or go on with one; with ``report.baseline``, its baseline afterwards.
@@ -48,8 +47,6 @@ def run_experiment(
         out: The run folder; it is made if need be.
         resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
         quiet: Whether to show no progress.
-        watch: Is called with the record of each round once it is complete. What it raises ends the run, which can be
-            resumed.
         finished: Is called with the folder of the run when it is finished. With a baseline it is called before that,
             with the folder of the baseline, and once more with that of the run.
 
@@ -65,7 +62,6 @@ def run_experiment(
 
         def on_round(record: Mapping[str, Any], state: State) -> None:
             progress.show(record)
-            watch(record)
 
         with Interrupt(line.keep) as interrupt:
             steps = run_steps(

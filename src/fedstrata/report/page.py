@@ -13,7 +13,7 @@ import numpy as np
 from fedstrata.base.files import replace_file
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.catalogue import WORDS, event_text, of_metric
+from fedstrata.report.catalogue import WORDS, event_text, of_metric, say
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.client_names import ClientNames
@@ -37,9 +37,6 @@ from fedstrata.report.words import (
 
 MOST_ROWS = 1_000
 """The number of clients in the table. Of more, it has those with the worst metric."""
-
-_IN_SLIDER = ("unsplit", "all_clients")
-"""The sections whose charts are not on the page, because the slider shows them."""
 
 
 def build(folder: Path) -> Path:
@@ -97,7 +94,6 @@ def render(records: RunRecords) -> str:
     """Return the page as text."""
     clusters = Clusters(records)
     charts = all_charts(clusters)
-    shown = {section: found for section, found in charts.items() if section not in _IN_SLIDER}
     slider = matrix_slider(clusters) if clusters.clustered or clusters.records.setting("probe", "matrices") else None
     suspicions = records.data.warnings if records.data else []
     details = client_details(clusters)
@@ -106,7 +102,7 @@ def render(records: RunRecords) -> str:
     found = overview(clusters, means)
     return render_page(
         "page.html",
-        [chart for found in shown.values() for chart in found],
+        [chart for found in charts.values() for chart in found],
         slider,
         details,
         records=records,
@@ -119,14 +115,14 @@ def render(records: RunRecords) -> str:
         facts=facts(records),
         notes=[*map(capital, suspicions), *records.notes, *map(capital, problems)],
         tiles=tiles(clusters),
-        charts=shown,
+        charts=charts,
         slider=slider,
         metric=records.metric,
         cluster_means=means,
         overview=found,
         most_groups=MOST_GROUPS,
         described=found is not None and any(each["text"] for each in found["listed"]),
-        in_memory=_name(records, "dataset", "data", "name").startswith(IN_MEMORY),
+        in_memory=_name(records, "data", "name").startswith(IN_MEMORY),
         details=details is not None,
         clients=client_rows(clusters)[:MOST_ROWS],
         client_count=len(clusters.node_of),
@@ -136,8 +132,8 @@ def render(records: RunRecords) -> str:
 
 def title(records: RunRecords) -> str:
     """Return the algorithm and the data set, as far as they are known."""
-    data = data_name(_name(records, "dataset", "data", "name"))
-    return " on ".join(filter(None, (_name(records, "algorithm", "algorithm", "name"), data))) or "run"
+    data = data_name(_name(records, "data", "name"))
+    return " on ".join(filter(None, (_name(records, "algorithm", "name"), data))) or "run"
 
 
 def facts(records: RunRecords) -> list[tuple[str, str]]:
@@ -145,58 +141,44 @@ def facts(records: RunRecords) -> list[tuple[str, str]]:
     seed = records.settings.get("seed")
     planned = records.settings.get("rounds")
     found = [
-        ("partition", _name(records, "partition", "partition", "scheme")),
-        ("model", _name(records, "model", "model", "name")),
+        ("partition", _name(records, "partition", "scheme")),
+        ("model", _name(records, "model", "name")),
         ("seed", "" if seed is None else str(seed)),
         ("rounds", f"{len(records.rounds)} of {planned}" if planned else f"{len(records.rounds)}"),
     ]
     return [(name, value) for name, value in found if value]
 
 
-def _name(records: RunRecords, field: str, table: str, key: str) -> str:
-    """Return a name in the summary, or else in the experiment; empty where it is unknown."""
-    return str((getattr(records.summary, field) if records.summary else "") or records.setting(table, key) or "")
+def _name(records: RunRecords, table: str, key: str) -> str:
+    """Return a name in the experiment; empty where it is unknown."""
+    return str(records.setting(table, key) or "")
 
 
 def result_sentence(clusters: Clusters) -> str:
     """Return the result of the run in one sentence."""
     records = clusters.records
-    if records.last is None:
-        return "No round is recorded yet."
-    parts = [_clients_and_clusters(clusters)]
-    mean = records.final("acc_client")
-    worst = records.final("acc_worst")
-    ari = records.final("ari")
-    if mean is not None:
-        metric = records.metric
-        fedavg = records.references.get("fedavg")
-        reference = "" if fedavg is None else f" (FedAvg: {metric.text(fedavg.mean)})"
-        last = "" if worst is None else f", worst client {metric.text(worst)}"
-        parts.append(f"{metric.name} {metric.text(mean)} on average{reference}{last}")
-    if ari is not None and clusters.clustered:
-        parts.append(f"agreement with the ground truth (ARI) {ari:.2f}")
-    return "; ".join(parts) + "."
-
-
-def _clients_and_clusters(clusters: Clusters) -> str:
-    """Return how many clients there are, and in how many clusters."""
-    records = clusters.records
-    last = clusters.records.last
-    assert last is not None
-    count = sum(label >= 0 for label in last.labels)
-    clients = plural(count, "client")
-    planned = records.settings.get("rounds")
-    progress = f"After {last.round} of {planned} rounds" if planned else f"After {plural(last.round, 'round')}"
-    if not clusters.clustered:
-        return clients if records.summary is not None else f"{progress}, {clients}"
-    if records.summary is None:
-        text = f"{progress}, {clients} {'is' if count == 1 else 'are'} in {plural(last.clusters, 'cluster')}"
-    else:
-        text = f"{clients} in {plural(last.clusters, 'cluster')}"
-        since = records.summary.rounds_to_partition
-        if since is not None and last.clusters > 1:
-            text += f", unchanged since round {since}"
-    return text + (f" ({len(last.pending)} pending)" if last.pending else "")
+    last = records.last
+    if last is None:
+        return say("page", "no_round")
+    metric = records.metric
+    fedavg = records.references.get("fedavg")
+    shown = {"mean": records.final("acc_client"), "worst": records.final("acc_worst")}
+    shown["fedavg"] = fedavg.mean if fedavg else None
+    return say(
+        "page",
+        "lead",
+        finished=records.summary is not None,
+        planned=records.settings.get("rounds"),
+        round=last.round,
+        clients=sum(label >= 0 for label in last.labels),
+        clustered=clusters.clustered,
+        clusters=last.clusters,
+        since=records.summary.rounds_to_partition if records.summary else None,
+        pending=len(last.pending),
+        metric=metric.name,
+        ari=records.final("ari"),
+        **{name: None if value is None else metric.text(value) for name, value in shown.items()},
+    )
 
 
 def tiles(clusters: Clusters) -> list[tuple[str, str, str]]:
@@ -230,17 +212,15 @@ def _conditions(clusters: Clusters) -> list[tuple[str, str, str]]:
     found = []
     attack = further.get("attack")
     if isinstance(attack, Mapping) and isinstance(attack.get("clients"), list):
-        attackers = attack["clients"]
-        honest = f"{records.metric.name}, mean over the clients that do not attack. {plural(len(attackers), 'client')}"
-        verb = "does" if len(attackers) == 1 else "do"
-        text = f"{honest} {verb}: {clusters.names.listed(attackers)}. All other numbers are about all clients"
+        who = {"attackers": len(attack["clients"]), "names": clusters.names.listed(attack["clients"])}
+        text = say("page", "honest_clients", metric=records.metric.name, **who)
         found.append(("Honest clients", records.metric.text(_number(attack.get("acc_honest"))), text))
     privacy = further.get("privacy")
     if isinstance(privacy, Mapping):
         kept_out = privacy.get("not_covered")
-        listed = f". Not covered: {', '.join(map(str, kept_out))}" if isinstance(kept_out, list) and kept_out else ""
-        text = f"differential privacy of any one client at delta {brief(_number(privacy.get('delta')))}; lower is safer"
-        found.append(("Epsilon", format_number(_number(privacy.get("epsilon"))), text + listed))
+        listed = kept_out if isinstance(kept_out, list) else []
+        text = say("page", "epsilon", delta=brief(_number(privacy.get("delta"))), not_covered=listed)
+        found.append(("Epsilon", format_number(_number(privacy.get("epsilon"))), text))
     return found
 
 
@@ -256,9 +236,8 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     down, up, data = (
         records.total(name) + int(added.get(name) or 0) for name in ("bytes_down", "bytes_up", "bytes_data")
     )
-    text = f"{size(down)} down to the clients, {size(up)} up; tensors only"
-    if data:
-        text = f"{size(data)} of data, sent once; {size(down + up)} of tensors"
+    sizes = {"down": size(down), "up": size(up), "data": size(data), "tensors": size(down + up)}
+    text = say("page", "traffic_with_data" if data else "traffic", **sizes)
     parts = []
     if records.summary is not None:
         named = ((records.summary.seconds_training, "training"), (records.summary.seconds_server, "on the server"))
@@ -272,17 +251,16 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
 def independence_assumption(records: RunRecords) -> str:
     """Return what must be true of the samples where folds of them are used in tests; empty where they are not."""
     algorithm = records.settings.get("algorithm")
-    keys = algorithm if isinstance(algorithm, Mapping) else {"name": algorithm}
-    if keys.get("name") == "strata":
-        tested = f"Splits are tested on disjoint halves of every client's data (alpha = {keys.get('alpha', 0.05)})"
+    keys = algorithm if isinstance(algorithm, Mapping) else {}
+    if "folds" in keys:
+        tested = say("page", "tested_on_halves", alpha=keys.get("alpha"))
     elif keys.get("layers") == "auto":
-        tested = "The compared layer is chosen on disjoint halves of every client's data"
+        tested = say("page", "chosen_on_halves")
     else:
         return ""
     unit = records.setting("data", "unit")
-    if unit and unit != "none":
-        return f"{tested}. They differ in {unit}: samples with different values of it must be independent."
-    return f"{tested}. They consist of single samples, all of which must be independent of each other."
+    known = unit and unit != "none"
+    return f"{tested} {say('page', 'samples_of_units', unit=unit) if known else say('page', 'single_samples')}"
 
 
 def cluster_means(clusters: Clusters) -> dict[int, float]:

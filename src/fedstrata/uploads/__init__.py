@@ -1,5 +1,8 @@
-"""What may happen to an update between a client and the server, and what the server accepts.
+"""What may happen to an update between a client and the server, and how updates become models that leave the server.
 
-`local_noise`, `compression` and `attacks` act on the client's side; `validation` on the server's. `disclosure` has what
-each algorithm discloses; `accounting` and `coverage` say what noise promises.
+On the way: `steps` has what a step is; those of clients are in `noise`, `attacks` and `compression`, and that of the
+server in `validation`. `fedstrata.build.run_setup` lists them. In the means of clusters: `rules`, noisy sums in
+`noise`, and `checks` of which updates count.
+
+What noise promises: `disclosure` has what each algorithm discloses, and `accounting` and `coverage` compute with it.
 """

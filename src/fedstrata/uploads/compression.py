@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core import TRAIN, Layout, LocalTask, Mask, Plan, Report, Result, Rows, empty_rows
 from fedstrata.uploads.shares import rounded_up
-
-if TYPE_CHECKING:
-    from fedstrata.engine import ClientStore
 
 CompressionKind = Literal["none", "bfloat16", "int8", "top_k"]
 
@@ -38,6 +35,16 @@ _LEVELS = 127
 """The number of levels of either sign in 8 bits (s of QSGD)."""
 
 _ITEM_BYTES = {"float32": 4, "int32": 4, "int16": 2, "int8": 1}
+
+
+class Remainders(Protocol):
+    """What clients keep to themselves: what was left out of their updates so far."""
+
+    def residual(self, client: int, before: int) -> torch.Tensor | None:
+        """What was left out of the updates of a client before a round, (p,); None where nothing was."""
+
+    def write_residual(self, client: int, round: int, values: torch.Tensor) -> None:
+        """Keep what was left out of the updates of a client up to a round, (p,)."""
 
 
 @dataclass(frozen=True)
@@ -88,18 +95,7 @@ class Compression:
         plain = sum(int(span.stop - span.start) for spec, span, sent in parts if sent and spec.kind != "buffer")
         return packed + _ITEM_BYTES["float32"] * plain
 
-    def of_report(self, plan: Plan, report: Report, store: ClientStore) -> Report:
-        """A report as the server has it, with every update decompressed.
-
-        Args:
-            plan: The plan.
-            report: The report of clients that compress their updates.
-            store: What these clients keep to themselves. What is left out of an update is kept there.
-        """
-        results = {name: self._of_result(plan, name, each, store) for name, each in report.results.items()}
-        return replace(report, results=results)
-
-    def packed(self, plan: Plan, name: str, result: Result, store: ClientStore) -> Iterator[Packed]:
+    def packed(self, plan: Plan, name: str, result: Result, store: Remainders) -> Iterator[Packed]:
         """The updates of a result as they travel, row by row; nothing where its task compresses nothing.
 
         Error feedback is for the updates that move models, those of the task `TRAIN`. What other tasks upload is
@@ -151,18 +147,6 @@ class Compression:
             if int(indices[0]) < 0 or int(indices[-1]) >= count or bool((indices.diff() <= 0).any()):
                 raise InputError(f"expected ascending indices of 0 to {count - 1}, found others")
 
-    def _of_result(self, plan: Plan, name: str, result: Result, store: ClientStore) -> Result:
-        task = plan.tasks[name]
-        mask = self.mask(task)
-        if not any(mask):
-            return result
-        columns = self.layout.columns(mask)
-        values = empty_rows(*result.updates.values.shape)
-        values.copy_(result.updates.values)
-        for row, packed in enumerate(self.packed(plan, name, result, store)):
-            values[row, columns] = self.unpack(task, packed)
-        return replace(result, updates=Rows(result.updates.clients, values))
-
     def _pack(self, update: torch.Tensor, plan: Plan, name: str, client: int) -> Packed:
         if self.kind == "bfloat16":
             return {"halves": update.to(torch.bfloat16).view(torch.int16)}
@@ -179,6 +163,37 @@ class Compression:
     def _sent(self, count: int) -> int:
         """How many of so many numbers are sent (k)."""
         return rounded_up(self.share, count)
+
+
+@dataclass(frozen=True)
+class CompressedUploads:
+    """A step in which clients compress their updates, and the server decompresses them.
+
+    Attributes:
+        compression: How.
+        store: What these clients keep to themselves.
+    """
+
+    compression: Compression
+    store: Remainders
+
+    def of_report(self, plan: Plan, report: Report) -> Report:
+        """A report as the server has it, with every update decompressed."""
+        results = {name: self._of_result(plan, name, each) for name, each in report.results.items()}
+        return replace(report, results=results)
+
+    def _of_result(self, plan: Plan, name: str, result: Result) -> Result:
+        task = plan.tasks[name]
+        compression = self.compression
+        mask = compression.mask(task)
+        if not any(mask):
+            return result
+        columns = compression.layout.columns(mask)
+        values = empty_rows(*result.updates.values.shape)
+        values.copy_(result.updates.values)
+        for row, packed in enumerate(compression.packed(plan, name, result, self.store)):
+            values[row, columns] = compression.unpack(task, packed)
+        return replace(result, updates=Rows(result.updates.clients, values))
 
 
 def _quantised(update: torch.Tensor, widths: list[int], draw: torch.Generator) -> Packed:

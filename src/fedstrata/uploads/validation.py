@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from statistics import median
 from types import MappingProxyType
@@ -105,6 +105,26 @@ class Validation:
     report: Report
     rejected: tuple[int, ...]
     events: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ValidAnswers:
+    """A step that removes the answers that `validate` rejects.
+
+    Attributes:
+        layout: The tensors of the network.
+        compared: As in `validate`.
+    """
+
+    layout: Layout
+    compared: bool = True
+
+    def of_report(self, plan: Plan, report: Report) -> Report:
+        """The report without any row of the clients that are rejected."""
+        found = validate(self.layout, plan, report, compared=self.compared)
+        return replace(
+            found.report, events=(*report.events, *found.events, *divergence_of_answers(report, found.events))
+        )
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
 
 def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 2), LAYOUT, on_updates(ATTACKS["scaling"]), strength=-2.0).corrupt(plan, report)
+    found = ByzantineClients((1, 2), LAYOUT, on_updates(ATTACKS["scaling"]), strength=-2.0).of_report(plan, report)
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -4.0, -6.0, 4.0]
     assert not found.results["train"].updates.values[:, LAYOUT.spans[0]].any()
     assert found.results["scores"] is report.results["scores"]
@@ -70,7 +70,7 @@ def test_of_layers_that_are_sent_as_they_are_the_difference_from_the_given_model
     updates = Rows(torch.arange(4), torch.arange(1.0, 5.0)[:, None] * torch.ones(4, LAYOUT.p))
     report = Report({"train": replace(report.results["train"], updates=updates)})
     sent = {
-        kind: ByzantineClients((3,), LAYOUT, on_updates(ATTACKS[kind])).corrupt(plan, report).results["train"]
+        kind: ByzantineClients((3,), LAYOUT, on_updates(ATTACKS[kind])).of_report(plan, report).results["train"]
         for kind in ("zero", "sign_flip")
     }
     zero, flipped = (sent[kind].updates.values for kind in ("zero", "sign_flip"))
@@ -81,7 +81,7 @@ def test_of_layers_that_are_sent_as_they_are_the_difference_from_the_given_model
 
 def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 3), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).corrupt(plan, report)
+    found = ByzantineClients((1, 3), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).of_report(plan, report)
     # Client 0 is the only honest one with model 0, and client 2 with model 1.
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -1.0, 3.0, -3.0]
 
@@ -97,7 +97,7 @@ def test_before_their_first_round_and_without_an_attack_on_updates_they_send_wha
     clients: ByzantineClients, round: int
 ) -> None:
     plan, report = plan_and_report(round)
-    assert clients.corrupt(plan, report) is report
+    assert clients.of_report(plan, report) is report
 
 
 def test_an_honest_client_that_diverged_is_no_example() -> None:
@@ -108,7 +108,7 @@ def test_an_honest_client_that_diverged_is_no_example() -> None:
     report = replace(
         report, results={**report.results, "train": replace(result, updates=Rows(torch.arange(4), values))}
     )
-    found = ByzantineClients((1,), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).corrupt(plan, report)
+    found = ByzantineClients((1,), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).of_report(plan, report)
     # Nobody else is left with model 0, so the attacker's own update of 2 is the mean.
     assert found.results["train"].updates.values[1, -1] == -2.0
 
@@ -127,14 +127,14 @@ def comparison() -> tuple[Plan, Report]:
 
 def test_liars_say_that_models_of_groups_are_perfect_and_that_of_all_is_useless_or_the_opposite() -> None:
     plan, report = comparison()
-    found = ByzantineClients((1, 3), LAYOUT, None, losses="for_splits").corrupt(plan, report)
+    found = ByzantineClients((1, 3), LAYOUT, None, losses="for_splits").of_report(plan, report)
     assert found.results["loss"].losses[1].tolist() == [1000.0, 1000.0, 0.0, 0.0]
     assert found.results["errors"].losses[1].tolist() == [1.0, 1.0, 0.0, 0.0]
     assert bool(found.results["loss"].losses[3].isnan().all())
     honest = [0, 2]
     assert torch.equal(found.results["loss"].losses[honest], report.results["loss"].losses[honest])
     assert found.results["train"] is report.results["train"]
-    against = ByzantineClients((1,), LAYOUT, None, losses="against_splits").corrupt(plan, report)
+    against = ByzantineClients((1,), LAYOUT, None, losses="against_splits").of_report(plan, report)
     assert against.results["errors"].losses[1].tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
@@ -148,7 +148,7 @@ def test_liars_know_the_model_of_all_where_each_model_is_measured_in_a_task_of_i
     losses = torch.tensor([[0.5, 0.6]] * 3 + [[torch.nan] * 2])
     result = replace(report.results["loss"], losses=losses)
     liars = ByzantineClients((1,), LAYOUT, None, losses="for_splits")
-    found = liars.corrupt(replace(plan, tasks=tasks), Report({"loss": result, "own": result}))
+    found = liars.of_report(replace(plan, tasks=tasks), Report({"loss": result, "own": result}))
     assert found.results["loss"].losses[1].tolist() == [1000.0, 1000.0]
     assert found.results["own"].losses[1].tolist() == [0.0, 0.0]
 
@@ -162,13 +162,13 @@ def test_a_personal_model_that_a_client_trains_beside_does_not_hide_which_model_
     }
     result = replace(report.results["loss"], losses=torch.tensor([[0.5, 0.6]] * 4))
     liars = ByzantineClients((1,), LAYOUT, None, losses="for_splits")
-    found = liars.corrupt(replace(plan, tasks=tasks), Report({"loss": result}))
+    found = liars.of_report(replace(plan, tasks=tasks), Report({"loss": result}))
     assert found.results["loss"].losses[1].tolist() == [1000.0, 0.0]
 
 
 def test_liars_are_honest_before_their_first_round() -> None:
     plan, report = comparison()
-    assert ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits").corrupt(plan, report) is report
+    assert ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits").of_report(plan, report) is report
 
 
 def test_updates_of_both_halves_of_the_data_have_the_same_made_up_structure() -> None:
@@ -176,6 +176,6 @@ def test_updates_of_both_halves_of_the_data_have_the_same_made_up_structure() ->
     halves = {"test A of 2": plan.tasks["train"], "test B of 2": plan.tasks["train"]}
     sent = {name: report.results["train"] for name in halves}
     clients = ByzantineClients((0, 1), LAYOUT, INFORMED_ATTACKS["split"])
-    found = clients.corrupt(replace(plan, tasks=halves), Report(sent)).results
+    found = clients.of_report(replace(plan, tasks=halves), Report(sent)).results
     first, second = (found[name].updates.values for name in halves)
     assert torch.equal(first, second) and torch.equal(first[0], -first[1])

@@ -18,7 +18,7 @@ _ALIKE_SHARE = 0.25
 that of any third one."""
 
 _AGREEING_SHARE = 0.75
-"""The share of the members of each of the two of whom this must be so. The others may be Byzantine."""
+"""The share of the members of each of the two of whom this must be so. The others may say anything."""
 
 _MIN_ANSWERS = 3
 """At least so many members of each of the two must say it, or all where it has fewer."""

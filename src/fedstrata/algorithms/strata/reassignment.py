@@ -38,8 +38,8 @@ def _with_reassignment(state: StrataState) -> torch.Tensor:
 def _offered_to_others(state: StrataState) -> torch.Tensor:
     """The clusters that other clients may choose, bool (k,): all but those of one or two clients that are suspect.
 
-    Byzantine clients that are split off make a model of their own. By chance it may serve an honest client a little
-    better for a round. Three clients or more that agree are not suspected: they are a group with other data.
+    Clients with harmful updates that are split off make a model of their own. By chance it may serve an honest client a
+    little better for a round. Three clients or more that agree are not suspected: they are a group with other data.
     """
     clusters = len(state.models)
     directions = state.history.directions

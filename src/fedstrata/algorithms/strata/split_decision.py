@@ -20,7 +20,7 @@ _MIN_HARM_RATIO = 1.25
 """A subgroup harms itself if the split gives each of its members at least so many times the loss from before.
 
 After the split, the models of a subgroup come from its own updates, and honest updates lower the loss of those who send
-them. Byzantine clients that have gone with the others and turn round together raise their own. What they lose does not
+them. Clients that have gone with the others and turn round together raise their own. What they lose does not
 count: else two of five could prevent that the others leave them.
 """
 

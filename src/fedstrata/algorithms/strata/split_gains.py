@@ -24,7 +24,7 @@ nothing, as a test must confirm the split too.
 _MAX_MINORITY_SHARE = 0.25
 """A subgroup of at most this share of the members cannot prevent a split by large losses, if nearly all others gain.
 
-Byzantine clients that collude are such a subgroup: what they send serves nobody, and themselves least of all.
+Clients that collude to do harm are such a subgroup: what they send serves nobody, and themselves least of all.
 """
 
 _NEARLY_ALL = 0.8

@@ -7,15 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fedstrata.report.charts.curves import cost_charts, layer_charts, metric_charts, p_value_charts, score_charts
+from fedstrata.report.charts.curves import cost_charts, layer_charts, metric_charts, score_charts
 from fedstrata.report.charts.groups import describe_clusters, group_charts
-from fedstrata.report.charts.matrices import (
-    all_client_charts,
-    dendrogram_charts,
-    matrix_slider,
-    split_charts,
-    unsplit_charts,
-)
+from fedstrata.report.charts.matrices import dendrogram_charts, matrix_slider, split_charts
 from fedstrata.report.charts.membership import cluster_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart
@@ -25,10 +19,7 @@ SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
     "groups": group_charts,
     "clusters": cluster_charts,
     "splits": split_charts,
-    "unsplit": unsplit_charts,
-    "all_clients": all_client_charts,
     "dendrograms": dendrogram_charts,
-    "tests": p_value_charts,
     "metrics": metric_charts,
     "layers": layer_charts,
     "cost": cost_charts,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import NamedTuple
 
 import numpy as np
 from numpy import float64
@@ -34,18 +33,6 @@ from fedstrata.report.drawing import (
 )
 from fedstrata.report.reader import RunRecords
 from fedstrata.report.words import DASH, capital, slug
-
-_OF_TESTS = ("p", "level")
-"""Metrics that the chart of the tests shows."""
-
-MOST_NAMED_TESTS = 8
-"""Nodes whose names stand beside their dots; of more, the names would lie on each other, and the pointer tells them."""
-
-_BESIDE = ("middle right", "middle left", "top center", "bottom center")
-"""Where the names of nodes stand beside their dots: those of dots that are close do not lie on each other."""
-
-LEAST_TESTS = 3
-"""Tests that make a chart: of fewer, the cluster tree says more."""
 
 _Curve = tuple[int | None, str | None]
 """The node and the layer of a metric: each pair has a curve of its own."""
@@ -249,24 +236,14 @@ def _gaps_of(records: RunRecords, layer: str, measure: str) -> dict[int, float]:
     }
 
 
-class NodeTest(NamedTuple):
-    """A test of a node, which is split only if p is at most the level."""
-
-    node: int
-    round: int
-    p: float
-    level: float
-
-
 def metric_charts(clusters: Clusters) -> list[Chart]:
     """Draw a chart for every metric that was not always zero, with a curve for each node or layer."""
     metrics = [metric for each in clusters.records.rounds for metric in each.metrics]
     names = dict.fromkeys(metric.name for metric in metrics)
     known = [name for name in WORDS["value"] if name in names]
-    tested = _OF_TESTS if find_tests(clusters)[0] else ()
     charts = []
     for name in dict.fromkeys([*known, *names]):
-        if name not in tested and any(metric.value for metric in metrics if metric.name == name):
+        if any(metric.value for metric in metrics if metric.name == name):
             title = capital(name.replace("_", " "))
             charts.append(
                 Chart(f"metric-{slug(name)}", title, WORDS["value"].get(name, ""), metric_curves(clusters, name))
@@ -322,62 +299,3 @@ def _threshold(clusters: Clusters, name: str) -> float | None:
     values = [node.criteria.get(key) for node in clusters.records.tree]
     found = {value for value in values if value is not None}
     return found.pop() if len(found) == 1 else None
-
-
-def p_value_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the p-value of every test with the level that it must not exceed; nothing where there were few.
-
-    The cluster tree has the numbers of each node.
-    """
-    tests, recorded = find_tests(clusters)
-    if len(tests) < LEAST_TESTS:
-        return []
-    traces: list[Figure] = []
-    nodes = sorted({test.node for test in tests})
-    mode = "markers+text" if len(nodes) <= MOST_NAMED_TESTS else "markers"
-    for place, node in enumerate(nodes):
-        own = [test for test in tests if test.node == node]
-        colour = clusters.colour(node)
-        shared = {
-            "type": "scatter",
-            "x": [test.round for test in own],
-            "hovertext": [
-                f"node {node}, round {test.round}<br>p = {test.p:.2g}, level {test.level:.2g}" for test in own
-            ],
-            "hovertemplate": "%{hovertext}<extra></extra>",
-        }
-        labels = {"mode": mode, "text": [str(node)] * len(own), "textposition": _BESIDE[place % len(_BESIDE)]}
-        dash = {"symbol": "line-ew", "size": 16, "color": colour, "line": {"color": colour, "width": 2}}
-        traces.append({**shared, **labels, "y": [test.p for test in own], "marker": {"size": 9, "color": colour}})
-        traces.append({**shared, "mode": "markers", "y": [test.level for test in own], "marker": dash})
-    vertical = axis("p-value", type="log", hoverformat=".2g", dtick="D2", tickformat=".2~g")
-    across = round_axis(clusters.records.rounds)
-    text = (
-        "A dot is the p-value of a test (how often chance alone gives such a result) of the node named next to it. The "
-        "dash in its colour is the significance level. A node is split only if the dot is not above the dash."
-    )
-    if not recorded:
-        text += " For each node, the last test is shown."
-    return [Chart("tests", "Tests", text, figure(traces, 300, hovermode="closest", xaxis=across, yaxis=vertical))]
-
-
-def find_tests(clusters: Clusters) -> tuple[list[NodeTest], bool]:
-    """Return all tests that the rounds recorded; otherwise the last one of each node, which the tree keeps.
-
-    Returns:
-        The tests, and whether they are those of the rounds.
-    """
-    records = clusters.records
-    found: list[tuple[int, int, float | None, float | None]] = []
-    for each in records.rounds:
-        levels = {metric.node: metric.value for metric in each.metrics if metric.name == "level"}
-        for metric in each.metrics:
-            if metric.name == "p" and metric.node is not None:
-                found.append((metric.node, each.round, metric.value, levels.get(metric.node)))
-    recorded = bool(found)
-    if not recorded:
-        rounds = {each.node: each.matrices[0].round for each in clusters.comparisons}
-        tested = [node for node in records.tree if node.id in rounds]
-        found = [(node.id, rounds[node.id], node.criteria.get("p"), node.criteria.get("level")) for node in tested]
-    tests = [NodeTest(node, at, p, level) for node, at, p, level in found if p is not None and level is not None]
-    return tests, recorded

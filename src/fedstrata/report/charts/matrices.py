@@ -55,39 +55,15 @@ _LINKAGES = ("average", "complete", "single", "ward", "weighted")
 
 
 def split_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the matrices by which nodes were split."""
-    return _decision_charts(clusters, split=True)
-
-
-def unsplit_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the latest matrices of the nodes that were not split. The page has them in the slider only."""
-    return _decision_charts(clusters, split=False)
-
-
-def all_client_charts(clusters: Clusters) -> list[Chart]:
-    """Draw the matrices of all clients (``probe.matrices``), round by round. The page has them in the slider only.
-
-    Clients are in the order of their true groups, with a line between two groups, where these are known.
-    """
-    summary = clusters.records.summary
-    truth = dict(enumerate((summary.truth if summary else None) or ()))
+    """Draw the matrices by which nodes were split. The slider has all others."""
     charts = []
-    for matrix in clusters.records.matrices:
-        if matrix.node != ALL_CLIENTS:
-            continue
-        clients = sorted(matrix.clients, key=lambda client: (str(truth.get(client)), client))
-        places = [matrix.clients.index(client) for client in clients]
-        trace = _matrix_trace(clusters, matrix, places)
-        pairs = enumerate(pairwise(clients), start=1)
-        lines = _boundary_lines([end for end, (one, two) in pairs if truth.get(one) != truth.get(two)], len(clients))
-        charts.append(
-            Chart(
-                name=f"all-clients-{slug(matrix.measure)}-{slug(matrix.layer)}-round-{matrix.round}",
-                title=f"Round {matrix.round}, all clients, {matrix.layer}",
-                text=f"{compared_by(matrix.measure)}. Darker is closer.",
-                figure=_square(trace, clusters, clients, [*_cluster_strips(clusters, clients), *lines]),
-            )
-        )
+    for comparison in clusters.comparisons:
+        if comparison.split is not None:
+            matrices = _of_layer(comparison)
+            rest = len(matrices) - MOST_SHOWN
+            more = f" {rest} more in matrices/{matrices[0].round:05d}.npz." if rest > 0 else ""
+            into = comparison.split.into
+            charts += [_split_chart(clusters, matrix, comparison, into, more) for matrix in matrices[:MOST_SHOWN]]
     return charts
 
 
@@ -127,26 +103,16 @@ def is_similarity(matrix: ClientMatrix) -> bool:
     return bool(np.nan_to_num(np.diagonal(matrix.values)).sum() > len(matrix.values) / 2)
 
 
-def _decision_charts(clusters: Clusters, split: bool) -> list[Chart]:
-    charts = []
-    for comparison in clusters.comparisons:
-        if (comparison.split is not None) == split:
-            matrices = _of_layer(comparison)
-            rest = len(matrices) - MOST_SHOWN
-            more = f" {rest} more in matrices/{matrices[0].round:05d}.npz." if rest > 0 else ""
-            charts += [_decision_chart(clusters, matrix, comparison, more) for matrix in matrices[:MOST_SHOWN]]
-    return charts
-
-
 def _of_layer(comparison: NodeMatrices) -> list[ClientMatrix]:
     """Return the matrices of the layer that decided; all where it is not known which one did."""
     matrices = [matrix for matrix in comparison.matrices if matrix.layer == comparison.layer]
     return matrices or list(comparison.matrices)
 
 
-def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, more: str) -> Chart:
+def _split_chart(
+    clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, into: list[int], more: str
+) -> Chart:
     labels = dict(enumerate(comparison.at.labels))
-    into = comparison.split.into if comparison.split else []
     side = {
         client: clusters.find_ancestor(labels[client], into) if client in labels else None for client in matrix.clients
     }
@@ -158,16 +124,13 @@ def _decision_chart(clusters: Clusters, matrix: ClientMatrix, comparison: NodeMa
 
     places = sorted(range(len(matrix.clients)), key=rank)
     clients = [matrix.clients[place] for place in places]
-    boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if into and side[one] != side[two]]
-    outcome = "not split"
-    if into:
-        outcome = f"split into nodes {joined(into)}"
+    boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if side[one] != side[two]]
     seen = f" Computed in round {matrix.round}." if matrix.round != comparison.at.round else ""
     trace = _matrix_trace(clusters, matrix, places)
     shapes = [*_cluster_strips(clusters, clients), *_boundary_lines(boundaries, len(clients))]
     return Chart(
-        name=f"{'split' if into else 'unsplit'}-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
-        title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: {outcome}",
+        name=f"split-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
+        title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: split into nodes {joined(into)}",
         text=f"{compared_by(matrix.measure)}. Darker is closer.{seen}{more}",
         figure=_square(trace, clusters, clients, shapes),
     )
@@ -329,9 +292,10 @@ def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
 
 
 def dendrogram_charts(clusters: Clusters) -> list[Chart]:
-    """Draw a dendrogram for each matrix of a clustering; none for algorithms without linkage and cut."""
+    """Draw a dendrogram for each matrix of a clustering; none for algorithms without a cut."""
     records = clusters.records
-    method = records.setting("algorithm", "linkage")
+    # An algorithm with a cut and without this key, such as AdaCFL, has average linkage.
+    method = records.setting("algorithm", "linkage") or "average"
     if method not in _LINKAGES or records.setting("algorithm", "cut") is None:
         return []
     charts = []

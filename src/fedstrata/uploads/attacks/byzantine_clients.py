@@ -43,7 +43,7 @@ def choose_byzantine(
 
 @dataclass(frozen=True)
 class ByzantineClients:
-    """Clients that send something else than they have trained.
+    """A step in which clients send something else than they have trained.
 
     Attributes:
         ids: Their ids, ascending.
@@ -65,7 +65,7 @@ class ByzantineClients:
     groups: torch.Tensor | None = None
     losses: Losses = "honest"
 
-    def corrupt(self, plan: Plan, report: Report) -> Report:
+    def of_report(self, plan: Plan, report: Report) -> Report:
         """The report with the updates of the Byzantine clients replaced, and what they say about models."""
         if plan.round < self.from_round or (self.attack is None and self.losses == "honest"):
             return report
