@@ -6,6 +6,7 @@ Bits depend on the processor and on the versions of the libraries, so both files
     python tests/fingerprints.py compare before.json           # at another: names what differs, exit status 1
     python tests/fingerprints.py compare before.json strata    # only runs whose names hold one of the words
     python tests/fingerprints.py compare before.json --without experiment payload  # these parts may differ
+    python tests/fingerprints.py compare before.json --after after.json  # two files that are there
     python tests/fingerprints.py write before.json --jobs 2    # in two processes
     python tests/fingerprints.py list                          # the names of all runs
 
@@ -218,18 +219,19 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--without", nargs="+", default=[], metavar="PART")
+    parser.add_argument("--after", type=Path, metavar="FILE")
     given = parser.parse_args(args)
     if given.verb == "list":
         print("\n".join(selected(given.words)))
         return 0
     # Nothing is asked of the hub, and no terminal is there.
     os.environ |= {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
-    found = fingerprints(given.words, given.jobs)
+    found = json.loads(given.after.read_text()) if given.after else fingerprints(given.words, given.jobs)
     if given.verb == "write":
         given.file.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     before = json.loads(given.file.read_text())
-    if "FEDSTRATA_DATA" not in os.environ:
+    if "FEDSTRATA_DATA" not in os.environ and not given.after:
         before = {name: parts for name, parts in before.items() if not name.startswith("mnist ")}
     compared = {name: parts for name, parts in before.items() if not given.words or name in found}
     return int(bool(differences(compared, found, given.without)))
