@@ -76,13 +76,10 @@ Row: TypeAlias = "Disclosure | Callable[[Any, int], Disclosure]"
 """What an algorithm discloses; or a function that says it of the algorithm and the number of rounds of the run."""
 
 
-def _guarded(algorithm: Any, rounds: int) -> Disclosure:
-    """Single updates decide. A guard asks for uploads when it has to, and so does LayerCFL that chooses its layers."""
-    guard = getattr(algorithm, "split_guard", "none")
+def _layercfl(algorithm: Any, rounds: int) -> Disclosure:
+    """Single updates decide. LayerCFL that chooses its layers asks for uploads when it has to."""
     no_noise = ""
-    if guard != "none":
-        no_noise = f"with algorithm.split_guard = {guard!r} the number of uploads is not known before the run"
-    elif getattr(algorithm, "layers", None) == "auto":
+    if algorithm.layers == "auto":
         no_noise = "with algorithm.layers = 'auto' the number of uploads is not known before the run"
     return Disclosure(server_needs="updates", no_local_noise=no_noise)
 
@@ -135,9 +132,9 @@ DISCLOSURES: Mapping[str, Row] = {
     "lg_fedavg": _SUMS,
     "fedbn": _SUMS,
     "ifca": _ifca,
-    "cfl": _guarded,
-    "layercfl": _guarded,
-    "hicfl": _guarded,
+    "cfl": _UPDATES,
+    "layercfl": _layercfl,
+    "hicfl": _UPDATES,
     "fedtsdp": Disclosure("updates", no_central_noise=_PERSONAL_VALUES, no_local_noise=_PERSONAL_VALUES),
     "adacfl": Disclosure(
         "updates", no_central_noise="the cluster of a newcomer starts from what this client sent, without noise"
@@ -178,7 +175,8 @@ def disclosure_of(algorithm: Algorithm[Any], rounds: int) -> Disclosure | None:
     kind = type(algorithm)
     row = _REGISTERED.get(kind)
     if row is None:
-        row = next((each for name, each in DISCLOSURES.items() if ALGORITHMS.get(name) is kind), None)
+        known = getattr(kind, "made_by", kind)
+        row = next((each for name, each in DISCLOSURES.items() if ALGORITHMS.get(name) is known), None)
     if row is None or isinstance(row, Disclosure):
         return row
     found = row(algorithm, rounds)
