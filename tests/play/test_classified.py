@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedstrata as fs
-from fedstrata.play import classified
+from fedstrata.play import used_models as classified
 from fedstrata.records.final_scores import read_right_samples
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
