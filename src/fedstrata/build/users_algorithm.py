@@ -10,7 +10,7 @@ import torch
 from fedstrata.base.errors import UserCodeError
 from fedstrata.core import Algorithm, Diagnostics, Evaluation, Plan, Problem, Report, State
 from fedstrata.core.state import StateT
-from fedstrata.objective.named import in_user_code
+from fedstrata.objective.objective import in_user_code
 
 
 def with_place_of_errors(algorithm: Algorithm[StateT]) -> Algorithm[StateT]:
