@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import refuse_links, remove_file, root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, refuse_links, remove_file, root_folder
 from fedstrata.base.quoting import shown
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, dumps
