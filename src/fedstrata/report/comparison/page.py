@@ -11,7 +11,7 @@ import tomli_w
 from fedstrata.base.files import replace_file
 from fedstrata.base.folder_lock import folder_lock
 from fedstrata.report.client_names import ClientNames
-from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
+from fedstrata.report.comparison.charts import Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
 from fedstrata.report.comparison.schema import Document, RunEntry
 from fedstrata.report.comparison.words import (
@@ -71,7 +71,6 @@ def _render(folder: ComparisonFolder) -> str:
         kind=kind,
         sentence=_lead(document),
         answers=answers(document, folder.algorithms),
-        shared_seconds=SHARED_SECONDS,
         same_curves=same_curves(folder.runs),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
