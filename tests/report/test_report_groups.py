@@ -56,7 +56,7 @@ def test_features_whose_names_are_shortened_alike_are_two_columns(records: RunRe
     means[::4, 0] = 2.0
     means[::4, 1] = -2.0
     known = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), means, ("cat", "dog", "owl"), names)
-    drawn = feature_means(Clusters(replace(records, client_descriptions=known)), means).figure
+    drawn = feature_means(Clusters(replace(records, client_descriptions=known)), known, means).figure
     assert drawn["data"][0]["x"] == list(names) == drawn["layout"]["xaxis"]["tickvals"]
     texts = drawn["layout"]["xaxis"]["ticktext"]
     assert texts[0] == texts[1] and len(texts[0]) < 20 and texts[2] == "age"

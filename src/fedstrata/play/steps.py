@@ -32,7 +32,7 @@ from fedstrata.records.resume import Resumable, find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.records.state_text import require_saveable
 from fedstrata.records.tracking import track
-from fedstrata.report.client_names import ClientNames
+from fedstrata.report.words import ClientNames
 from fedstrata.results.run import Run
 
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, Template, TemplateE
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.words import brief, capital, joined, plural
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, joined, plural
 
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 """The texts by what they are about and by their kind."""

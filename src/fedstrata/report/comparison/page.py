@@ -10,10 +10,8 @@ import tomli_w
 
 from fedstrata.base.files import replace_file
 from fedstrata.base.folder_lock import folder_lock
-from fedstrata.report.client_names import ClientNames
 from fedstrata.report.comparison.charts import Style, comparison_charts
-from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
-from fedstrata.report.comparison.schema import Document, RunEntry
+from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunEntry, read_comparison
 from fedstrata.report.comparison.words import (
     answers,
     choice_text,
@@ -26,7 +24,7 @@ from fedstrata.report.comparison.words import (
 )
 from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
-from fedstrata.report.words import IN_MEMORY, capital, data_name, plural
+from fedstrata.report.words import IN_MEMORY, ClientNames, capital, data_name, plural
 
 _MOST_NOTES = 12
 """The warnings of runs that the page repeats."""
