@@ -7,12 +7,10 @@ from math import isfinite
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
-from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
-from fedstrata.report.gains import Gain, gain
-from fedstrata.report.paired import PairedDifference, paired_differences
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.references import reference_text
+from fedstrata.report.references import Gain, PairedDifference, gain, paired_differences, reference_text
+from fedstrata.report.words import ClientNames
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from fedstrata.report.catalogue import plain_sentence, say, sentence
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.gains import stands_out
-from fedstrata.report.references import has_personal_models
+from fedstrata.report.references import has_personal_models, stands_out
 from fedstrata.report.words import IN_MEMORY, capital
 
 MOST_GROUPS = 8

@@ -15,7 +15,6 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, event_text, of_metric, say
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
-from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_GROUPS, overview
 from fedstrata.report.reader import RunRecords, read, read_experiment
@@ -24,6 +23,7 @@ from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
     IN_MEMORY,
+    ClientNames,
     brief,
     capital,
     data_name,

@@ -12,6 +12,7 @@ from fedstrata.report.drawing import (
     Chart,
     Figure,
     axis,
+    chart,
     clean,
     client_ticks,
     figure,
@@ -43,16 +44,16 @@ def cluster_charts(clusters: Clusters) -> list[Chart]:
     """Draw the number of clusters, and their clients; nothing where all clients were in one cluster all the time."""
     if not clusters.clustered or not _anything_changes(clusters.records):
         return []
-    flow_text = "A band is as thick as its clients are many; paler where clients change their node. Its dot names them."
-    count_text = "ARI is the agreement of the clusters with the ground truth: 1 is the same partition, 0 is chance."
     known = any(each.ari is not None for each in clusters.records.rounds)
-    member_text = "One row per client, in the order of the final clusters. A split node has a mixture of their colours."
-    if len(clusters.order) > MOST_ROWS:
-        member_text += f" Drawn are {MOST_ROWS:,} of the {len(clusters.order):,} clients, evenly spaced in that order."
+    counts: dict[str, Any] = {
+        "shown": f"{MOST_ROWS:,}",
+        "clients": f"{len(clusters.order):,}",
+        "many": len(clusters.order) > MOST_ROWS,
+    }
     return [
-        Chart("flow", "Cluster changes of the clients", flow_text, flow(clusters)),
-        Chart("clusters", "Number of clusters", count_text if known else "", cluster_count(clusters.records)),
-        Chart("membership", "Cluster membership of each client", member_text, membership_map(clusters)),
+        chart("flow", flow(clusters)),
+        chart("clusters", cluster_count(clusters.records), ari=known),
+        chart("membership", rows, shown=f"{MOST_ROWS:,}", clients=f"{clients:,}", many=clients > MOST_ROWS),
     ]
 
 

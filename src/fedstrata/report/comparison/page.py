@@ -9,10 +9,8 @@ from urllib.parse import quote
 import tomli_w
 
 from fedstrata.base.files import folder_lock, replace_file
-from fedstrata.report.client_names import ClientNames
-from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
-from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
-from fedstrata.report.comparison.schema import Document, RunEntry
+from fedstrata.report.comparison.charts import Style, comparison_charts
+from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunEntry, read_comparison
 from fedstrata.report.comparison.words import (
     answers,
     choice_text,
@@ -25,7 +23,7 @@ from fedstrata.report.comparison.words import (
 )
 from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
-from fedstrata.report.words import IN_MEMORY, capital, data_name, plural
+from fedstrata.report.words import IN_MEMORY, ClientNames, capital, data_name, plural
 
 _MOST_NOTES = 12
 """The warnings of runs that the page repeats."""
@@ -70,7 +68,6 @@ def _render(folder: ComparisonFolder) -> str:
         kind=kind,
         sentence=_lead(document),
         answers=answers(document, folder.algorithms),
-        shared_seconds=SHARED_SECONDS,
         same_curves=same_curves(folder.runs),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],

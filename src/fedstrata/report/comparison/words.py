@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, of_metric, say
-from fedstrata.report.comparison.folder import RunRounds
-from fedstrata.report.comparison.schema import Difference, Document, Row, Statistic, SweepChoice
+from fedstrata.report.comparison.folder import Difference, Document, Row, RunRounds, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
 from fedstrata.report.words import DASH, duration, joined, size
