@@ -163,8 +163,8 @@ def layer_charts(clusters: Clusters) -> list[Chart]:
     charts = []
     for name in dict.fromkeys(gap.measure for gaps in records.gaps.values() for gap in gaps):
         for kind, draw in (("gap", gap_curves), ("profile", layer_profile)):
-            words = {"measure": name, "compared": compared_by(name)}
-            charts.append(chart(kind, draw(records, name), f"{kind}-{slug(name)}", **words))
+            drawn = draw(records, name)
+            charts.append(chart(kind, drawn, f"{kind}-{slug(name)}", measure=name, compared=compared_by(name)))
     return charts
 
 
