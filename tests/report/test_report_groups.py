@@ -44,8 +44,9 @@ def test_the_features_that_differ_most_are_named_and_drawn(records: RunRecords) 
     means[::4, 17] = 2.0
     clusters = described(records, [[1, 1, 1]] * 4, means)
     assert "feature 17 by +2.0" in next(iter(describe_clusters(clusters).values()))
-    assert clusters.records.client_descriptions is not None
-    drawn = feature_means(clusters, clusters.records.client_descriptions, means).figure
+    known = clusters.records.client_descriptions
+    assert known is not None
+    drawn = feature_means(clusters, known, means).figure
     column = drawn["data"][0]["x"].index("17")
     assert [row[column] for row in drawn["data"][0]["z"]] == [2.0, 0.0, 0.0, 0.0]
 
