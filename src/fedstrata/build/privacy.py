@@ -12,12 +12,11 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import Participation, cohort_size, most_answers
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import baseline_of
+from fedstrata.config.selection import baseline_of
 from fedstrata.config.tables import PrivacyTable
 from fedstrata.core import Layout, Mask, Plan, Problem
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for
-from fedstrata.uploads.coverage import Coverage, coverage_of
-from fedstrata.uploads.disclosure import Disclosure
+from fedstrata.uploads.disclosure import Coverage, Disclosure, coverage_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
 from fedstrata.uploads.rules import MEANS
 

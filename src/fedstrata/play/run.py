@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedstrata.base.files import root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import BASELINE_ALGORITHM, baseline_of
+from fedstrata.config.selection import BASELINE_ALGORITHM, baseline_of
 from fedstrata.core import State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores

@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 import tomli_w
 
-from fedstrata.base.files import replace_file
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.report.client_names import ClientNames
 from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
