@@ -127,17 +127,12 @@ def copy_warnings(experiment: Experiment, dataset: Dataset, partition: Partition
         partition: The samples of each client.
     """
     if experiment.data.copies > 1:
-        yield _shared_samples(experiment.data.copies)
+        yield (
+            f"data.copies = {experiment.data.copies}: a test sample of one client may be a training sample of another. "
+            "Scores come out too good. Compare them with those of runs with the same key alone"
+        )
     elif experiment.data.name not in DATASETS:
         yield from _copies(dataset, partition)
-
-
-def _shared_samples(copies: int) -> str:
-    """What is said of samples that several clients hold, as the experiment asks."""
-    return (
-        f"data.copies = {copies}: a test sample of one client may be a training sample of another. "
-        "Scores come out too good. Compare them with those of runs with the same key alone"
-    )
 
 
 def _copies(dataset: Dataset, partition: Partition) -> Iterator[str]:
