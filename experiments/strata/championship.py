@@ -140,7 +140,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "cfl": {"algorithm": {"name": "cfl", "min_split": 2}},
     "layercfl": {"algorithm": {"name": "layercfl", "min_split": 2}},
     "hicfl": {"algorithm": {"name": "hicfl"}},
-    "hicfl_mean": {"algorithm": {"name": "hicfl", "members": "mean"}},
+    "hicfl_mean": {"algorithm": {"name": "experiments.papers.variants:MeanOfMembers"}},
     "adacfl": {"algorithm": {"name": "adacfl"}},
     "fedtsdp": {"algorithm": {"name": "fedtsdp"}},
     "fedclust": {"algorithm": {"name": "fedclust"}},

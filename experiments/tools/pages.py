@@ -26,6 +26,7 @@ from experiments.tools.descriptions import (
 from experiments.tools.outcomes import table
 from experiments.tools.tables import ROOT, filled, renewed
 from experiments.tools.tables import main as fill
+from experiments.tools.textbook import opening
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.registry import Registry
 from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Experiment, Table
@@ -37,11 +38,10 @@ from fedstrata.personal import PERSONAL
 from fedstrata.uploads.attacks import named_attacks
 from fedstrata.uploads.rules import AGGREGATIONS
 
-MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings or facts.toml -->\n"
+MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings, textbook.toml or facts.toml -->\n"
 
 SECTIONS = {
     "adacfl": (("Groups that differ in their main class", "preclustered"),),
-    "layercfl": (("With the layer that the scan chooses", "scouted"),),
     "pacfl": (("What the vectors show of the data", "vectors"),),
 }
 """Further results of an algorithm: title and table. ``docs/evidence/thresholds.md`` has more about thresholds."""
@@ -51,11 +51,6 @@ REMARKS = {
 client's MNIST images are of one class, pre-clustering is on. The clients are clustered once, after round 1
 ([`adacfl_mnist_majority.toml`](../../../experiments/papers/adacfl_mnist_majority.toml), three rounds). An ARI of 1 is
 exact.""",
-    "scouted": """The layer scan decides whether a cluster has groups. The compared layer decides where it is cut. Here
-all layers do about equally well. The paper's rule is: convolutions for feature skew, linear layers for label skew. It
-does not show in these small networks. Their linear layer separates rotations at least as clearly as their
-convolutions, so the scan chooses it. The results are those of revision 522fd1f, before test splits held out the same
-share of every class.""",
     "vectors": """The first singular vector of a class shows its class mean: the first column is the cosine of the two.
 Where it is near 1, the server of PACFL has the class means of every client, as the network reads them. The second
 column is the share of the length of a single sample that lies in the span of its class's three vectors. Of a class with
@@ -69,8 +64,8 @@ BESIDE = """[Comparisons](../../evidence/comparisons.md) has this algorithm besi
 and on clients that all differ."""
 
 CALLED = """An experiment selects it by `algorithm.name = "{name}"`. In Python, it is the class
-[`{kind}`](../../reference/algorithms.md). This page has what it needs and decides, its keys, its source, and what was
-measured."""
+[`{kind}`](../../reference/algorithms.md). This page begins with the algorithm itself. Then it has what it needs and
+decides, its keys, its source, and what was measured."""
 
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
@@ -232,10 +227,11 @@ def pages() -> dict[Path, str]:
 
 
 def page(name: str) -> str:
-    """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
+    """One algorithm as a textbook has it; then what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
     first, *more = paragraphs(kind.__doc__)
-    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *more]
+    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *opening(name)]
+    text += ["## What it needs and decides", *more]
     text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)
