@@ -35,7 +35,7 @@ from fedstrata.play.used_models import (
 from fedstrata.records.final_scores import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import summarise
-from fedstrata.records.origin import machine, versions
+from fedstrata.records.resume import machine, versions
 from fedstrata.results.run import Run, network_factory
 
 
