@@ -16,8 +16,7 @@ from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ContractError, EngineError, RecordError, ResourceError
 from fedstrata.comparison import Comparison
-from fedstrata.comparison.document import Outcome
-from fedstrata.comparison.job_log import JobCount
+from fedstrata.comparison.document import JobCount, Outcome
 from fedstrata.config import load_experiment
 from fedstrata.data import DATASETS
 from fedstrata.models import MODELS

@@ -11,10 +11,9 @@ from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.registry import CLASSES
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.records.checkpoint import find_checkpoint, save
-from fedstrata.uploads.coverage import uploads_of_plan
-from fedstrata.uploads.disclosure import Disclosure, disclosure_of
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of, uploads_of_plan
 from fedstrata.uploads.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same
@@ -43,10 +42,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "founding": {"cut": 1000.0, "epsilon": 0.001},
     },
     "centralized": {"equal_steps": {"steps": "equal"}},
-    "cfl": {
-        "stability": {"trigger": "stability", "epsilon": 2.0, "rho": 1.0},
-        "proof": {"split_guard": "split_half", "alpha": 0.9},
-    },
     "ditto": {"alone": {"lam": 0.0, "epochs": 2}},
     "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
     "fedper": {"nothing": {"personal": []}, "everything": {"personal": "all"}},
@@ -63,9 +58,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "personal": {"ending": "personal", "patience": 4},
         "reorganise": {"ending": "reorganise", "patience": 4},
         "reorganise_early": {"ending": "reorganise", "patience": 4, "min_split": 8},
-        "uncompressed": {"weight_selection": False, "members": "each"},
-        "proof": {"split_guard": "split_half", "alpha": 0.9, "ending": "reorganise", "patience": 4},
-        "random": {"reference": "random", "variant": "robust", "stride": 2},
     },
     "ifca": {
         "gradient": {"average": "gradient"},
@@ -74,13 +66,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "shared_body": {"share_body": True, "average": "gradient"},
     },
     "layercfl": {
-        "accumulated": {"delta": "accumulated"},
-        "halves": {"gamma": "halves"},
-        "auto": {"layers": "auto", "gamma": "halves", "delta": "accumulated"},
-        "frozen": {"on_reject": "freeze", "recheck": True, "gamma": 0.5},
-        "stability": {"trigger": "stability", "layers": "head", "epsilon": 2.0, "rho": 1.0},
-        "proof": {"layers": "auto", "gamma": "halves", "split_guard": "split_half", "alpha": 0.9},
-        "weights": {"measure": "l2", "norm_scope": "full", "layers": "head"},
+        "auto": {"layers": "auto"},
+        "weights": {"measure": "l2", "layers": "head"},
     },
     "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},
     "strata": {
@@ -102,7 +89,6 @@ WANDERS = {
     "centralized": "the data of all clients are in the union, those of whoever has left included",
     "fedtsdp": "clients are grouped anew, whatever cluster they were in",
     "fesem": "every client goes to the nearest model in every round",
-    "hicfl-proof": "clusters are merged",
     "hicfl-reorganise": "clusters are merged",
     "hicfl-reorganise_early": "clusters are merged",
     "ifca": "every client chooses among all models in every round",

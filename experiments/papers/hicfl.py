@@ -32,6 +32,7 @@ from .hicfl_settings import (
     methods,
     rivals,
     stable_cfl,
+    variant,
 )
 from .measures import (
     agreement,
@@ -741,7 +742,10 @@ EXHIBITS = [
         id="H-F10",
         paper="hicfl",
         claim="Splitting around the most stable client is 4.1 points more accurate than around a random one (N2).",
-        settings={"most stable": OF_MEAN["N2"], "random": OF_MEAN["N2"].but("algorithm.reference=random")},
+        settings={
+            "most stable": OF_MEAN["N2"],
+            "random": variant(CIFAR["N2"], "RandomReference"),
+        },
         measure=reference_accuracies,
         conditions=most_stable_leads,
         published={"lead of the most stable": 4.1},

@@ -3,12 +3,14 @@
 The paper's threshold of stability is half the step size, and every member of a cluster must be below it (Eq. 15).
 Within 20 rounds that happens in Non-IID-2 alone; the mean of the members, which the paper's Figure 4 shows, is below it
 in all three settings on CIFAR-10 (``experiments/results/cfl_thresholds.json``). So HiCFL runs with the mean
-(`members = "mean"`) wherever an exhibit is about its clusters, and also as Eq. 15 has it where methods are compared.
+(`MeanOfMembers` in ``variants.py``) wherever an exhibit is about its clusters, and also as Eq. 15 has it where methods
+are compared.
 """
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 
@@ -79,10 +81,21 @@ COMPARED = tuple(cell for cell in CELLS if not cell.endswith(" MNIST"))
 """The settings of Tables II and III that are run: without MNIST, for time."""
 
 
-IN_THE_MEAN = ("algorithm.members=mean",)
-"""HiCFL that asks a layer to be stable in the mean of the members."""
+def variant(setting: Setting, name: str) -> Setting:
+    """A setting with a variant of its algorithm that is in ``variants.py``, and with the same keys."""
+    keys = tomllib.loads(setting.path.read_text())["algorithm"]
+    own = [f"algorithm.{key}={json.dumps(value)}" for key, value in keys.items() if key != "name"]
+    # Another algorithm does not have the keys of the file by itself.
+    named = f"algorithm.name=experiments.papers.variants:{name}"
+    return Setting(setting.experiment, (named, *own, *setting.sets))
 
-OF_MEAN = {name: setting.but(*IN_THE_MEAN) for name, setting in CIFAR.items()}
+
+def in_the_mean(setting: Setting) -> Setting:
+    """A setting for HiCFL that asks a layer to be stable in the mean of the members."""
+    return variant(setting, "MeanOfMembers")
+
+
+OF_MEAN = {name: in_the_mean(setting) for name, setting in CIFAR.items()}
 """The settings on CIFAR-10 for HiCFL with the mean of the members."""
 
 
@@ -102,7 +115,7 @@ def stable_cfl(cell: str) -> Setting:
     lr = STEP_SIZE[cell.split()[0]]
     stability = (f"epsilon={0.5 * lr:g}", f"xi={0.05 * lr:g}", "window=3", "rho=0.8", "members=mean")
     splits = (f"gamma={NO_BOUND}", "linkage=single", "min_split=3")
-    return other(CELLS[cell], "cfl", "trigger=stability", *stability, *splits)
+    return other(CELLS[cell], "experiments.papers.variants:StableCFL", *stability, *splits)
 
 
 NO_BOUND = 0.0
@@ -121,7 +134,7 @@ def methods(cell: str) -> dict[str, Setting]:
         f"{cell} FedAvg": CELLS[cell].but(*FEDAVG),
         f"{cell} MTCFL": cfl(cell),
         f"{cell} IFCA": ifca(CELLS[cell], k),
-        f"{cell} HiCFL": CELLS[cell].but(*IN_THE_MEAN),
+        f"{cell} HiCFL": in_the_mean(CELLS[cell]),
         f"{cell} HiCFL, every member": CELLS[cell],
     }
 
@@ -135,13 +148,13 @@ MIXED = {
 """The runs of Table IV, in which HiCFL never splits but says how it would."""
 
 SWEEP = {
-    "F-MNIST 0.01": CELLS["N2 F-MNIST"].but(*IN_THE_MEAN),
-    "F-MNIST 0.1": N2.but(*FASHION, *SHORTER, *step_size(0.1), *IN_THE_MEAN),
-    "MNIST 0.01": CELLS["N2 MNIST"].but(*IN_THE_MEAN),
-    "MNIST 0.1": N2.but(*MNIST, *SHORTER, *step_size(0.1), *IN_THE_MEAN),
+    "F-MNIST 0.01": in_the_mean(CELLS["N2 F-MNIST"]),
+    "F-MNIST 0.1": in_the_mean(N2.but(*FASHION, *SHORTER, *step_size(0.1))),
+    "MNIST 0.01": in_the_mean(CELLS["N2 MNIST"]),
+    "MNIST 0.1": in_the_mean(N2.but(*MNIST, *SHORTER, *step_size(0.1))),
     "CIFAR-10 0.001": OF_MEAN["N2"],
-    "CIFAR-10 0.01": N2.but(*step_size(0.01), *IN_THE_MEAN),
-    "CIFAR-10 0.01, batch 512": N2.but(*step_size(0.01), "local.batch=512", *IN_THE_MEAN),
+    "CIFAR-10 0.01": in_the_mean(N2.but(*step_size(0.01))),
+    "CIFAR-10 0.01, batch 512": in_the_mean(N2.but(*step_size(0.01), "local.batch=512")),
 }
 """The step sizes of Figure 7, by data set; the batch is 256 where nothing is said."""
 
@@ -149,7 +162,7 @@ LEVELS_ROUNDS = 25
 """The rounds of Figure 8 here."""
 
 BY_SHARE = {
-    f"{data} {share}": CELLS[f"N2 {data}"].but(f"partition.share={share}", f"rounds={LEVELS_ROUNDS}", *IN_THE_MEAN)
+    f"{data} {share}": in_the_mean(CELLS[f"N2 {data}"].but(f"partition.share={share}", f"rounds={LEVELS_ROUNDS}"))
     for data in ("MNIST", "F-MNIST", "CIFAR-10")
     for share in (0.5, 0.6, 0.7, 0.8, 0.9)
 }
@@ -158,12 +171,15 @@ BY_SHARE = {
 XI_SHARES = (0.01, 0.05, 0.1, 0.2)
 """The multiples of the step size for xi; the paper's figure has further ones that its text does not name."""
 
+ALL_WEIGHTS = 1e9
+"""The xi that no weight reaches, so that stability looks at all weights."""
+
 BY_XI = {
     f"{name} {label}": setting.but("rounds=16", *sets)
     for name, setting in OF_MEAN.items()
     for label, sets in {
         **{f"xi {share}": (f"algorithm.xi={share * STEP_SIZE[name]:g}",) for share in XI_SHARES},
-        "all weights": ("algorithm.weight_selection=false",),
+        "all weights": (f"algorithm.xi={ALL_WEIGHTS:g}",),
     }.items()
 }
 """The runs of Figure 9."""
@@ -191,7 +207,7 @@ def rivals(name: str) -> dict[str, Setting]:
         "FedAvg": setting.but(*FEDAVG),
         "MTCFL": by_norms(setting, name),
         "IFCA": ifca(setting, 4),
-        "HiCFL": setting.but(*IN_THE_MEAN),
+        "HiCFL": in_the_mean(setting),
         "HiCFL, every member": setting,
     }
 

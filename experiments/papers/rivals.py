@@ -21,5 +21,5 @@ def cfl_by_norms(setting: Setting, eps1: float, eps2: float, gamma: float, *keys
         gamma: The bound of Theorem 1; 0 asks for none.
         keys: What else differs from the defaults.
     """
-    norms = ("trigger=norms", f"eps1={eps1}", f"eps2={eps2}")
+    norms = (f"eps1={eps1}", f"eps2={eps2}")
     return other(setting, "cfl", *norms, f"gamma={gamma}", "linkage=single", "min_split=3", *keys)

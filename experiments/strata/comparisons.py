@@ -47,8 +47,7 @@ CLUSTERED = (
     ("cfl", "CFL"),
     ("layercfl", "LayerCFL"),
     ("hicfl", "HiCFL"),
-    ("hicfl+algorithm.members=mean", "HiCFL, `members = mean`"),
-    ("hicfl+algorithm.variant=robust", "HiCFL, `robust` (ours)"),
+    ("hicfl_mean", "HiCFL, mean of the members"),
     ("adacfl", "AdaCFL"),
     ("fedclust", "FedClust"),
     ("fl_hc", "FL+HC"),
@@ -88,7 +87,6 @@ COMPARED = {
             *BASELINES,
             ("cfl", "CFL, `auto`"),
             ("layercfl", "LayerCFL, `auto`, all layers"),
-            ("hicfl", "HiCFL, `robust` (ours)"),
             ("strata", "Strata"),
         ),
     ),
@@ -183,38 +181,6 @@ PRECISE = tuple(
 """Experiment, changes and title of what was also trained in bfloat16."""
 
 BFLOAT16 = 'engine.precision="bfloat16"'
-
-SCOUTED = (
-    ("auto_fashion_mnist_rotation", "Fashion-MNIST, rotation"),
-    ("auto_fashion_mnist_majority", "Fashion-MNIST, majority 0.8"),
-)
-LAYERS = ("auto", "conv1", "conv2", "linear")
-
-
-def scouted() -> str:
-    """Accuracy and ARI of LayerCFL with the layer that the scan chooses and with each given one, and the choice."""
-    rows = list[tuple[str, ...]]()
-    for experiment, title in SCOUTED:
-        by_layer = {layer: results(experiment, f"layercfl+algorithm.layers={layer}") for layer in LAYERS}
-        if not any(by_layer.values()):
-            rows.append((title, MISSING))
-            continue
-        cells = [f"{spread(runs, 'acc_client')}{_agreement(runs)}" for runs in by_layer.values()]
-        own = by_layer["auto"]
-        losers = (lower_than(own, results(experiment, other)) for other in ("fedavg", "local"))
-        rows.append((title, listed(own, _chosen), *cells, *losers))
-    return table(f"data | chosen layer, one per seed | {' | '.join(LAYERS)} | with auto: {LOSERS}", rows)
-
-
-def _agreement(runs: list[Result]) -> str:
-    return f", ARI {mean(run['ari'] for run in runs):.2f}" if runs else ""
-
-
-def _chosen(run: Result) -> str:
-    """The layer that the scan chose in a run, and when."""
-    found = [event for event in run["events"] if event["kind"] == "scout" and event["layer"] is not None]
-    return f"{found[0]['layer']} in round {found[0]['round']}" if found else "none"
-
 
 ALIKE = "iid_mnist"
 ROUNDS = (1, 5, 10, 20)

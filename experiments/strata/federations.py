@@ -10,7 +10,7 @@ import argparse
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,8 @@ from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
-from fedstrata.play.rounds import PlanReply, PlayedRound, Rules, play_rounds
+from fedstrata.play.rounds import PlanReply, PlayedRound, Rules, no_events, play_rounds
+from fedstrata.uploads.checks.update_checks import Checks
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -76,14 +77,11 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         played: dict[str, PlayedRound[Any]] = {}
         for called, table in algorithms.items():
             algorithm = _algorithm(table)
+            own = replace(problem, checks=Checks() if getattr(algorithm, "checks_updates", False) else None)
+            rules = replace(Rules.of(setup), algorithm=algorithm, problem=own, apply_events=no_events)
             running[called] = play_rounds(
-                Rules(
-                    algorithm=algorithm,
-                    problem=problem,
-                    sample=setup.server.participation.sample,
-                    steps=setup.steps,
-                ),
-                algorithm.init(problem),
+                rules,
+                algorithm.init(own),
                 stop=lambda state: state.round >= experiment.rounds or (state.round > 0 and len(state.models) > 1),
                 observe=partial(played.__setitem__, called),
             )

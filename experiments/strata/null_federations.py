@@ -29,18 +29,10 @@ FOLLOWED: Mapping[str, Mapping[str, Any]] = {
     "cfl": {"name": "cfl"},
     # Those of the authors' own program, which has no Theorem 1.
     "cfl, published": {"name": "cfl", "eps1": 0.4, "eps2": 1.6, "gamma": 0.0, "linkage": "complete", "first": 21},
-    "layercfl, continue": {"name": "layercfl", "on_reject": "continue"},
+    "layercfl, continue": {"name": "experiments.papers.variants:RetryingLayerCFL"},
     # The paper has none for other data sets than its own: those that find rotations of MNIST.
-    "layercfl, as for MNIST": {"name": "layercfl", "eps1": 0.25, "eps2": 0.25, "on_reject": "continue"},
-    "layercfl, proven": {
-        "name": "layercfl",
-        "eps1": 0.25,
-        "eps2": 0.25,
-        "on_reject": "continue",
-        "split_guard": "split_half",
-    },
-    "hicfl, robust": {"name": "hicfl", "variant": "robust"},
-    "hicfl, mean": {"name": "hicfl", "members": "mean"},
+    "layercfl, as for MNIST": {"name": "experiments.papers.variants:RetryingLayerCFL", "eps1": 0.25, "eps2": 0.25},
+    "hicfl, mean": {"name": "experiments.papers.variants:MeanOfMembers"},
     "adacfl": {"name": "adacfl"},
     "adacfl, published": {"name": "adacfl", "cut": 1.4, "epsilon": 1.8},
 }
@@ -49,7 +41,7 @@ PAPERS: Mapping[str, Mapping[str, Any]] = {
     "hicfl": {"name": "hicfl"},
     "layercfl": {"name": "layercfl"},
     "layercfl, linear": {"name": "layercfl", "layers": "first_linear"},
-    "cfl, stability": {"name": "cfl", "trigger": "stability"},
+    "cfl, stability": {"name": "experiments.papers.variants:StableCFL"},
 }
 """Rules as their papers have them, where `FOLLOWED` has additions of the library."""
 

@@ -223,10 +223,8 @@ OTHERS_ALIKE = (
     "layercfl, linear",
     "layercfl, continue",
     "layercfl, as for MNIST",
-    "layercfl, proven",
     "hicfl",
     "hicfl, mean",
-    "hicfl, robust",
     "adacfl",
     "adacfl, published",
     "strata 0.05",
@@ -234,24 +232,28 @@ OTHERS_ALIKE = (
 """The rows of `others`, as the null study calls them."""
 
 TOLD_KEYS = {
-    "cfl": ("trigger", "eps1", "eps2", "gamma", "linkage", "first"),
-    "layercfl": ("layers", "eps1", "eps2", "gamma", "on_reject", "split_guard"),
-    "hicfl": ("variant", "members", "epsilon", "xi", "rho"),
+    "cfl": ("eps1", "eps2", "gamma", "linkage", "first"),
+    "layercfl": ("layers", "eps1", "eps2", "gamma"),
+    "hicfl": ("epsilon", "xi", "rho"),
     "adacfl": ("layers", "cut", "precluster"),
     "strata": ("alpha",),
 }
 """The keys that decide whether an algorithm splits, by its name."""
 
-STABILITY_KEYS = ("trigger", "members", "epsilon", "xi", "rho", "gamma")
-"""The same for ``trigger = "stability"``."""
+VARIANTS = {
+    "experiments.papers.variants:StableCFL": ("CFL, timed by stability", ("members", *TOLD_KEYS["hicfl"], "gamma")),
+    "experiments.papers.variants:RetryingLayerCFL": ("LayerCFL, tried again after a refusal", TOLD_KEYS["layercfl"]),
+    "experiments.papers.variants:MeanOfMembers": ("HiCFL, stable in the mean of the members", TOLD_KEYS["hicfl"]),
+}
+"""What the variants of the papers' algorithms are called, and the keys that decide, by import path."""
 
 
 def _exact_keys(given: Mapping[str, Any]) -> str:
     """An algorithm with the values of the keys that decide, those that it was given and the defaults."""
     name = str(given["name"])
     algorithm = algorithm_from(name, {key: value for key, value in given.items() if key != "name"})
-    told = STABILITY_KEYS if given.get("trigger") == "stability" else TOLD_KEYS[name]
-    return f"{title_of(name)}: " + ", ".join(f"{key} = {getattr(algorithm, key)}" for key in told)
+    title, told = VARIANTS[name] if name in VARIANTS else (title_of(name), TOLD_KEYS[name])
+    return f"{title}: " + ", ".join(f"{key} = {getattr(algorithm, key)}" for key in told)
 
 
 def power() -> str:

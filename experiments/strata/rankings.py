@@ -37,7 +37,7 @@ TITLES: dict[str, str] = {
     "cfl": "CFL",
     "layercfl": "LayerCFL",
     "hicfl": "HiCFL",
-    "hicfl_mean": "HiCFL, `members = mean`",
+    "hicfl_mean": "HiCFL, mean of the members",
     "adacfl": "AdaCFL",
     "fedtsdp": "FedTSDP",
     "fedclust": "FedClust",

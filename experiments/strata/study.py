@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import fedstrata as fs
 from fedstrata.build.build import build_run
 from fedstrata.comparison.document import RunKey
-from fedstrata.comparison.lockstep import ActiveRun, Lockstep
+from fedstrata.comparison.run import ActiveRun, Lockstep
 from fedstrata.config import load_experiment
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
@@ -153,11 +153,18 @@ def outcomes(experiment: Path, variants: Sequence[str], on: str, seed: int) -> l
         ]
 
 
+VARIANTS = {
+    "hicfl_mean": "experiments.papers.variants:MeanOfMembers",
+    "layercfl_retrying": "experiments.papers.variants:RetryingLayerCFL",
+}
+"""What variants of the papers' algorithms are called here, and their import paths."""
+
+
 def _sets(variant: str, common: Sequence[str]) -> list[str]:
     """The changes of the experiment that make it the run of a variant."""
     # Naming the file's own algorithm again keeps its keys; another one has those of [algorithms.NAME].
     name = variant.split("+")[0].split(":")[0]
-    return [*common, f"algorithm.name={name}", *_changes(variant)]
+    return [*common, f"algorithm.name={VARIANTS.get(name, name)}", *_changes(variant)]
 
 
 def _changes(variant: str) -> list[str]:

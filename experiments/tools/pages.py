@@ -41,7 +41,6 @@ MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstr
 
 SECTIONS = {
     "adacfl": (("Groups that differ in their main class", "preclustered"),),
-    "layercfl": (("With the layer that the scan chooses", "scouted"),),
     "pacfl": (("What the vectors show of the data", "vectors"),),
 }
 """Further results of an algorithm: title and table. ``docs/evidence/thresholds.md`` has more about thresholds."""
@@ -51,11 +50,6 @@ REMARKS = {
 client's MNIST images are of one class, pre-clustering is on. The clients are clustered once, after round 1
 ([`adacfl_mnist_majority.toml`](../../../experiments/papers/adacfl_mnist_majority.toml), three rounds). An ARI of 1 is
 exact.""",
-    "scouted": """The layer scan decides whether a cluster has groups. The compared layer decides where it is cut. Here
-all layers do about equally well. The paper's rule is: convolutions for feature skew, linear layers for label skew. It
-does not show in these small networks. Their linear layer separates rotations at least as clearly as their
-convolutions, so the scan chooses it. The results are those of revision 522fd1f, before test splits held out the same
-share of every class.""",
     "vectors": """The first singular vector of a class shows its class mean: the first column is the cosine of the two.
 Where it is near 1, the server of PACFL has the class means of every client, as the network reads them. The second
 column is the share of the length of a single sample that lies in the span of its class's three vectors. Of a class with

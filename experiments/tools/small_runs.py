@@ -47,11 +47,11 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fesem": ("fesem", {"k": 4}, {}),
     "fl_hc": ("fl_hc", {"round": 3, "cut": 0.65}, {}),
     "flis": ("flis", {"cut": 72.0}, {"data": {"public": 60}}),
-    "hicfl": ("hicfl", {"variant": "robust", "epsilon": 0.5, "rho": 1.0, "min_t_statistic": 2.0}, {"rounds": 10}),
+    "hicfl": ("hicfl", {"epsilon": 0.5, "rho": 1.0}, {"rounds": 10}),
     "ifca": ("ifca", {"k": 4}, {"rounds": 10}),
     "layercfl": (
         "layercfl",
-        {"layers": "linear1", "eps1": 0.5, "eps2": 0.4, "gamma": 0.5, "on_reject": "continue"},
+        {"layers": "linear1", "eps1": 0.5, "eps2": 0.4, "gamma": 0.5},
         {"cohort": {"dropout": 0.2}, "probe": {"gap": ["dcos", "l2"]}},
     ),
     "oracle": ("oracle", {}, {"rounds": 3}),

@@ -24,7 +24,6 @@ from experiments.strata.comparisons import (
     precision,
     precision_on_gpu,
     preclustered,
-    scouted,
     tuned,
 )
 from experiments.strata.proofs import PROOFS
@@ -50,7 +49,11 @@ AFTER = (
     ("fashion_mnist_rotation", "Fashion-MNIST", "rounds=50"),
     ("cifar10_rotation", "CIFAR-10", "rounds=50"),
 )
-METHODS = (("layercfl", "LayerCFL, fixed"), ("layercfl:auto", "LayerCFL, auto"), ("cfl:auto", "CFL, auto"))
+METHODS = (
+    ("layercfl_retrying", "LayerCFL, fixed"),
+    ("layercfl_retrying:auto", "LayerCFL, auto"),
+    ("cfl:auto", "CFL, auto"),
+)
 SHOWN = (1, 5, 10, 15, 20, 30, 40, 50)
 
 
@@ -85,7 +88,7 @@ def found() -> str:
     """Agreement and accuracy of LayerCFL, and the share of the gap between FedAvg and the oracle that it closes."""
     rows = list[tuple[str, ...]]()
     for experiment, title in FOUND:
-        runs = [results(experiment, variant) for variant in ("fedavg", "layercfl", "oracle")]
+        runs = [results(experiment, variant) for variant in ("fedavg", "layercfl_retrying", "oracle")]
         plain, own = runs[:2]
         if not all(runs):
             rows.append((title, MISSING))
@@ -103,7 +106,7 @@ def carried() -> str:
     """What the thresholds of one data set do on others."""
     titles = dict(FOUND)
     experiments = ("mnist_rotation", "fashion_mnist_rotation", "cifar10_rotation")
-    variants = ("layercfl", "layercfl:0.25", "layercfl:0.25")
+    variants = ("layercfl_retrying", "layercfl_retrying:0.25", "layercfl_retrying:0.25")
     rows = []
     for experiment, variant in zip(experiments, variants, strict=True):
         runs = results(experiment, variant)
@@ -128,7 +131,7 @@ def after() -> str:
 def gap() -> str:
     """The first round in which the gap of each layer is positive, the first split, and what that split divided."""
     rows = []
-    for run in results("cifar10_rotation", "layercfl"):
+    for run in results("cifar10_rotation", "layercfl_retrying"):
         first = run["splits"][0]
         curves = {name.rsplit(" ", 1)[1]: curve for name, curve in run["curves"].items() if name.startswith("gap dcos")}
         cells = [next((str(i + 1) for i, value in enumerate(curve) if value > 0), "never") for curve in curves.values()]
@@ -146,7 +149,6 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "compared": compared,
     "against": against,
     "tuned": tuned,
-    "scouted": scouted,
     "preclustered": preclustered,
     "precision": precision,
     "precision_on_gpu": precision_on_gpu,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from fedstrata.build.participation import CohortSample
 from fedstrata.core import (
+    CLIENT,
     Algorithm,
+    Clients,
     Diagnostics,
     Layout,
     Plan,
@@ -19,6 +22,7 @@ from fedstrata.core import (
     Rows,
     RuleAggregation,
     Score,
+    State,
     TensorSpec,
 )
 from fedstrata.core.state import StateT
@@ -140,3 +144,66 @@ def play(
         observe=lambda done: diagnostics.append(done.diagnostics),
     )
     return answer_plans(steps, partial(timed_reply, clients)), diagnostics
+
+
+def check_algorithm(
+    algorithm: Algorithm[StateT],
+    problem: Problem | None = None,
+    clients: Clients | None = None,
+    rounds: int = 5,
+) -> None:
+    """Check what every algorithm must hold, by some rounds of clients that train nothing.
+
+    Its functions are pure: the same arguments give the same bits, in whatever order the answers came. A round ends with
+    finite models, and with a cluster or a place to wait for every client. If nobody answers, no model moves.
+
+    Args:
+        algorithm: The algorithm with its hyper-parameters.
+        problem: What is fixed for the run; by default eight clients and the layers of `toy_layout`.
+        clients: Who answers; by default `Scripted` clients in two groups whose updates differ.
+        rounds: The number of rounds.
+
+    Raises:
+        AssertionError: When something does not hold; it says what, and in which round.
+    """
+    problem = problem or toy_problem(8)
+    n = problem.clients
+    if clients is None:
+        draw = torch.Generator().manual_seed(0)
+        sides = torch.where(torch.arange(n) % 2 == 0, 1.0, -1.0)[:, None]
+        clients = Scripted([sides + 0.1 * torch.randn(n, problem.layout.p, generator=draw) for _ in range(rounds)])
+    everyone = torch.arange(n)
+    state = algorithm.init(problem)
+    for round in range(1, rounds + 1):
+        plan = algorithm.plan(problem, state, everyone)
+        assert plan.round == round, f"round {round}: the plan is of round {plan.round}"
+        report = replace(clients.run(plan), cohort=everyone)
+        after, _ = algorithm.update(problem, state, report)
+        assert after.round == round, f"round {round}: the state after it says round {after.round}"
+        assert bool(after.models.isfinite().all()), f"round {round}: a model is not finite"
+        assert len(after.labels) == n, f"round {round}: expected labels of {n} clients, found {len(after.labels)}"
+        again, _ = algorithm.update(problem, state, report)
+        assert _equal(again, after), f"round {round}: the same report gives another state"
+        turned, _ = algorithm.update(problem, state, _turned(report))
+        assert _equal(turned, after), f"round {round}: the order of the answers matters"
+        quiet, _ = algorithm.update(problem, state, report.without(everyone))
+        moved = quiet.models.shape != state.models.shape or not torch.equal(quiet.models, state.models)
+        assert not moved, f"round {round}: a model moves though nobody answers"
+        evaluations = algorithm.evaluations(problem, after, everyone)
+        assert CLIENT in evaluations, f"round {round}: the evaluation {CLIENT!r} is missing"
+        state = after
+
+
+def _equal(one: State, other: State) -> bool:
+    """Whether two states have the same models and clusters, to the bit."""
+    same_shape = one.models.shape == other.models.shape
+    return same_shape and torch.equal(one.models, other.models) and torch.equal(one.labels, other.labels)
+
+
+def _turned(report: Report) -> Report:
+    """The same answers in the opposite order."""
+    results = {
+        name: result.only(torch.arange(len(result.chosen) - 1, -1, -1)) for name, result in report.results.items()
+    }
+    stats = {name: rows.at(torch.arange(len(rows.clients) - 1, -1, -1)) for name, rows in report.client_stats.items()}
+    return replace(report, results=results, client_stats=stats)

@@ -26,7 +26,7 @@ CORNERS = torch.tensor([[4.0, 2.0], [4.0, -2.0], [-4.0, 2.0], [-4.0, -2.0]])
 ALGORITHMS: dict[str, Algorithm[Any]] = {
     "cfl": CFL(eps1=10.0, eps2=0.2),
     "layercfl": LayerCFL(layers="conv", eps1=10.0, eps2=0.2),
-    "hicfl": HiCFL(epsilon=0.05, eps2=0.2),
+    "hicfl": HiCFL(epsilon=0.05),
     "adacfl": AdaCFL(epsilon=0.5),
 }
 
@@ -139,7 +139,7 @@ def test_a_quorum_that_nobody_reaches_decides_nothing(fraction: float) -> None:
 REAL: dict[str, dict[str, Any]] = {
     "cfl": {"eps1": 10.0, "eps2": 0.8, "gamma": 0.55},
     "layercfl": {"layers": "first_linear", "eps1": 10.0, "eps2": 0.6, "gamma": 0.55},
-    "hicfl": {"variant": "robust", "epsilon": 0.3, "eps2": 0.6, "rho": 0.9},
+    "hicfl": {"epsilon": 0.2, "rho": 0.5, "window": 4},
     "adacfl": {"layers": "first_linear", "epsilon": 2.0, "precluster": False},
 }
 

@@ -7,14 +7,6 @@ from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorde
 from turns import first_plan_of
 
 
-def test_without_the_pull_a_personal_model_is_the_one_of_training_alone_bit_for_bit() -> None:
-    ours, alone = federation("ditto", lam=0.0), federation("local")
-    _, _, scores = train(ours)
-    _, _, expected = train(alone)
-    assert [device(ours, c).tolist() for c in range(CLIENTS)] == [device(alone, c).tolist() for c in range(CLIENTS)]
-    assert torch.equal(scores["client"].loss, expected["client"].loss)
-
-
 def test_a_personal_model_starts_from_the_first_global_model_that_its_client_receives() -> None:
     setting = federation("ditto", {"lr": 1e-12}, lam=0.0)
     problem, algorithm = setting.server.problem, setting.server.algorithm
@@ -24,12 +16,6 @@ def test_a_personal_model_starts_from_the_first_global_model_that_its_client_rec
     setting.clients.run(algorithm.plan(problem, moved, torch.tensor([0, 1])))
     assert torch.allclose(device(setting, 0), problem.fresh(0), atol=1e-6)
     assert torch.allclose(device(setting, 1), problem.fresh(0) + 1.0, atol=1e-6)
-
-
-def test_the_global_model_is_the_one_of_fedavg_bit_for_bit() -> None:
-    ours, _, scores = train(federation("ditto"), fraction=0.5)
-    plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["global"].loss, expected["client"].loss)
 
 
 def test_a_strong_pull_holds_the_personal_models_near_to_the_global_one() -> None:

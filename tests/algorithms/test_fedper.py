@@ -4,21 +4,6 @@ import torch
 from baseline_federation import CLIENTS, HEAD, PARAMETERS, device, federation, recorded, train
 
 
-def test_without_personal_layers_it_is_fedavg_bit_for_bit() -> None:
-    ours, _, scores = train(federation("fedper", personal=[]), fraction=0.5)
-    plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
-
-
-def test_with_all_layers_personal_it_is_training_alone_bit_for_bit() -> None:
-    ours, alone = federation("fedper", personal="all"), federation("local")
-    state, _, scores = train(ours, fraction=0.5)
-    _, _, expected = train(alone, fraction=0.5)
-    assert torch.equal(scores["client"].loss, expected["client"].loss)
-    assert [device(ours, c).tolist() for c in range(CLIENTS)] == [device(alone, c).tolist() for c in range(CLIENTS)]
-    assert torch.equal(state.models[0], ours.server.problem.fresh(0))
-
-
 def test_the_servers_head_stays_as_it_was_so_that_newcomers_start_from_it() -> None:
     setting = federation("fedper")
     state, _, _ = train(setting)

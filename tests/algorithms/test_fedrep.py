@@ -5,12 +5,6 @@ import torch
 from baseline_federation import CLIENTS, HEAD, PARAMETERS, device, federation, recorded, train
 
 
-def test_without_a_head_it_is_fedavg_bit_for_bit() -> None:
-    ours, _, scores = train(federation("fedrep", personal=[]), fraction=0.5)
-    plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
-
-
 def test_the_head_is_trained_first_and_the_body_under_the_trained_head() -> None:
     setting = federation("fedrep", {"epochs": 2}, head_epochs=3)
     problem, algorithm = setting.server.problem, setting.server.algorithm

@@ -1,7 +1,6 @@
 import pytest
 import torch
-from baseline_federation import federation, metrics_of, train
-from grouped_digits import ROTATIONS, STEEP, agreement
+from baseline_federation import metrics_of
 
 from fedstrata.algorithms.fesem import FeSEM
 from fedstrata.algorithms.one_shot import OneShotState
@@ -100,13 +99,3 @@ def test_a_newcomer_takes_the_model_of_lowest_loss() -> None:
     plan = algorithm.plan(problem, state, torch.tensor([3]))
     assert plan.tasks["train"].candidates.tolist() == [[0, 1]]
     assert algorithm.assign(problem, state, Scripted([FIRST]).run(plan)).tolist() == [0, 0, 1, 0]
-
-
-def test_one_weighted_model_is_fedavg_bit_for_bit() -> None:
-    ours, _, scores = train(federation("fesem", k=1, weighted=True), fraction=0.5)
-    plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
-
-
-def test_it_finds_rotated_digits() -> None:
-    assert agreement("fesem", ROTATIONS, STEEP, rounds=3, k=3) == 1

@@ -4,12 +4,6 @@ import torch
 from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
 
 
-def test_the_global_model_is_the_one_of_fedavg_bit_for_bit() -> None:
-    ours, _, scores = train(federation("finetune"), fraction=0.5)
-    plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["global"].loss, expected["client"].loss)
-
-
 def test_what_is_scored_was_tuned_from_the_model_that_was_received_in_that_round() -> None:
     """The lag that the class admits: after round 3, the model of round 2 and two epochs on the client's own data."""
     setting = federation("finetune", epochs=2)

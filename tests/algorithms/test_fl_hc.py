@@ -2,8 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from baseline_federation import federation, metrics_of, train
-from grouped_digits import ROTATIONS, STEEP, agreement
+from baseline_federation import metrics_of
 
 from fedstrata.algorithms.fl_hc import FLHC
 from fedstrata.core import Layout, State, TensorSpec
@@ -105,17 +104,6 @@ def test_the_clustering_is_put_off_until_enough_answer() -> None:
     assert drawn.labels.tolist() == [0, -1, 1, 1]  # client 1 was not drawn, so nobody waits for it
     lonely, _ = play(FLHC(round=1, quorum=0.0), problem, [PAIRS], cohorts=[[0]])
     assert clustered(lonely) == 0  # one client is no group, whatever the quorum
-
-
-@pytest.mark.parametrize("keys", [{"round": 9}, {"round": 1, "cut": 1e9}])
-def test_without_a_clustering_it_is_fedavg_bit_for_bit(keys: dict[str, float]) -> None:
-    ours, _, scores = train(federation("fl_hc", **keys), fraction=0.7)
-    plain, _, expected = train(federation("fedavg"), fraction=0.7)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
-
-
-def test_it_finds_rotated_digits() -> None:
-    assert agreement("fl_hc", ROTATIONS, STEEP, rounds=3, round=3) == 1
 
 
 def test_small_angles_are_distances_like_others() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from baseline_federation import experiment, federation, metrics_of, train
-from grouped_digits import CLASSES, PATIENT, agreement
 
 from fedstrata.algorithms.flis import FLIS, disagreement, resolution
 from fedstrata.algorithms.one_shot import SignatureState
@@ -136,7 +135,3 @@ def test_with_one_cluster_it_is_fedavg_bit_for_bit() -> None:
     ours, _, scores = train(public(cut=90.0))
     plain, _, expected = train(federation("fedavg", {"epochs": 5}))
     assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
-
-
-def test_it_finds_clients_with_other_classes() -> None:
-    assert agreement("flis", CLASSES, PATIENT, rounds=2) == 1

@@ -52,12 +52,6 @@ def step(
     return algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, ids)))
 
 
-def test_one_model_is_fedavg_bit_for_bit() -> None:
-    ours, _, scores = train(federation("ifca", k=1), fraction=0.5)
-    plain, _, expected = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models) and torch.equal(scores["client"].loss, expected["client"].loss)
-
-
 def test_one_model_and_gradients_are_fedavg_with_one_full_batch_step_bit_for_bit() -> None:
     """All clients have as many samples, so that dividing by their number is weighting by samples."""
     local = {"epochs": 3, "batch": 10, "momentum": 0.9}

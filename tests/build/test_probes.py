@@ -110,11 +110,8 @@ def pair_problem() -> Problem:
     "algorithm",
     [
         HiCFL(epsilon=0.0),
-        HiCFL(variant="robust", epsilon=0.0),
         CFL(eps1=0.0),
-        CFL(trigger="stability", epsilon=0.0),
         LayerCFL(layers="conv", eps1=0.0),
-        LayerCFL(layers="conv", eps1=0.0, delta="accumulated", gamma="halves"),
     ],
 )
 def test_a_bipartition_is_proposed_where_none_is_due(algorithm: Any) -> None:

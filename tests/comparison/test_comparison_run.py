@@ -19,7 +19,7 @@ from fedstrata.base.errors import InputError, PartitionError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison import run as comparison_run
-from fedstrata.comparison.job_log import JobCount
+from fedstrata.comparison.document import JobCount
 from fedstrata.config import Experiment
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.base.errors import RecordError
-from fedstrata.comparison.job_log import JobCount, JobLog
+from fedstrata.comparison.document import JobCount, JobLog
 
 
 def test_jobs_say_their_share() -> None:

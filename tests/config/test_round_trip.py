@@ -31,7 +31,7 @@ CASES = [
     "seed = 123456789012345678\nrounds = 1",
     "partition = {scheme = 'rotation', sizes = [12, 8], inside = {scheme = 'dirichlet', alpha = 0.1}}",
     "partition = {scheme = 'label_groups', labels = [[0, 1], [2, 3]]}",
-    "algorithm = {name = 'layercfl', layers = ['conv', 'linear1'], gamma = 'halves', eps1 = 1}",
+    "algorithm = {name = 'layercfl', layers = ['conv', 'linear1'], linkage = 'complete', eps1 = 1}",
     "algorithm.name = 'fedavg'\n[algorithms.cfl]\neps1 = 'auto'\n[algorithms.oracle]",
     'model = {name = \'mlp\', hidden = [5, 6], note = "it\'s \\"quoted\\"\\n"}',
     "data = {unit = 'recording', root = 'here', samples = 0}\nprobe.gap = ['cos', 'dl2']",

@@ -77,10 +77,10 @@ def test_rows_of_the_null_study_name_the_keys_that_decide(folder: Path) -> None:
         {"few": {"runs": [{"seed": seed, "splits": {"hicfl": 9}, "tests": []} for seed in (0, 1)]}},
     )
     found = {row[0]: row[1:] for row in rows(proofs.others())}
-    paper = "HiCFL: variant = paper, members = auto, epsilon = auto, xi = auto, rho = 0.8"
+    paper = "HiCFL: epsilon = auto, xi = auto, rho = 0.8"
     assert found[paper][:3] == [MISSING, MISSING, "2 of 2"]
-    assert "CFL: trigger = norms, eps1 = 0.4, eps2 = 1.6, gamma = 0.0, linkage = complete, first = 21" in found
-    assert "CFL: trigger = stability, members = each, epsilon = auto, xi = auto, rho = 0.8, gamma = 0.5" in found
+    assert "CFL: eps1 = 0.4, eps2 = 1.6, gamma = 0.0, linkage = complete, first = 21" in found
+    assert "CFL, timed by stability: members = each, epsilon = auto, xi = auto, rho = 0.8, gamma = 0.5" in found
     assert len(found) == len(proofs.OTHERS_ALIKE)
 
 

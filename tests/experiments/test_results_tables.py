@@ -13,7 +13,6 @@ from experiments.strata.comparisons import (
     identical,
     precision,
     preclustered,
-    scouted,
     tuned,
 )
 from experiments.tools import outcomes
@@ -196,31 +195,6 @@ def test_a_method_stands_against_all_others_on_every_federation_that_it_ran_on(f
 def test_thresholds_that_were_tried_are_listed_with_their_seed(folder: Path) -> None:
     write(folder, "tuning_usc_had", run("cfl+algorithm.eps1=0.3", 10, [0.5]), run("fedavg", 10, [0.25]))
     assert rows(tuned())[-1] == ["USC-HAD, 14 people", "10", "CFL, `eps1=0.3`", "0.500", "1", "1.00"]
-
-
-def test_the_scouted_layer_stands_beside_the_given_ones(folder: Path) -> None:
-    events = [
-        {"round": 3, "kind": "scout", "layer": None, "why": "nothing yet"},
-        {"round": 6, "kind": "scout", "layer": "conv2", "why": "clear"},
-    ]
-    write(
-        folder,
-        "auto_fashion_mnist_rotation",
-        run("layercfl+algorithm.layers=auto", 0, [0.5, 0.5], events=events),
-        run("layercfl+algorithm.layers=auto", 1, [0.7, 0.7], ari=0.5),
-        run("layercfl+algorithm.layers=conv1", 0, [0.4, 0.4]),
-        run("fedavg", 1, [0.8, 0.6]),
-    )
-    first, *others = rows(scouted())
-    chosen, auto, conv1, conv2, _, fedavg, alone = first[1:]
-    assert (chosen, auto, conv1, conv2) == (
-        "conv2 in round 6, none",
-        "0.600 ± 0.141, ARI 0.75",
-        "0.400, ARI 1.00",
-        MISSING,
-    )
-    assert (fedavg, alone) == ("1 of 2", MISSING)
-    assert [row[1:] for row in others] == [[MISSING]]
 
 
 def test_preclusters_of_adacfl_have_a_row_a_seed(folder: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
-from in_process import Federation, federation
+from in_process import Federation, Twist, at, federation
 
 from fedstrata.base.errors import EngineError
 from fedstrata.core import Plan, Report, State
@@ -53,6 +53,13 @@ def first(value: float) -> Callable[[np.ndarray], np.ndarray]:
         return values
 
     return change
+
+
+def spoiling(spoil: Spoil) -> Twist:
+    def does(message: Message, reply: Message) -> None:
+        spoil(reply)
+
+    return at(BAD, 2, does)
 
 
 def put(name: str, key: str, value: Any) -> Spoil:
@@ -184,12 +191,7 @@ def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_clie
 ) -> None:
     spoil, reason = SPOILT[what]
 
-    def twist(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
-            spoil(reply)
-        return [reply]
-
-    remote, _ = here.remote(twist=twist)
+    remote, _ = here.remote(twist=spoiling(spoil))
     assert same(rounds(here, remote.run), without_the_bad)
     (line,) = here.lines
     assert line.startswith("round 2: client 2 is rejected: ") and reason in line and "\n" not in line
@@ -227,14 +229,12 @@ def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) ->
 def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federation, without_the_bad: State) -> None:
     """Its sender is the SuperLink, not the node."""
 
-    def twist(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
-            lost = Message(Error(5, "Node\nUnavailable at /home/anna/x.py \x1b[31m"), reply_to=message)
-            lost.metadata.__dict__["_src_node_id"] = 1
-            return [lost]
-        return [reply]
+    def lose(message: Message, reply: Message) -> list[Message]:
+        lost = Message(Error(5, "Node\nUnavailable at /home/anna/x.py \x1b[31m"), reply_to=message)
+        lost.metadata.__dict__["_src_node_id"] = 1
+        return [lost]
 
-    remote, _ = here.remote(twist=twist)
+    remote, _ = here.remote(twist=at(BAD, 2, lose))
     assert same(rounds(here, remote.run), without_the_bad)
     assert here.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable at x.py [31m"]
 
@@ -242,12 +242,10 @@ def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federatio
 def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Federation, without_the_bad: State) -> None:
     forged = "no\nround 9: all is well\x1b[2J\u2028 in '/home/anna doe/data.npz' " + "x" * 10_000
 
-    def twist(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
-            return [Message(encode(Payload({"failed": {"reason": forged}})), reply_to=message)]
-        return [reply]
+    def forge(message: Message, reply: Message) -> list[Message]:
+        return [Message(encode(Payload({"failed": {"reason": forged}})), reply_to=message)]
 
-    remote, _ = here.remote(twist=twist)
+    remote, _ = here.remote(twist=at(BAD, 2, forge))
     assert same(rounds(here, remote.run), without_the_bad)
     (line,) = here.lines
     assert line.startswith(
@@ -273,12 +271,7 @@ LARGE = {
 def test_a_reply_that_is_too_large_takes_no_memory(here: Federation, what: str) -> None:
     """64 MiB once took as much again for every array."""
 
-    def twist(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.dst_node_id == 100 + BAD and message.metadata.group_id == "2":
-            as_bytes(LARGE[what])(reply)
-        return [reply]
-
-    remote, _ = here.remote(twist=twist)
+    remote, _ = here.remote(twist=spoiling(as_bytes(LARGE[what])))
     tracemalloc.start()
     try:
         rounds(here, remote.run)

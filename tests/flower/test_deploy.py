@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = deploy.init(folder, EXPERIMENT, host="server.example", port=9000)
     assert "deploy run" in said and f"{folder}/nodes/site-0/start.sh" in said
     return folder
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    """A federation that a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "federation"))
 
 
 def test_init_writes_the_app_the_keys_the_data_and_a_script_for_each_machine(made: Path) -> None:
@@ -106,23 +113,19 @@ def limits(home: Path) -> list[int]:
     return [int(text.split(";")[0].split()[1]) for text in files]
 
 
-def test_the_proxy_lets_through_what_replies_about_the_model_need(made: Path, tmp_path: Path) -> None:
+def test_the_proxy_lets_through_what_replies_about_the_model_need(home: Path) -> None:
     """Four tensors, the largest fact of 10 x 5 x 64 numbers; 16 updates, each tensor beside one piece; 4 facts."""
-    list_bytes, object_bytes = limits(made)
+    list_bytes, object_bytes = limits(home)
     assert object_bytes == 64 * 1024 + 4 * 10 * 3 * 64
     assert list_bytes == 64 * 1024 + 128 * (2 * (16 * 4 + 4) + 4 * 16)
-    home = tmp_path / "federation"
-    shutil.copytree(made, home)
     deploy._fit_proxy(home, load_experiment(EXPERIMENT, ["model.hidden=[4096]"]))
     assert limits(home) == [list_bytes, 64 * 1024 + 4 * 64 * 4096]
     deploy._fit_proxy(home, load_experiment(EXPERIMENT))
     assert limits(home) == [list_bytes, 64 * 1024 + 4 * 64 * 4096], "limits never fall: another run may need them"
 
 
-def test_the_proxy_lets_through_an_update_that_is_one_array(made: Path, tmp_path: Path) -> None:
+def test_the_proxy_lets_through_an_update_that_is_one_array(home: Path) -> None:
     """Of many tensors none is large, and devices send them side by side; nginx once refused this with status 413."""
-    home = tmp_path / "federation"
-    shutil.copytree(made, home)
     deep = ["model.hidden=[64, 64, 64, 64, 64, 64, 64, 64]", 'network.compression="int8"']
     experiment = load_experiment({**EXPERIMENT, "algorithm": {"name": "fedavg"}}, deep)
     deploy._fit_proxy(home, experiment)
@@ -131,10 +134,8 @@ def test_the_proxy_lets_through_an_update_that_is_one_array(made: Path, tmp_path
 
 
 def test_another_process_that_has_the_number_of_a_killed_proxy_is_left_alone(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "federation"
-    shutil.copytree(made, home)
     monkeypatch.setattr(os, "kill", lambda *signal: pytest.fail("it was signalled"))
     for number in (str(os.getpid()), "", "none"):
         (home / "proxy/nginx.pid").write_text(number)
@@ -261,7 +262,8 @@ class Flwr:
 
 def test_run_gives_what_a_simulated_run_gives(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With unlabelled samples on the server, which FedTSDP groups by."""
-    monkeypatch.setattr(subprocess, "run", flwr := Flwr(made))
+    flwr = Flwr(made)
+    monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=flwr))
     out = deploy.run_on_federation(EXPERIMENT, made, tmp_path / "real", ["rounds=2"])
     assert flwr.configs[0]["out"] == str(out) and not flwr.configs[0]["resume"]
     simulated = run_experiment(load_experiment(EXPERIMENT, ["rounds=2"]), tmp_path / "simulated", quiet=True)
@@ -290,7 +292,7 @@ def test_the_server_runs_and_resumes_elsewhere_without_the_data(
             patch.chdir(flwr.folder)
             flwr(*given, **named)
 
-    monkeypatch.setattr(subprocess, "run", elsewhere)
+    monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=elsewhere))
     out = deploy.run_on_federation(keys, "federation", "real")
     summary = (out / "summary.json").read_text()
     (out / "summary.json").unlink()
@@ -300,7 +302,7 @@ def test_the_server_runs_and_resumes_elsewhere_without_the_data(
 
 def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flwr = Flwr(made, works=False)
-    monkeypatch.setattr(subprocess, "run", flwr)
+    monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=flwr))
     out = tmp_path / "real"
     with pytest.raises(EngineError, match=r"did not finish; .*No round has begun: give the same command again"):
         deploy.run_on_federation(EXPERIMENT, made, out)
@@ -390,9 +392,7 @@ def test_nodes_trust_the_key_that_signed_the_app_and_nobody_keeps_it(made: Path)
 
 
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")
-def test_the_signature_is_handed_to_the_superlink_and_another_app_ends_the_run(made: Path, tmp_path: Path) -> None:
-    home = tmp_path / "federation"
-    shutil.copytree(made, home)
+def test_the_signature_is_handed_to_the_superlink_and_another_app_ends_the_run(home: Path) -> None:
     hand_over_signature(home)
     (home / "superlink").mkdir()
     database = str(home / "superlink/state.db")

@@ -1,29 +1,17 @@
 """What a server's run folder and log hold of its clients: no sample, no path, no tensor that one client has sent."""
 
 from pathlib import Path
-from typing import Any
 
+import in_process
 import numpy as np
 import pytest
 from flwr.app import Message
-from in_process import Loopback, Ticks, federation
+from in_process import federation
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.config import load_experiment
-from fedstrata.flower.federation import Federation
-from fedstrata.flower.server_app import drive
 
 CANARY = "anna-doe-4711"
 """A part of the path of every device's data."""
-
-KEYS: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 6, "samples": 32, "test": 0.2},
-    "partition": {"scheme": "rotation", "groups": 3},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "engine": {"name": "loop", "device": "cpu"},
-}
 
 REMEMBERED = {
     "fedclust": "the layers by which newcomers are placed",
@@ -47,8 +35,7 @@ def test_a_server_keeps_nothing_of_a_single_client(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / CANARY).mkdir()
-    keys = {**KEYS, "algorithm": {"name": name}}
-    made = federation(keys, tmp_path / CANARY)
+    made = federation({**in_process.KEYS, "rounds": 3, "algorithm": {"name": name}}, tmp_path / CANARY)
     sent = set[bytes]()
 
     def note(message: Message, reply: Message) -> list[Message]:
@@ -58,10 +45,7 @@ def test_a_server_keeps_nothing_of_a_single_client(
             sent.update(each.tobytes() for each in values if len(np.unique(each)) >= 8)
         return [reply]
 
-    keys_of_nodes = tuple(device.key for device in made.devices.values())
-    described = Federation(keys_of_nodes, made.config.samples, truth=(0, 0, 1, 1, 2, 2), wait_seconds=5.0)
-    grid = Loopback(dict(made.devices), note)
-    drive(grid, load_experiment(keys), described, tmp_path / "server", clock=Ticks().clock)
+    made.deployed(tmp_path / CANARY, note).run(tmp_path / "server")
     found = contents(tmp_path / "server")
     samples = list[bytes]()
     for device in made.devices.values():

@@ -1,5 +1,6 @@
 """Plans and reports as payloads and back: all of them, and nothing else, gets through."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import Any
 
@@ -107,6 +108,12 @@ def whole_fit() -> LocalTask:
     return LocalTask(torch.tensor([[0]]), LocalTraining(), everything, everything, everything, everything)
 
 
+def asked_of(task: LocalTask, own: Collection[int] = (), **parts: Any) -> Request:
+    """The request to client 0 of a plan with one model of ones and one task."""
+    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task}, **parts)
+    return request_for(plan, 0, LAYOUT, own)
+
+
 OWN = st.sets(st.integers(0, len(LAYOUT.tensors) - 1))
 COUNTED = st.sets(st.integers(1, 9))
 WHO = st.integers(0, CLIENTS - 1)
@@ -153,21 +160,11 @@ def test_a_request_holds_the_clients_own_part_and_only_what_it_needs(plan: Plan,
 
 
 def test_a_pull_needs_the_received_values_of_tensors_that_are_kept() -> None:
-    everything, nothing = LAYOUT.everything, LAYOUT.nothing
-    task = LocalTask(
-        torch.tensor([[0]]),
-        LocalTraining(),
-        (True, False, False, False),
-        nothing,
-        everything,
-        everything,
-        prox_weight=0.1,
-    )
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
-    assert request_for(plan, 0, LAYOUT, range(4)).sent == ((True, False, False, False),)
-    free = replace(plan, tasks={"train": replace(task, prox_weight=0.0)})
-    assert request_for(free, 0, LAYOUT, range(4)).sent == (nothing,)
-    assert request_for(plan, 0, LAYOUT, ()).sent == (everything,)
+    first = (True, False, False, False)
+    task = replace(whole_fit(), trainable=first, prox_weight=0.1)
+    assert asked_of(task, range(4)).sent == (first,)
+    assert asked_of(replace(task, prox_weight=0.0), range(4)).sent == (LAYOUT.nothing,)
+    assert asked_of(task).sent == (LAYOUT.everything,)
 
 
 @st.composite
@@ -246,12 +243,7 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
 ) -> None:
     task = replace(whole_fit(), selection_metric="errors", upload=LAYOUT.nothing)
     ids = torch.tensor([0])
-    asked = request_for(
-        Plan(1, 0, ids, torch.ones(1, LAYOUT.p), {"train": task}, client_stats={"units": torch.tensor([True])}),
-        0,
-        LAYOUT,
-        (),
-    )
+    asked = asked_of(task, client_stats={"units": torch.tensor([True])})
     result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[wrong]]))
     told = Reply(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}), (), False)
     with pytest.raises(InputError, match=message):
@@ -261,7 +253,7 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
 def test_nobody_claims_a_larger_fold_than_it_was_asked_for() -> None:
     task = replace(whole_fit(), max_samples=torch.tensor([4]))
     ids = torch.tensor([0])
-    asked = request_for(Plan(1, 0, ids, torch.ones(1, LAYOUT.p), {"train": task}), 0, LAYOUT, ())
+    asked = asked_of(task)
     result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([5]), torch.tensor([[torch.nan]]))
     payload = write_reply(Reply(Report({"train": result}), (), False), asked, LAYOUT, "run")
     with pytest.raises(InputError, match="expected result train to be of 1 to 4 samples, found 5"):
@@ -272,9 +264,7 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
     """A field that is added to one of them travels by itself."""
     names = {field.name for field in fields(LocalTask)} - {"training"}
     names |= {f"training.{field.name}" for field in fields(LocalTraining)}
-    task = whole_fit()
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
-    assert set(write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT).records["task-train"]) == names
+    assert set(write_request(asked_of(whole_fit()), LAYOUT).records["task-train"]) == names
 
 
 @pytest.mark.parametrize(
@@ -292,10 +282,8 @@ def test_every_field_of_a_fit_and_its_recipe_is_carried() -> None:
     ],
 )
 def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> None:
-    task = whole_fit()
     evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), LAYOUT.nothing)
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task}, {"client": evaluation})
-    payload = write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT)
+    payload = write_request(asked_of(whole_fit(), evaluations={"client": evaluation}), LAYOUT)
     settings = {name: dict(record) for name, record in payload.records.items()}
     spoil(settings)
     with pytest.raises(InputError, match=message):
@@ -312,9 +300,7 @@ def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> No
     ],
 )
 def test_a_model_of_another_shape_is_refused(models: dict[str, torch.Tensor], message: str) -> None:
-    task = whole_fit()
-    plan = Plan(1, 0, torch.tensor([0]), torch.ones(1, LAYOUT.p), {"train": task})
-    payload = write_request(request_for(plan, 0, LAYOUT, ()), LAYOUT)
+    payload = write_request(asked_of(whole_fit()), LAYOUT)
     with pytest.raises(InputError, match=message):
         read_request(Payload(payload.records, {"models": models}), LAYOUT)
 

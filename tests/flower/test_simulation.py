@@ -45,21 +45,14 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_are_not_here_are_named_before_anything_starts(tmp_path: Path) -> None:
-    deploy.init(tmp_path / "federation", EXPERIMENT)
-    (tmp_path / "federation/nodes/site-3/data.npz").unlink()
-    with pytest.raises(InputError, match="expected the data of the client site-3"):
-        simulate_federation(EXPERIMENT, tmp_path / "federation", tmp_path / "run")
-
-
-def test_what_only_a_simulator_can_do_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    deploy.init(tmp_path / "federation", EXPERIMENT)
-    with pytest.raises(InputError, match="attack"):
-        simulate_federation(
-            {**EXPERIMENT, "attack": {"kind": "sign_flip", "share": 0.2}}, tmp_path / "federation", tmp_path / "run"
-        )
-
-
-def test_a_folder_that_is_no_federation_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_simulated_is_said_before_anything_starts(tmp_path: Path) -> None:
+    home, out = tmp_path / "federation", tmp_path / "run"
     with pytest.raises(InputError, match="deploy init"):
-        simulate_federation(EXPERIMENT, tmp_path, tmp_path / "run")
+        simulate_federation(EXPERIMENT, tmp_path, out)
+    deploy.init(home, EXPERIMENT)
+    with pytest.raises(InputError, match="attack"):
+        simulate_federation({**EXPERIMENT, "attack": {"kind": "sign_flip", "share": 0.2}}, home, out)
+    (home / "nodes/site-3/data.npz").unlink()
+    with pytest.raises(InputError, match="expected the data of the client site-3"):
+        simulate_federation(EXPERIMENT, home, out)
+    assert not out.exists()

@@ -4,7 +4,6 @@ Twenty clients train for some seconds, drawn from a lognormal distribution; two 
 the 20 are asked to train, and the first 10 answers are taken: over-selection by 1.3.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,14 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from flwr.app import Message
-from in_process import Slow, Ticks, federation, without
+from in_process import Federation, Slow, Ticks, federation, lines, models, records, without
 
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
-from fedstrata.flower.client_app import Device
-from fedstrata.flower.federation import Federation, RoundRules
-from fedstrata.flower.server_app import drive
+from fedstrata.flower.federation import RoundRules
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.steps import run_steps
 
@@ -65,20 +62,18 @@ class Finished(NamedTuple):
 
     @property
     def absent(self) -> dict[int, list[int]]:
-        return {line["round"]: [int(client) for client in line["absent"]] for line in lines(self.out / "network")}
-
-
-Members = tuple[dict[int, Device], Federation]
+        return {
+            line["round"]: [int(client) for client in line["absent"]]
+            for line in lines(self.out / "network/rounds.jsonl")
+        }
 
 
 @pytest.fixture(scope="module")
-def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    made = federation(KEYS, tmp_path_factory.mktemp("devices"))
-    keys = tuple(device.key for device in made.devices.values())
-    return made.devices, Federation(keys, made.config.samples)
+def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    return federation(KEYS, tmp_path_factory.mktemp("devices"))
 
 
-def driven(members: Members, folder: Path, rules: RoundRules, lost_in: int | None = None) -> Finished:
+def driven(made: Federation, folder: Path, rules: RoundRules, lost_in: int | None = None) -> Finished:
     """A run, whose server may be lost when it sends the messages of a round, and is started again."""
 
     class Lost(Exception):
@@ -91,25 +86,20 @@ def driven(members: Members, folder: Path, rules: RoundRules, lost_in: int | Non
                 raise Lost
             return ids
 
-    devices = {node: replace(device, state=folder / device.key) for node, device in members[0].items()}
-    kind = Slow if lost_in is None else Losing
-    grid, out = kind(devices, Ticks(), seconds), folder / "run"
-    rest = load_experiment(KEYS), replace(members[1], rounds=rules), out
+    here, out = made.deployed(folder).where(rounds=rules), folder / "run"
     if lost_in is not None:
+        ticks = Ticks()
         with pytest.raises(Lost):
-            drive(grid, *rest, clock=grid.ticks.clock)
-        grid = Slow(devices, Ticks(), seconds)
-    drive(grid, *rest, resume=lost_in is not None, clock=grid.ticks.clock)
+            replace(here, grid=Losing(here.grid.devices, ticks, seconds), ticks=ticks).run(out)
+    ticks = Ticks()
+    grid = Slow(here.grid.devices, ticks, seconds)
+    replace(here, grid=grid, ticks=ticks).run(out, resume=lost_in is not None)
     return Finished(out, grid)
 
 
 @pytest.fixture(scope="module")
-def over_selected(members: Members, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    return driven(members, tmp_path_factory.mktemp("over-selected"), OVER_SELECTED)
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+def over_selected(made: Federation, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return driven(made, tmp_path_factory.mktemp("over-selected"), OVER_SELECTED)
 
 
 def trainers(grid: Slow, round: int) -> dict[int, float]:
@@ -130,13 +120,9 @@ def simulated(out: Path, absent: Mapping[int, list[int]]) -> None:
     answer_plans(run_steps(experiment, setup, out), reply)
 
 
-def models(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((out / "models").glob("cluster-*"))}
-
-
 def scores(out: Path) -> list[Any]:
     """Accuracies by the clients' own layers."""
-    return [line["acc_client"] for line in lines(out)]
+    return [line["acc_client"] for line in records(out)]
 
 
 def test_the_first_ten_of_thirteen_that_train_end_a_round(over_selected: Finished) -> None:
@@ -169,17 +155,17 @@ def test_a_simulation_of_who_answered_has_the_same_bits(over_selected: Finished,
 
 
 def test_a_run_that_is_resumed_among_stragglers_has_the_same_bits(
-    over_selected: Finished, members: Members, tmp_path: Path
+    over_selected: Finished, made: Federation, tmp_path: Path
 ) -> None:
     """The clients have trained in the lost round, and train again from what the server knows of."""
-    again = driven(members, tmp_path, OVER_SELECTED, lost_in=3)
+    again = driven(made, tmp_path, OVER_SELECTED, lost_in=3)
     assert again.absent == over_selected.absent
     assert models(again.out) == models(over_selected.out) and scores(again.out) == scores(over_selected.out)
 
 
-def test_a_deadline_is_kept_within_a_look_for_replies(members: Members, tmp_path: Path) -> None:
+def test_a_deadline_is_kept_within_a_look_for_replies(made: Federation, tmp_path: Path) -> None:
     """Six rounds of 20 s at most, in each of which the slow ones are absent if they were asked."""
-    finished = driven(members, tmp_path, RoundRules(deadline=20.0))
+    finished = driven(made, tmp_path, RoundRules(deadline=20.0))
     assert finished.grid.ticks.time <= (KEYS["rounds"] + 1) * (20.0 + POLL)
     for round in range(1, KEYS["rounds"] + 1):
         for client, took in trainers(finished.grid, round).items():
@@ -211,14 +197,14 @@ class SlowDisk(Slow):
 
 
 def test_a_slow_disk_of_the_server_makes_no_client_late(
-    members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients have a minute and take a second; what the server waits for its own disk is none of their time."""
-    devices = {node: replace(device, state=tmp_path / device.key) for node, device in members[0].items()}
-    grid = SlowDisk(devices, Ticks(), lambda message: 1.0)
+    here = made.deployed(tmp_path).where(rounds=RoundRules(deadline=60.0))
+    ticks = Ticks()
+    grid = SlowDisk(here.grid.devices, ticks, lambda message: 1.0)
     monkeypatch.setattr(os, "fsync", grid.fsync)
-    rules = RoundRules(deadline=60.0)
-    drive(grid, load_experiment(KEYS), replace(members[1], rounds=rules), tmp_path / "run", clock=grid.ticks.clock)
+    replace(here, grid=grid, ticks=ticks).run(tmp_path / "run")
     assert grid.waited > 10 * KEYS["rounds"]
     absent = Finished(tmp_path / "run", grid).absent
     assert len(absent) == KEYS["rounds"] + 1 and not any(absent.values())

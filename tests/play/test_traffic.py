@@ -3,7 +3,7 @@ from dataclasses import replace
 import torch
 
 from fedstrata.core import Layout, Report, TensorSpec, fedavg_plan, initial_state
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.testing import Scripted, toy_problem
 
 

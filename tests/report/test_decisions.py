@@ -7,7 +7,6 @@ from fedstrata.report.client_names import ClientNames
 
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
-TEST = {"test_round": 6.0, "p": 0.001, "level": 0.025, "z": 5.25}
 REPLICATED = {"round": 2.0, "p": 0.001, "level": 0.025, "z": 5.25}
 SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0.8, "p": 0.001, "agreement": 0.95}
 
@@ -30,19 +29,6 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
         ("split", THEOREM, "2 and 3 clients, largest cosine across -0.500, Theorem 1's bound 0.866 is above gamma"),
         ("theorem_1_not_met", THEOREM, "Theorem 1's bound 0.866 is not above gamma = 0.500"),
         ("split", SIDES, "2 clients with client 4, the reference, and 3 without; mean cosine across -0.250"),
-        ("sides_not_distinct", {**SIDES, "t_statistic": 2.0, "min_t_statistic": 8.0}, "t = 2.0, at least 8 is needed"),
-        ("sides_not_distinct", SIDES, "those on one side do not agree or the sides do"),
-        ("split_confirmed", {**THEOREM, **TEST}, "confirmed groups in round 6 (Z = 5.2, p = 0.001, level 0.025)"),
-        (
-            "split_not_confirmed",
-            {**SIDES, **TEST},
-            "proposed but not confirmed: p = 0.001, level 0.025 in round 6; 2 c",
-        ),
-        (
-            "split_not_tested_for_samples",
-            {**THEOREM, "test_round": 2.0, "able_members": 0.0, "tested_members": 20.0, "samples_needed": 48.0},
-            "not tested in round 2: 0 of 20 members are known to have 48 samples",
-        ),
         ("no_separation", {**SCAN, "bias_p": 0.001}, "20 clients in 1 round may still be there, and the bias of"),
         ("layer_chosen", SCAN, "95% of repeats without some of the clients choose it too; what kind of skew it is was"),
         ("p_above_level", {"p": 0.5, "level": 0.025, "round": 4.0}, "not split: p = 0.5, level 0.025 in round 4"),

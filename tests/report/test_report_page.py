@@ -76,10 +76,7 @@ class Tags(HTMLParser):
             'name = "x"\nfolds = 2\nalpha = 0.05',
             "Splits are tested on disjoint halves of every client's data (alpha = 0.05).",
         ),
-        (
-            'name = "cfl"\nsplit_guard = "split_half"\nalpha = 0.01',
-            "disjoint halves of every client's data (alpha = 0.01).",
-        ),
+        ('name = "x"\nfolds = 2\nalpha = 0.01', "disjoint halves of every client's data (alpha = 0.01)."),
         ('name = "layercfl"\nlayers = "auto"', "The compared layer is chosen on disjoint halves of every client's"),
     ],
 )

@@ -9,42 +9,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass as validated_dataclass
 
-from fedstrata.algorithms.keys import (
-    STRICT,
-    AtLeastTwo,
-    Auto,
-    Change,
-    MemberRule,
-    Norm,
-    PositiveInteger,
-    Probability,
-    SplitGuard,
-    Window,
-)
-from fedstrata.algorithms.shared.bipartition_round import bipartition_round
-from fedstrata.algorithms.shared.model_stability import (
+from fedstrata.algorithms.bipartition.model_stability import (
     Stability,
     UpdateWindow,
     add_updates,
     empty_window,
+    moving_layers,
     stability_threshold,
 )
-from fedstrata.algorithms.shared.proposed_split import NEVER_REACHED, proposed_splits
-from fedstrata.algorithms.shared.recursive_bipartition import (
-    MAY_SPLIT,
+from fedstrata.algorithms.bipartition.norms import max_norm, mean_norm
+from fedstrata.algorithms.bipartition.round import (
+    EVERY_PAIR,
+    NEVER_REACHED,
     BipartitionState,
-    RoundAnswers,
+    ClusterHistory,
     SplitDecision,
     SplitRules,
+    apply_decisions,
+    collect_answers,
     one_cluster,
+    proposed_splits,
+    reopened,
 )
-from fedstrata.algorithms.shared.split_guard import GuardState, guard_plan, initial_guard
-from fedstrata.algorithms.shared.stability_trigger import StabilityThresholds, stability_of_cluster, stability_trigger
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Norm, PositiveInteger, Window
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import cosine, reference_split
@@ -69,31 +60,21 @@ from fedstrata.core import (
 )
 from fedstrata.core.state import nearest_open_ancestor, with_children, with_decisions, with_members
 
-_MIN_T_STATISTIC = 8.0
-"""The t statistic that ``variant = "robust"`` asks for."""
-
-_MIN_SCATTERED_PAIRS = 6
-"""Fewer pairs, those of four clients, say nothing about their scatter."""
-
-_AGREEING_COSINE = 0.5
-"""The mean cosine from which on so few pairs agree: 60 degrees."""
+MAY_SPLIT = "may_split"
+"""The kind of the decision about the time of a split when a cluster may be split now."""
 
 
 @dataclass(frozen=True)
-class HiCFLState(State):
+class HiCFLState(BipartitionState):
     """What HiCFL remembers.
 
     Attributes:
-        bipartition: The norms of the updates so far, and which clusters are final.
         window: The last uploads of every client.
-        guard: What split-half tests have shown; None unless ``split_guard = "split_half"``.
         rounds_without_split: The rounds since the last split; before the first, since every layer was stable.
         ending_round: The round in which the ending began; 0 before it.
     """
 
-    bipartition: BipartitionState
     window: UpdateWindow
-    guard: GuardState | None
     rounds_without_split: int
     ending_round: int
 
@@ -109,59 +90,31 @@ class HiCFL:
     usable answer when their cluster was split are pending at its node, and newcomers at the root.
 
     Attributes:
-        variant: The rule of the paper, or the library's own additions to it ("robust"): a layer must be stable in the
-            mean of the members, stability looks at the half of a layer that changed most, every stable layer is tried,
-            the two sides must be clearly apart, and an ending splits clusters whose members all point one way.
         epsilon: The stability below which a layer is stable. "auto" is half the step size.
-        members: Whether a layer must be stable in each of the members (Eq. 15), or in their mean. "auto" is as the
-            variant has it.
         xi: How much an update must change in a weight for stability to look at the weight. "auto" is a twentieth of the
-            step size, and the median in the robust variant. "median" is the median change in its layer.
+            step size. Where no weight of a layer changes so much, stability looks at all of them.
         window: The number of uploads over which the stability of a client is averaged (W).
-        stride: The number of rounds from one examination to the next. With a stride as large as the window, the windows
-            do not overlap.
         rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split.
-        eps2: If the largest update norm is below eps2, the members have converged and the cluster is not split.
-        weight_selection: Whether stability looks at unstable weights only. Otherwise it looks at all ("W.C." in
-            the paper).
-        signed: Whether only growth counts as change (Eq. 19, literally).
-        reference: The client that the others are compared with: the most stable member, or a random one (Fig. 10).
-        min_t_statistic: The smallest t statistic (Welch) of the cosines on the reference's side against those across,
-            without the pairs of the reference, with which a cluster is split. The mean across must be negative too. 0
-            takes any split, as the paper does. "auto" is 0, and 8 in the robust variant.
         ending: What happens after `patience` rounds without a split. "none" is nothing. "fine" splits each cluster once
-            more. "personal" splits until every client is alone. "reorganise" merges clusters that move alike. Members
-            that all point one way are divided by the robust variant only.
+            more. "personal" splits until no cluster has members on two sides. "reorganise" merges clusters that move
+            alike.
         patience: The number of rounds without a split after which the clustering is complete. They count from the first
             split on, or from the round in which every layer is stable without one. So a slow first split is waited for.
         quorum: The share of the members asked in a round whose answers must be usable for a cluster to be examined.
         min_split: The smallest number of usable answers with which a cluster is examined.
-        split_guard: Whether a split-half test must confirm a proposed split, at an ending too. Then a cluster stays
-            whole until the test has shown that its members differ.
-        alpha: The probability that the tests of one cluster ever confirm a split although its members do not differ.
-            Each cluster has its own alpha.
     """
 
     source: ClassVar[str] = "Gong et al., IEEE TMC 2024"
 
-    variant: Literal["paper", "robust"] = "paper"
     epsilon: Norm | Auto = "auto"
-    members: MemberRule | Auto = "auto"
-    xi: Change = "auto"
+    xi: Norm | Auto = "auto"
     window: Window = 3
-    stride: PositiveInteger = 1
     rho: Share = 0.8
-    eps2: Norm = 0.0
-    weight_selection: bool = True
-    signed: bool = False
-    reference: Literal["stable", "random"] = "stable"
-    min_t_statistic: Norm | Auto = "auto"
     ending: Literal["none", "fine", "personal", "reorganise"] = "none"
     patience: PositiveInteger = 10
+    # Not in the paper.
     quorum: Share = 0.5
     min_split: AtLeastTwo = 2
-    split_guard: SplitGuard = "none"
-    alpha: Probability = 0.05
 
     def init(self, problem: Problem) -> HiCFLState:
         """Everyone in one cluster."""
@@ -170,135 +123,130 @@ class HiCFL:
             HiCFLState,
             bipartition=one_cluster(problem.clients),
             window=empty_window(problem, self.window),
-            guard=initial_guard(problem, self.split_guard),
             rounds_without_split=0,
             ending_round=0,
         )
 
     def plan(self, problem: Problem, state: HiCFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster; for the split guard, in some rounds also on folds of its data."""
-        return guard_plan(problem, state, state.guard, fedavg_plan(problem, state, cohort), self.alpha)
+        """Everyone trains the model of its cluster."""
+        return fedavg_plan(problem, state, cohort)
 
     def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
-        """Split every cluster whose time has come, then average."""
+        """Measure stability, split every cluster whose time has come, then average."""
         round = state.round + 1
-        window, stability = add_updates(problem, state, state.window, report, self._xi(), self.signed)
+        window, stability = add_updates(problem, state, state.window, report, self.xi)  # Eq. 12 to 14, and 19
         ending_round = state.ending_round
         if self.ending != "none" and not ending_round and state.rounds_without_split >= self.patience:
             ending_round = round
         state = replace(state, window=window, ending_round=ending_round)
-        first = 1 if round % self.stride == 0 else round + 1
-        moved, bipartition, guard, diagnostics = bipartition_round(
-            problem,
-            state,
-            report,
-            state.bipartition,
-            state.guard,
-            compared=problem.layout.conv_and_linear,
-            rules=SplitRules(first=first, quorum=self.quorum, min_split=self.min_split),
-            examine=partial(self._examine, problem, state, stability),
-            alpha=self.alpha,
-            stability=stability,
-        )
-        moved = replace(moved, bipartition=bipartition, guard=guard)
+
+        rules = SplitRules(1, self.quorum, self.min_split)
+        columns = problem.layout.conv_and_linear
+        answers = collect_answers(problem, state, report, columns, rules, stability.full_window)
+        decisions = {
+            cluster: self.examine(problem, state, stability, members, cluster)
+            for cluster, members in answers.usable.items()
+        }
+        moved, diagnostics = apply_decisions(problem, state, report, answers, decisions)
+
+        events = diagnostics.events
         if self.ending == "reorganise" and ending_round == round:
             moved, merges = reorganise(problem, state, moved, report)
-            diagnostics = replace(diagnostics, events=(*diagnostics.events, *merges))
-        return replace(moved, rounds_without_split=self._quiet(problem, moved, stability, diagnostics)), diagnostics
+            events = (*events, *merges)
+        moved = replace(moved, rounds_without_split=self._quiet_rounds(problem, moved, stability, decisions))
+        return moved, replace(diagnostics, events=events, metrics=(*diagnostics.metrics, *stability.metrics))
 
-    def _thresholds(self, problem: Problem, round: int, ending: bool) -> StabilityThresholds:
-        """When a cluster may split (Eq. 15); an ending splits whom thresholds keep together."""
-        if ending:
-            return StabilityThresholds(epsilon=math.inf, rho=math.inf, members="mean")
-        epsilon = stability_threshold(problem, round, self.epsilon)
-        by_variant = "each" if self.variant == "paper" else "mean"
-        members = by_variant if self.members == "auto" else self.members
-        return StabilityThresholds(epsilon, self.rho, members, self.eps2)
-
-    def _xi(self) -> Change | None:
-        """The change of an update above which stability looks at a weight (Eq. 19); None looks at all weights."""
-        if not self.weight_selection:
-            return None
-        return "median" if self.xi == "auto" and self.variant == "robust" else self.xi
-
-    def _min_t_statistic(self) -> float:
-        """The smallest t statistic with which a cluster is split; 0 asks for none."""
-        if not isinstance(self.min_t_statistic, str):
-            return self.min_t_statistic
-        return _MIN_T_STATISTIC if self.variant == "robust" else 0.0
-
-    def _quiet(self, problem: Problem, moved: HiCFLState, stability: Stability, diagnostics: Diagnostics) -> int:
-        """The rounds without a split, after a round."""
-        # Before the first split, a layer that is not stable yet may still turn out to have two sides.
-        values = stability.values[stability.full_window]
-        thresholds = self._thresholds(problem, moved.round, bool(moved.ending_round))
-        stable = len(values) > 0 and bool((stability_of_cluster(values, thresholds.members) < thresholds.epsilon).all())
-        begun = moved.rounds_without_split > 0 or moved.tree[0].split is not None or stable
-        split = any(event["kind"] == "split" for event in diagnostics.events)
-        return moved.rounds_without_split + 1 if begun and not split else 0
-
-    def _examine(
-        self, problem: Problem, state: HiCFLState, stability: Stability, answers: RoundAnswers, cluster: int
+    def examine(
+        self, problem: Problem, state: HiCFLState, stability: Stability, members: Result, cluster: int
     ) -> SplitDecision:
-        """Split a cluster by the most stable of its layers.
-
-        It is often the first convolution, in which everyone points one way whatever the skew. So the robust variant
-        takes the first stable layer in which the members have two sides.
-        """
-        round = state.round + 1
+        """Section IV-B for one cluster, given the usable answers of its members: is it time, and who goes where?"""
         node = state.tree[int(state.nodes[cluster])]
         ending = bool(state.ending_round)
         if ending and (self.ending == "reorganise" or (self.ending == "fine" and node.born >= state.ending_round)):
             return SplitDecision(Decision(kind="clustering_complete"))
-        usable = answers.usable[cluster]
-        thresholds = self._thresholds(problem, round, ending)
-        stable = stability_trigger(problem, usable, stability, thresholds, problem.layout.conv_and_linear_mask)
-        if stable[0].kind != MAY_SPLIT:
-            return SplitDecision(stable[0])
-        order = stability.values
-        if self.reference == "random":
-            drawn = torch.rand(len(order), generator=problem.generator(f"reference of node {node.id}", round))
-            order = drawn[:, None].expand_as(order)
-        decisions = list[SplitDecision]()
-        for layer in stable if self.variant == "robust" else stable[:1]:
-            decisions.append(self._split(problem, node.id, usable, order[usable.updates.clients], layer, ending))
-            if decisions[-1].parts is not None:
-                return decisions[-1]
-        return decisions[0]
+        timing = self.timing(problem, state, stability, members, ending=ending)
+        if timing.kind != MAY_SPLIT:
+            return SplitDecision(timing)
 
-    def _split(
-        self, problem: Problem, node: int, usable: Result, order: torch.Tensor, stable: Decision, ending: bool
-    ) -> SplitDecision:
-        """Split a cluster by the sign of the cosine to the member of smallest order (m, layers) in a stable layer."""
-        # An ending asks for nothing of the two sides. Where all members point one way, the robust variant
-        # goes on without their mean update: what is left points both ways.
+        # The most stable member is the reference. Who points to its side stays with it, the others leave.
         layout = problem.layout
-        layer = str(stable.layer)
-        clients = usable.updates.clients
-        updates = usable.updates.take_columns(layout.columns(layout.select(layer))).values.double()
-        order_in_layer = order[:, layout.layers.index(layer)]
-        reference, together = reference_split(updates, order_in_layer)  # Eq. 17 and 18
-        if ending and self.variant == "robust" and bool(together.all()):
-            reference, together = reference_split(updates - updates.mean(dim=0), order_in_layer)
-        values = {**stable.values, "reference": float(clients[reference])}
+        layer = str(timing.layer)
+        clients = members.updates.clients
+        updates = members.updates.take_columns(layout.columns(layout.select(layer))).values.double()
+        steadiness = self.steadiness(problem, state, stability, cluster)[clients, layout.layers.index(layer)]
+        reference, together = reference_split(updates, steadiness)  # Eq. 17 and 18
+        values = {**timing.values, "reference": float(clients[reference])}
         if bool(together.all()):
             return SplitDecision(Decision(kind="same_direction", layer=layer, values=values))
         cosines = cosine(updates)
-        cross_mean = float(cosines[together][:, ~together].mean())
-        t_statistic = _t_statistic(cosines, together, reference)
         values |= {"with_reference": float(together.sum()), "without": float((~together).sum())}
-        values |= {"cross_mean": cross_mean, "at_ending": float(ending)}
-        if math.isfinite(t_statistic):
-            values["t_statistic"] = t_statistic
-        matrix = Matrix(node, layer, "dcos", clients, cosines)
-        needed = 0.0 if ending else self._min_t_statistic()
-        if needed and cross_mean >= 0:
-            return SplitDecision(Decision(kind="sides_not_opposed", layer=layer, values=values), matrix=matrix)
-        if needed and t_statistic < needed:
-            values["min_t_statistic"] = needed
-            return SplitDecision(Decision(kind="sides_not_distinct", layer=layer, values=values), matrix=matrix)
+        values |= {"cross_mean": float(cosines[together][:, ~together].mean()), "at_ending": float(ending)}
         parts = (clients[together], clients[~together])
+        matrix = Matrix(node.id, layer, "dcos", clients, cosines)
         return SplitDecision(Decision(kind="split", layer=layer, values=values), parts, matrix)
+
+    def timing(
+        self, problem: Problem, state: State, stability: Stability, members: Result, *, ending: bool = False
+    ) -> Decision:
+        """Whether a cluster may be split now: one of its layers is stable, and its members do not agree.
+
+        Args:
+            problem: What is fixed for the run.
+            state: The state before the round.
+            stability: How much the updates of every client still turn.
+            members: The usable answers of its members.
+            ending: Whether the clustering is complete, so that every layer counts as stable and no members agree.
+
+        Returns:
+            A decision about the most stable layer, or if none is stable the one that is nearest to it. Its kind is
+            `MAY_SPLIT`, "no_stable_layer" or "members_agree".
+        """
+        epsilon = math.inf if ending else stability_threshold(problem, state.round + 1, self.epsilon)
+        rho = math.inf if ending else self.rho
+        values = stability.values[members.updates.clients]
+        means = values.mean(dim=0)
+        least = self.stability_of_members(values)
+        # A layer that nobody moves, frozen or dead, has the stability 0, but says nothing about anybody.
+        layers = moving_layers(problem, members.updates) or list(range(len(problem.layout.layers)))
+        stable = [place for place in layers if least[place] < epsilon]  # Eq. 15
+        chosen = min(stable or layers, key=lambda place: float((means if stable else least)[place]))
+        mean = mean_norm(problem, members)
+        largest = max_norm(members.updates.take_columns(problem.layout.conv_and_linear).values)
+        ratio = mean / largest if largest > STILL else 1.0  # Members none of whom moves agree.
+        kind = "no_stable_layer"
+        if stable:
+            kind = "members_agree" if ratio >= rho else MAY_SPLIT
+        seen = {
+            "stability": float(means[chosen]),
+            "max_stability": float(values[:, chosen].max()),
+            "epsilon": epsilon,
+            "every_member": float(not ending),
+            "mean_norm": mean,
+            "max_norm": largest,
+            "ratio": ratio,
+            "rho": rho,
+        }
+        return Decision(kind=kind, layer=problem.layout.layers[chosen], values=seen)
+
+    def stability_of_members(self, values: torch.Tensor) -> torch.Tensor:
+        """What must be below epsilon in a layer, (layers,): the stability (m, layers) of every member (Eq. 15)."""
+        return values.amax(dim=0)
+
+    def steadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
+        """By what the reference of a cluster is chosen, (n, layers): it has the smallest value in a layer (Eq. 17)."""
+        return stability.values
+
+    def _quiet_rounds(
+        self, problem: Problem, moved: HiCFLState, stability: Stability, decisions: Mapping[int, SplitDecision]
+    ) -> int:
+        """The rounds without a split, after a round."""
+        # Before the first split, a layer that is not stable yet may still turn out to have two sides.
+        values = stability.values[stability.full_window]
+        epsilon = stability_threshold(problem, moved.round, self.epsilon)
+        stable = len(values) > 0 and bool((self.stability_of_members(values) < epsilon).all())
+        begun = moved.rounds_without_split > 0 or moved.tree[0].split is not None or stable
+        split = any(decision.parts is not None for decision in decisions.values())
+        return moved.rounds_without_split + 1 if begun and not split else 0
 
     def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
         """A pending client joins the leaf of lowest training loss. Only for placing a client outside a round."""
@@ -310,34 +258,16 @@ class HiCFL:
 
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""
-        _, stability = add_updates(problem, state, state.window, report, self._xi(), self.signed)
-        at_once = replace(self, variant="paper", epsilon=NEVER_REACHED, rho=1.0, eps2=0.0, min_t_statistic=0.0)
-        before_ending = replace(state, ending_round=0)
-        examine = partial(at_once._examine, problem, before_ending, stability)
-        return proposed_splits(problem, before_ending, report, examine, stability.full_window)
-
-
-def _t_statistic(cosines: torch.Tensor, together: torch.Tensor, reference: int) -> float:
-    """Welch's t of the cosines on the reference's side against those across; infinite where there are few pairs."""
-    # The sides are chosen by the sign of the cosine to the reference, and a sign is always found: when a model has
-    # converged, the updates of identical clients add up to nothing and half of them point away from any one. So the
-    # pairs with the reference itself do not count, those within must agree in the mean and those across must not.
-    others = torch.arange(len(cosines)) != reference
-    every = torch.ones_like(cosines, dtype=torch.bool).triu(diagonal=1)
-    pairs = every & others[:, None] & others
-    near = together[:, None] & together
-    apart = together[:, None] != together
-    within = cosines[pairs & near]
-    across = cosines[pairs & apart]
-    if min(len(within), len(across)) < _MIN_SCATTERED_PAIRS:
-        # Too few to scatter: then they must agree closely, and the reference counts.
-        same = cosines[every & near] if int(together.sum()) > 1 else cosines[every & ~near & ~apart]
-        agree = not len(same) or bool(same.mean() >= _AGREEING_COSINE)
-        return math.inf if agree and not bool(across.mean() >= 0) else -math.inf
-    if bool((within.mean() <= 0) | (across.mean() >= 0)):
-        return -math.inf
-    error = (within.var() / len(within) + across.var() / len(across)).sqrt()
-    return float((within.mean() - across.mean()) / error.clamp(min=STILL))
+        _, stability = add_updates(problem, state, state.window, report, self.xi)
+        at_once = replace(self, epsilon=NEVER_REACHED, rho=1.0)
+        before = replace(reopened(state), ending_round=0)
+        columns = problem.layout.conv_and_linear
+        answers = collect_answers(problem, before, report, columns, EVERY_PAIR, stability.full_window)
+        decisions = {
+            cluster: at_once.examine(problem, before, stability, members, cluster)
+            for cluster, members in answers.usable.items()
+        }
+        return proposed_splits(before, answers, decisions)
 
 
 def reorganise(
@@ -408,7 +338,7 @@ def _without(state: HiCFLState, remain: list[int], members: list[list[int]], mer
     for place, cluster in enumerate(remain):
         labels[members[cluster]] = place
     waiting = [nearest_open_ancestor(tree, node) if node >= 0 else -1 for node in state.waiting.tolist()]
-    known = state.bipartition
+    history = state.bipartition
     return replace(
         state,
         models=state.models[kept],
@@ -416,7 +346,7 @@ def _without(state: HiCFLState, remain: list[int], members: list[list[int]], mer
         nodes=torch.tensor(nodes),
         waiting=torch.tensor(waiting),
         tree=with_members(tree, {node: members[cluster] for node, cluster in zip(nodes, remain, strict=True)}),
-        bipartition=BipartitionState(
-            known.max_norms[kept], known.max_compared_norms[kept], known.final[kept], labels.clone()
+        bipartition=ClusterHistory(
+            history.max_norms[kept], history.max_compared_norms[kept], history.final[kept], labels.clone()
         ),
     )

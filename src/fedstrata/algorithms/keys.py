@@ -14,20 +14,9 @@ Degrees = Annotated[float, Interval(ge=0, le=90)]
 PositiveInteger = Annotated[int, Ge(1)]
 AtLeastTwo = Annotated[int, Ge(2)]
 NonNegativeInteger = Annotated[int, Ge(0)]
-Probability = Annotated[float, Interval(gt=0, lt=1)]
 Gamma = Annotated[float, Interval(ge=0, lt=1)]
 Window = Annotated[int, Ge(3)]
 """The number of uploads that model stability looks at. One value of it needs three."""
-
-Change = Norm | Literal["auto", "median"]
-"""How much an update must have changed in a weight for model stability to look at it: more than a share of the step
-size ("auto"), more than the median of its layer, or more than a number."""
-
-MemberRule = Literal["each", "mean"]
-"""Whether a layer must be stable in each of the members of a cluster (HiCFL Eq. 15), or in their mean."""
-
-SplitGuard = Literal["none", "split_half"]
-"""Whether proposed splits must be confirmed, and by what."""
 
 Selectors = str | Annotated[list[str], MinLen(1)]
 

@@ -16,8 +16,7 @@ from fedstrata.config.selection import baseline_of
 from fedstrata.config.tables import PrivacyTable
 from fedstrata.core import Layout, Mask, Plan, Problem
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for
-from fedstrata.uploads.coverage import Coverage, coverage_of
-from fedstrata.uploads.disclosure import Disclosure
+from fedstrata.uploads.disclosure import Coverage, Disclosure, coverage_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
 from fedstrata.uploads.rules import MEANS
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedstrata.algorithms.shared.model_stability import UpdateWindow
+from fedstrata.algorithms.bipartition.model_stability import UpdateWindow
 from fedstrata.base.errors import ExperimentError, LayoutError
 from fedstrata.base.quoting import shown
 from fedstrata.clustering import CLIENT_MEASURES, bipartition_accuracy, gap
@@ -70,8 +70,8 @@ def check_probes(experiment: Experiment, algorithm: Algorithm[Any], problem: Pro
         )
     if probe.unstable_weights and _window(algorithm.init(problem)) is None:
         raise ExperimentError(
-            "probe.unstable_weights = true: needs an algorithm that keeps the last uploads of its clients (hicfl, or "
-            f"cfl and layercfl with trigger = 'stability'), but algorithm.name = {name!r} does not; leave it out"
+            "probe.unstable_weights = true: needs an algorithm that keeps the last uploads of its clients (hicfl), "
+            f"but algorithm.name = {name!r} does not; leave it out"
         )
 
 

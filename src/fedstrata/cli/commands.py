@@ -21,7 +21,6 @@ import typer
 import fedstrata
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.cli.completion import complete_algorithms, complete_key
 from fedstrata.cli.terminal import (
     AnyFolder,
     AsJson,
@@ -29,6 +28,8 @@ from fedstrata.cli.terminal import (
     Quiet,
     RunFolder,
     Sets,
+    complete_algorithms,
+    complete_key,
     fail,
     resumable,
     resume_command,

@@ -193,7 +193,7 @@ def algorithm_table(algorithm: Any) -> dict[str, Any]:
 
 def _name_of(kind: type[Any]) -> str:
     """Return the name by which the class of an algorithm is found again."""
-    registered = ALGORITHMS.name_of(kind)
+    registered = ALGORITHMS.name_of(getattr(kind, "made_by", kind))
     if registered is not None:
         return registered
     if "<locals>" in kind.__qualname__:

@@ -136,7 +136,7 @@ def choose_all(
     """
     base = load_experiment(source, sets)
     entries = _entries(_listed(algorithms), base)
-    if base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
+    if entries and base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
         entries.append(_Entry("fedavg", {}))
     chosen = check_seeds(seeds, base.seed)
     runs = len(entries) * len(chosen)

@@ -510,7 +510,7 @@ class ProbeTable(Table):
         bipartition: Whether every round records how right the algorithm's bipartition of each cluster would be, also
             where none is due. For HiCFL, CFL and LayerCFL.
         unstable_weights: Whether every round records which weights changed most between the last two uploads of a
-            client. For HiCFL, and for CFL and LayerCFL with ``trigger = "stability"``.
+            client. For HiCFL.
         target: The mean of the clients' metric whose first round the summary names: the first that is as good.
     """
 

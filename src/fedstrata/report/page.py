@@ -251,7 +251,7 @@ def independence_assumption(records: RunRecords) -> str:
     """Return what must be true of the samples where folds of them are used in tests; empty where they are not."""
     algorithm = records.settings.get("algorithm")
     keys = algorithm if isinstance(algorithm, Mapping) else {}
-    if "folds" in keys or keys.get("split_guard") == "split_half":
+    if "folds" in keys:
         tested = say("page", "tested_on_halves", alpha=keys.get("alpha"))
     elif keys.get("layers") == "auto":
         tested = say("page", "chosen_on_halves")

@@ -15,11 +15,8 @@ from fedstrata.objective.metric_info import ACCURACY, MetricInfo, read_metric
 _DEPTH = 2
 """Levels of folders that are searched: a folder of runs, and comparisons in it."""
 
-_TAIL_BYTES = 2**16
-"""Bytes at the end of ``rounds.jsonl`` in which the last line is looked for first."""
-
 _MOST_TAIL_BYTES = 2**26
-"""Bytes at its end in which the last line is looked for at most: a round of a million clients has 8 MB."""
+"""Bytes at the end of ``rounds.jsonl`` in which the last line is looked for: a round of a million clients has 8 MB."""
 
 
 @dataclass(frozen=True)
@@ -127,17 +124,14 @@ def _last_line(file: BinaryIO) -> bytes:
     Raises:
         ValueError: When it is longer than is looked at.
     """
-    size = file.seek(0, 2)
-    looked_at = _TAIL_BYTES
-    while looked_at <= _MOST_TAIL_BYTES:
-        start = max(0, size - looked_at)
-        file.seek(start)
-        # What follows the last line break is not written yet; what comes before the first one may begin further up.
-        *lines, _ = file.read().split(b"\n")
-        if len(lines) > 1 or start == 0:
-            return lines[-1] if lines else b""
-        looked_at *= 4
-    raise ValueError(f"the last line is longer than {_MOST_TAIL_BYTES:,} bytes")
+    start = max(0, file.seek(0, 2) - _MOST_TAIL_BYTES)
+    file.seek(start)
+    # What follows the last line break is not written yet; what comes before the first one may begin further up.
+    whole = file.read().rpartition(b"\n")[0]
+    before, _, line = whole.rpartition(b"\n")
+    if start and not before:
+        raise ValueError(f"the last line is longer than {_MOST_TAIL_BYTES:,} bytes")
+    return line
 
 
 def _text(keys: Mapping[str, Any], table: str) -> str:

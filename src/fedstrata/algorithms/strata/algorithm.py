@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
+from fedstrata.algorithms.bipartition.model_stability import empty_window
 from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
-from fedstrata.algorithms.shared.model_stability import empty_window
 from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from fedstrata.algorithms.bipartition.model_stability import (
+    UpdateWindow,
+    add_updates,
+    moving_layers,
+    stability_threshold,
+)
 from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity
 from fedstrata.algorithms.evidence.split_half import MAX_PARTICIPANTS, answer_counts
-from fedstrata.algorithms.shared.model_stability import UpdateWindow, add_updates, moving_layers, stability_threshold
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch

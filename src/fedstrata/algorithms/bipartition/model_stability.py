@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedstrata.algorithms.shared.recursive_bipartition import max_norm
+from fedstrata.algorithms.bipartition.norms import max_norm
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import stability
 from fedstrata.clustering.similarity import STILL
@@ -74,7 +74,7 @@ def empty_window(problem: Problem, window: int) -> UpdateWindow:
 
 
 def add_updates(
-    problem: Problem, state: State, window: UpdateWindow, report: Report, xi: float | str | None, signed: bool = False
+    problem: Problem, state: State, window: UpdateWindow, report: Report, xi: float | str
 ) -> tuple[UpdateWindow, Stability]:
     """Add the uploads of a round to the windows, and measure stability.
 
@@ -84,8 +84,7 @@ def add_updates(
         window: The windows before the round.
         report: The report of the round.
         xi: The change of an update above which stability looks at a weight: a number, "auto" for a share of the step
-            size, or "median" for the median of its layer. None looks at all weights.
-        signed: Whether only growth counts as change (Eq. 19, literally).
+            size, or "median" for the median of its layer.
     """
     updates = report.results[TRAIN].updates
     clients = updates.clients
@@ -97,11 +96,9 @@ def add_updates(
     counts = torch.where(goes_on, window.counts[clients], 0) + 1
     uploads = torch.cat([window.uploads[clients], updates.values[:, None, conv_and_linear]], dim=1)
     selected = window.selected_weights[clients] | (counts == 1)[:, None]
-    if xi is not None:
-        change = uploads[:, -1] - uploads[:, -2]
-        least = problem.training_of(state.round + 1).lr * _XI_SHARE if xi == "auto" else xi
-        unstable = _unstable_weights(problem, change if signed else change.abs(), least)
-        selected = torch.where((counts == 2)[:, None], unstable, selected)
+    change = (uploads[:, -1] - uploads[:, -2]).abs()
+    least = problem.training_of(state.round + 1).lr * _XI_SHARE if xi == "auto" else xi
+    selected = torch.where((counts == 2)[:, None], _unstable_weights(problem, change, least), selected)
     after = UpdateWindow(
         uploads=window.uploads.index_copy(0, clients, uploads[:, 1:]),
         counts=window.counts.index_copy(0, clients, counts),
@@ -112,15 +109,6 @@ def add_updates(
     values = torch.full((problem.clients, len(problem.layout.layers)), torch.inf, dtype=torch.float64)
     values[clients[full]] = _mean_stability(problem, uploads, selected, full)
     return after, Stability(values, _metrics(problem, after, values))
-
-
-def add_updates_if_kept(
-    problem: Problem, state: State, window: UpdateWindow | None, report: Report, xi: float | str | None
-) -> tuple[UpdateWindow | None, Stability | None]:
-    """`add_updates` where an algorithm keeps windows; None and None where it does not look at stability."""
-    if window is None:
-        return None, None
-    return add_updates(problem, state, window, report, xi)
 
 
 def _layer_columns(problem: Problem) -> list[torch.Tensor]:

@@ -1,0 +1,9 @@
+"""Recursive bipartition: in every round each cluster is examined, and it may split in two.
+
+Sattler, Müller, Samek, "Clustered federated learning", IEEE TNNLS 2020, Algorithms 1 to 3. LayerCFL (Algorithm 2) and
+HiCFL (section IV-B) walk over the clusters in the same way; they differ in how a cluster is examined.
+
+* `round`: which clusters are examined by which answers, and what becomes of them
+* `norms`: the norms of a cluster's updates
+* `model_stability`: how much the updates of each client still turn
+"""

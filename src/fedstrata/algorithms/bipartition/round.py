@@ -1,0 +1,265 @@
+"""A round of recursive bipartition: which clusters are examined, by which answers, and what becomes of them.
+
+`collect_answers` finds the clusters that are to be examined. The algorithm makes a `SplitDecision` about each of them.
+`apply_decisions` splits clusters and averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from fedstrata.algorithms.bipartition.norms import max_norm
+from fedstrata.base.lazy_torch import torch
+from fedstrata.core import (
+    TRAIN,
+    Decision,
+    Diagnostics,
+    Matrix,
+    Metric,
+    Problem,
+    ProposedSplit,
+    Report,
+    Result,
+    State,
+    aggregate,
+    assign_pending,
+    members_in_cohort,
+)
+
+
+@dataclass(frozen=True)
+class ClusterHistory:
+    """What is remembered of every cluster.
+
+    Attributes:
+        max_norms: The largest norm of any member's update so far, over all conv and linear layers, (k,).
+        max_compared_norms: The same over the compared layers, (k,).
+        final: The clusters that are not examined again, (k,) bool. A client that joins one reopens it.
+        labels: The cluster of each client after the last round, (n,), which tells who has been moved since.
+    """
+
+    max_norms: torch.Tensor
+    max_compared_norms: torch.Tensor
+    final: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(frozen=True)
+class BipartitionState(State):
+    """The state of a recursive bipartition.
+
+    Attributes:
+        bipartition: What is remembered of every cluster.
+    """
+
+    bipartition: ClusterHistory
+
+
+BipartitionStateT = TypeVar("BipartitionStateT", bound=BipartitionState)
+
+
+@dataclass(frozen=True)
+class SplitRules:
+    """Which clusters are examined.
+
+    Attributes:
+        first: The first round in which a cluster is examined.
+        quorum: The share of the members asked in a round whose answers must be usable.
+        min_split: The least number of usable answers.
+    """
+
+    first: int
+    quorum: float
+    min_split: int
+
+
+EVERY_PAIR = SplitRules(first=1, quorum=0.0, min_split=2)
+"""Every cluster is examined of which two members can be compared."""
+
+NEVER_REACHED = 1e30
+"""A threshold that no norm and no stability reaches."""
+
+
+@dataclass(frozen=True)
+class RoundAnswers:
+    """A round before anything is decided.
+
+    Attributes:
+        labels: The cluster of each client, (n,), after the pending clients that answered have joined one.
+        history: What is remembered of the clusters, with the norms of this round.
+        usable: The usable answers of each cluster that is to be examined, in the order of the client ids.
+        too_few: The decision about each cluster with too few usable answers.
+    """
+
+    labels: torch.Tensor
+    history: ClusterHistory
+    usable: Mapping[int, Result]
+    too_few: Mapping[int, Decision]
+
+
+@dataclass(frozen=True)
+class SplitDecision:
+    """What came of the examination of one cluster.
+
+    Attributes:
+        reason: Why the cluster is split or stays whole, as data.
+        parts: The client ids of the two new clusters; None when the cluster stays whole.
+        matrix: What the members were compared by, if they were.
+        final: Whether the cluster is never examined again.
+    """
+
+    reason: Decision
+    parts: tuple[torch.Tensor, torch.Tensor] | None = None
+    matrix: Matrix | None = None
+    final: bool = False
+
+
+def one_cluster(clients: int) -> ClusterHistory:
+    """So many clients in one cluster, no update seen yet."""
+    labels = torch.zeros(clients, dtype=torch.int64)
+    return ClusterHistory(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
+
+
+def reopened(state: BipartitionStateT) -> BipartitionStateT:
+    """The state in which no cluster is final."""
+    history = state.bipartition
+    return replace(state, bipartition=replace(history, final=torch.zeros_like(history.final)))
+
+
+def collect_answers(
+    problem: Problem,
+    state: BipartitionState,
+    report: Report,
+    compared: torch.Tensor,
+    rules: SplitRules,
+    usable: torch.Tensor | None = None,
+) -> RoundAnswers:
+    """Find the clusters that are to be examined, and the answers by which they are.
+
+    An answer is usable if its client trained the model of its own cluster and is one of `usable`.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        report: The report of the round.
+        compared: The columns that the algorithm compares, (q,).
+        rules: Which clusters are examined.
+        usable: The clients whose answers may be usable, bool (n,). None is everyone.
+    """
+    labels = assign_pending(state, report)
+    result = report.results[TRAIN]
+    result = result.only(result.updates.clients.argsort())  # Between equals, the lowest id decides.
+    conv_and_linear = problem.layout.conv_and_linear
+    history = state.bipartition
+    max_norms = history.max_norms.clone()
+    max_compared_norms = history.max_compared_norms.clone()
+    final = history.final.clone()
+    joined = ((labels != state.labels) | (labels != history.labels)) & (labels >= 0)
+    final[labels[joined]] = False
+    to_examine = dict[int, Result]()
+    too_few = dict[int, Decision]()
+    for cluster in range(len(state.models)):
+        members = labels == cluster
+        answers = result.only(members[result.updates.clients] & (result.chosen == cluster))
+        for norms, columns in ((max_norms, conv_and_linear), (max_compared_norms, compared)):
+            norms[cluster] = max(float(norms[cluster]), max_norm(answers.updates.take_columns(columns).values))
+        if final[cluster]:
+            continue
+        asked = int(members_in_cohort(report, members).sum())
+        examined = answers if usable is None else answers.only(usable[answers.updates.clients])
+        if len(examined.sizes) < rules.min_split or len(examined.sizes) / asked < rules.quorum:
+            too_few[cluster] = _too_few(asked, len(answers.sizes), len(examined.sizes), rules)
+        elif state.round + 1 >= rules.first:
+            to_examine[cluster] = examined
+    return RoundAnswers(labels, ClusterHistory(max_norms, max_compared_norms, final, labels), to_examine, too_few)
+
+
+def apply_decisions(
+    problem: Problem,
+    state: BipartitionStateT,
+    report: Report,
+    answers: RoundAnswers,
+    decisions: Mapping[int, SplitDecision],
+) -> tuple[BipartitionStateT, Diagnostics]:
+    """Split the clusters that should be split, and average inside the new clusters.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        report: The report of the round.
+        answers: What `collect_answers` made of it.
+        decisions: The decision about each cluster that was to be examined.
+
+    Returns:
+        The state after the round, and what is noted of it.
+    """
+    new_labels, parents = _divide(answers.labels, decisions, len(state.models))
+    reasons = {**answers.too_few, **{cluster: decision.reason for cluster, decision in decisions.items()}}
+    moved, diagnostics = aggregate(problem, state, report, new_labels, parents, reasons)
+    final = answers.history.final.clone()
+    for cluster, decision in decisions.items():
+        final[cluster] = decision.final
+    whole = parents.bincount()[parents] == 1  # A new cluster begins with norms of its own.
+    history = ClusterHistory(
+        max_norms=answers.history.max_norms[parents] * whole,
+        max_compared_norms=answers.history.max_compared_norms[parents] * whole,
+        final=final[parents] & whole,
+        labels=moved.labels.clone(),
+    )
+    norms = [
+        Metric(name, reason.values[name], node=int(state.nodes[cluster]))
+        for cluster, reason in reasons.items()
+        for name in ("mean_norm", "max_norm")
+        if name in reason.values
+    ]
+    matrices = tuple(decision.matrix for decision in decisions.values() if decision.matrix is not None)
+    diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *norms), matrices=matrices)
+    return replace(moved, bipartition=history), diagnostics
+
+
+def proposed_splits(
+    state: State, answers: RoundAnswers, decisions: Mapping[int, SplitDecision]
+) -> tuple[ProposedSplit, ...]:
+    """How clusters would be divided in a round, whether or not a split is due. It is recorded, and changes no state.
+
+    HiCFL compares bipartitions from before and after the model is stable (Table IV).
+
+    Args:
+        state: The state before the round.
+        answers: The answers of the round, with `EVERY_PAIR`.
+        decisions: The decision about each cluster, with thresholds that let every split be made.
+    """
+    found = list[ProposedSplit]()
+    for cluster, decision in decisions.items():
+        if decision.reason.kind in ("split", "same_direction"):
+            clients = answers.usable[cluster].updates.clients
+            first, second = decision.parts or (clients, clients[:0])
+            found.append(ProposedSplit(int(state.nodes[cluster]), first, second))
+    return tuple(found)
+
+
+def _too_few(asked: int, answered: int, usable: int, rules: SplitRules) -> Decision:
+    """A cluster of which too few members can be examined."""
+    values = {
+        "answered": answered,
+        "asked": asked,
+        "not_ready": answered - usable,
+        "min_split": rules.min_split,
+        "quorum": rules.quorum,
+    }
+    return Decision(kind="too_few_members", values={name: float(value) for name, value in values.items()})
+
+
+def _divide(labels: torch.Tensor, decisions: Mapping[int, SplitDecision], k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The new label of every client (n,), and the old cluster of every new one (k')."""
+    # Members of a split cluster that are in neither part become pending.
+    new_labels = torch.full_like(labels, -1)
+    parents = list[int]()
+    for cluster in range(k):
+        parts = decisions[cluster].parts if cluster in decisions else None
+        for clients in parts or ((labels == cluster).nonzero().flatten(),):
+            new_labels[clients] = len(parents)
+            parents.append(cluster)
+    return new_labels, torch.tensor(parents)
