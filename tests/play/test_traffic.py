@@ -16,14 +16,6 @@ def test_fedavg_sends_every_parameter_both_ways() -> None:
     assert (sent.down + sent.up, sent.buffers) == (5_372_800, 0)
 
 
-def test_an_absent_client_is_charged_the_way_down() -> None:
-    problem = toy_problem(3)
-    plan = fedavg_plan(problem, initial_state(problem), torch.arange(3))
-    answer = Scripted([torch.zeros(3, 6)]).run(plan.only(torch.tensor([True, False, True])))
-    sent = traffic(problem.layout, plan, answer)
-    assert (sent.down, sent.up) == (3 * 24, 2 * 24)
-
-
 def test_every_offered_model_is_sent_once_and_the_choice_costs_four_bytes() -> None:
     problem = toy_problem(1)
     plan = fedavg_plan(problem, initial_state(problem), torch.arange(1))

@@ -147,27 +147,6 @@ def test_a_name_or_a_number_alone_is_one_client(finished: Run, tmp_path: Path, c
     assert [path.name for path in files] == [INDEX, "client-12.safetensors"]
 
 
-class Tied(nn.Sequential):
-    """Two layers with one weight."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10))
-        self[2].weight = self[1].weight
-
-
-def test_a_network_whose_layers_share_a_weight_is_written_under_both_names(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {
-        "rounds": 1,
-        "data": {"name": "digits", "clients": 2, "samples": 40},
-        "engine": {"name": "loop"},
-        "algorithm": {"name": "fedavg"},
-    }
-    run = fedstrata.run(keys, tmp_path / "run", model=Tied, quiet=True)
-    tensors = load_file(fedstrata.export(run, tmp_path / "models")[1])
-    assert torch.equal(tensors["1.weight"], tensors["2.weight"])
-    assert tensors.keys() == run.model(0).network.state_dict().keys()
-
-
 def test_names_of_clients_become_names_of_files(finished: Run) -> None:
     from fedstrata.results.export import _file_name
 

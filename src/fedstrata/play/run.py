@@ -24,9 +24,7 @@ from fedstrata.play.steps import run_steps
 from fedstrata.records.final_scores import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
-from fedstrata.report.gains import gain
-from fedstrata.report.paired import paired_differences
-from fedstrata.report.references import reference_text
+from fedstrata.report.references import gain, paired_differences, reference_text
 from fedstrata.report.words import duration, plural
 from fedstrata.results.run import Run
 

@@ -30,7 +30,7 @@ from fedstrata.records.origin import origin
 from fedstrata.records.resume import Resumable, find_resumable
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.records.tracking import track
-from fedstrata.report.client_names import ClientNames
+from fedstrata.report.words import ClientNames
 from fedstrata.results.run import Run
 
 _logger = logging.getLogger(__name__)

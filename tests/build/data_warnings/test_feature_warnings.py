@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from own_table import ROWS, table, warnings_of
 
+from own_data import SITES
+
 
 def test_a_table_without_fault_is_without_warning(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, table(count=np.arange(ROWS) % 7, sex=["f", "m"] * (ROWS // 2))) == ()
@@ -18,6 +20,11 @@ def test_a_measurement_that_a_few_texts_keep_from_being_a_feature_is_named(tmp_p
     (warning,) = warnings_of(tmp_path, columns)
     assert f"the column 'b' is no input: 1 of its {ROWS} values is no number, such as {wrong!r}" in warning
     assert warnings_of(tmp_path, columns, data={"inputs": ["a", "c"]}) == ()
+
+
+def test_texts_that_are_seldom_numbers_are_texts(tmp_path: Path) -> None:
+    words = [str(row) if row % 2 else "word" for row in range(ROWS)]
+    assert warnings_of(tmp_path, table(note=words)) == ()
 
 
 def test_a_feature_that_says_which_client_a_sample_is_from_is_named(tmp_path: Path) -> None:
@@ -39,9 +46,24 @@ def test_values_that_may_stand_for_a_missing_one_are_named(tmp_path: Path) -> No
     assert f"{-(-ROWS // 20)} of {ROWS} values of the feature 'humidity'" in warning and "are -9999, far" in warning
 
 
+def test_a_feature_that_only_rises_is_a_time(tmp_path: Path) -> None:
+    """Every site has the same hours."""
+    per_site = ROWS // len(SITES)
+    (warning,) = warnings_of(tmp_path, table(hours=np.arange(ROWS) % per_site))
+    assert "the feature 'hours' only rises" in warning
+    assert warnings_of(tmp_path, table(hours=np.arange(ROWS) % (per_site // 2))) == ()
+
+
 def test_a_client_of_few_samples_does_not_hide_the_number_of_a_site(tmp_path: Path) -> None:
     columns = table()
     number = np.unique(columns["site"], return_inverse=True)[1]
     few = np.concatenate([np.flatnonzero(number < 3), np.flatnonzero(number == 3)[:7]])
     kept = {name: np.asarray(values)[few] for name, values in {**columns, "ward": number}.items()}
     assert any("'ward'" in warning for warning in warnings_of(tmp_path, kept))
+
+
+def test_numbers_with_a_decimal_comma_are_named(tmp_path: Path) -> None:
+    columns = table()
+    columns["b"] = [f"{value:.2f}".replace(".", ",") for value in columns["b"]]
+    (warning,) = warnings_of(tmp_path, columns)
+    assert "the column 'b' is no input" in warning and "decimal comma" in warning

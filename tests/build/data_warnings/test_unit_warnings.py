@@ -69,10 +69,3 @@ def test_held_out_units_that_other_clients_train_on_are_told(tmp_path: Path, sch
     partition = {"scheme": "iid"} if scheme == "iid" else {"scheme": "natural", "column": "site"}
     setup = build_run(load_experiment(keys(file, unit="trial", clients=4) | {"partition": partition}))
     assert any("of other clients as well" in warning for warning in setup.warnings)
-
-
-def test_copies_of_training_samples_among_the_test_samples_are_counted(tmp_path: Path) -> None:
-    train, test = without(arrays(), "trial"), without(arrays(seed=1), "trial")
-    test["x"][:10] = train["x"][:10]
-    (warning,) = built(tmp_path, train | as_test(test)).warnings
-    assert "10 of 192 test samples equal a training sample" in warning

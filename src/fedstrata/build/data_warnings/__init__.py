@@ -6,9 +6,10 @@ Nothing here changes a result. Each warning says what was found and which key se
 from __future__ import annotations
 
 from fedstrata.build.data_warnings.columns import feature_warnings, target_warnings
+from fedstrata.build.data_warnings.copies import copy_warnings
 from fedstrata.build.data_warnings.held_out import held_out_warnings
 from fedstrata.build.data_warnings.names import client_warnings
-from fedstrata.build.data_warnings.units import copy_warnings, unit_warnings
+from fedstrata.build.data_warnings.units import unit_warnings
 from fedstrata.config import Experiment
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +37,7 @@ _FEWEST_ROWS = 8
 """Clients are compared that have at least so many samples: the values of fewer may lie apart by chance."""
 
 _LOOKED_AT = 10_000
-"""The number of rows in which codes for missing values are looked for."""
+"""The number of rows in which codes for missing values are looked for, and times."""
 
 _FEWEST_CODES = 3
 """A value that stands for a missing one occurs so many times, beside as many different other ones."""
@@ -57,8 +57,10 @@ def feature_warnings(experiment: Experiment, dataset: Dataset, partition: Partit
     if experiment.data.name in DATASETS or not dataset.feature_names:
         return
     yield from _numbers_among_texts(experiment, dataset)
-    yield from _site_numbers(experiment, dataset, partition)
+    site_numbers = _site_numbers(experiment, dataset, partition)
+    yield from map(_about_site_number, site_numbers)
     yield from _codes_among_numbers(dataset, partition)
+    yield from _times_among_features(dataset, partition, site_numbers)
 
 
 def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
@@ -71,6 +73,12 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             continue
         looked_at = values[np.unique(np.linspace(0, len(values) - 1, _TEXTS).astype(np.int64))]
         texts = [text for text in looked_at.tolist() if text]
+        if texts and sum(map(_has_decimal_comma, texts)) >= _NUMBERS_SHARE * len(texts):
+            yield (
+                f"the column {name!r} is no input: its values look like numbers with a decimal comma, such as "
+                f"{shown(texts[0])}. Write them with a point"
+            )
+            continue
         if not texts or sum(map(is_number, texts)) < _NUMBERS_SHARE * len(texts):
             continue
         others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
@@ -83,21 +91,32 @@ def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[s
             )
 
 
-def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+def _has_decimal_comma(text: str) -> bool:
+    """Return whether a text is no number, and would be one with a point for its comma."""
+    return text.count(",") == 1 and not is_number(text) and is_number(text.replace(",", "."))
+
+
+def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
-    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
-    rows = [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
+    rows = _rows_of_clients(partition)
     if experiment.partition.get("scheme") != "natural" or len(rows) < _FEWEST_CLIENTS:
-        return
-    values = [dataset.gather(torch.from_numpy(_some_of(own, _COMPARED_ROWS))).numpy() for own in rows]
+        return []
+    values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
+    found = []
     for place, name in enumerate(dataset.feature_names):
         ranges = sorted((float(own[:, place].min()), float(own[:, place].max())) for own in values)
         if all(most < least for (_, most), (least, _) in pairwise(ranges)):
-            yield (
-                f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or "
-                "of a row: it tells which client a sample is from, and a split test may find groups that mean nothing. "
-                "Leave it out of data.inputs, unless it is a measurement"
-            )
+            found.append(name)
+    return found
+
+
+def _about_site_number(name: str) -> str:
+    """What is said of such a feature."""
+    return (
+        f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or of a "
+        "row: it tells which client a sample is from, and a split test may find groups that mean nothing. Leave it "
+        "out of data.inputs, unless it is a measurement"
+    )
 
 
 def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str]:
@@ -120,7 +139,32 @@ def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str
                 )
 
 
-def _some_of(rows: NDArray[Any], most: int) -> NDArray[np.int64]:
+def _times_among_features(dataset: Dataset, partition: Partition, known: Sequence[str]) -> Iterator[str]:
+    """Features that only rise from row to row of every client, as a time does, but for those that are named already."""
+    rows = list(map(np.sort, _rows_of_clients(partition)))
+    if not rows:
+        return
+    rises = np.ones(len(dataset.feature_names), np.bool_)
+    for own in rows:
+        values = dataset.gather(torch.from_numpy(own[:_LOOKED_AT].astype(np.int64))).double().numpy()
+        rises &= (np.diff(values, axis=0) >= 0).all(axis=0) & (values[-1] > values[0])
+    for name in (name for name, rising in zip(dataset.feature_names, rises, strict=True) if rising):
+        if name in known:
+            continue
+        yield (
+            f"the feature {name!r} only rises from row to row of every client, as a time or a "
+            "counter does: rows of a later time have values that no model has seen. Leave it out of data.inputs, or "
+            "use the hour of the day or the like"
+        )
+
+
+def _rows_of_clients(partition: Partition) -> list[NDArray[Any]]:
+    """Return the samples of each client that is compared, to train and to test on."""
+    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
+    return [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
+
+
+def _some_of(rows: NDArray[Any], most: int = _COMPARED_ROWS) -> NDArray[np.int64]:
     """Return some of the rows, from the first to the last."""
     return rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))].astype(np.int64)
 

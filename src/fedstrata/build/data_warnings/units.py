@@ -1,4 +1,8 @@
-"""Samples that depend on each other: units that the experiment does not name or keep together, and copies."""
+"""Samples that depend on each other: units that the experiment does not name, or does not keep together.
+
+Rows of a table in the order of time resemble the rows before them: the measure is the autocorrelation at lag 1 (Box,
+Jenkins, "Time series analysis: forecasting and control", 1970). Windows of one recording may overlap.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,8 @@ from fedstrata.data import DATASETS, Dataset
 from fedstrata.data.column_roles import looks_like_unit
 from fedstrata.partition import Partition
 
-_COPIES_SHARE = 0.01
-"""The share of test samples that equal a training sample from which on there is a warning."""
-
-_COMPARED_NUMBERS = 4096
-"""The numbers of a sample that are compared with those of others."""
-
-_DIGESTED_AT_ONCE = 512
-"""The number of samples that are read together to be compared."""
+_SIMILAR_NEIGHBOURS = 0.5
+"""The correlation of features with themselves one row before from which on there is a warning."""
 
 
 def unit_warnings(experiment: Experiment, dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
@@ -64,6 +62,19 @@ def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition
             f"the column {names} {verb} like a unit of dependence, and data.unit {state}: {count:,} values of "
             f"{unit} for {len(dataset):,} samples. Samples of one {unit} resemble each other. {why}. Set data.unit = "
             f"{unit!r}, or data.unit = {otherwise}"
+        )
+    elif dataset.unit is None and windows_overlap(dataset):
+        yield (
+            "consecutive samples overlap, as windows of one recording do, and data.unit is not set. "
+            f"{why}. Add a column with the recording of each sample and name it in data.unit, or set data.unit = "
+            f"{ALL_INDEPENDENT!r}"
+        )
+    elif dataset.unit is None and (similar := neighbour_correlation(dataset, partition)) > _SIMILAR_NEIGHBOURS:
+        yield (
+            "the rows of a client resemble the rows before them, as measurements in the order of time do: their "
+            f"correlation is {similar:.2f} (the median of the features), and data.unit is not set. {why}. Add a column "
+            f"with the day or week of each row and name it in data.unit, or set data.unit = {ALL_INDEPENDENT!r} if all "
+            "rows are independent"
         )
 
 
@@ -118,43 +129,82 @@ def _units_of_several_clients(dataset: Dataset, partition: Partition, own_test: 
         )
 
 
-def copy_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
-    """Yield which samples look like copies of others. Known data sets are what they are.
+_CLIENTS = 50
+"""The number of clients that are looked at."""
+
+_ROWS = 2000
+"""The number of the first rows of each of them."""
+
+_FEWEST_ROWS = 20
+"""Clients are looked at that have at least so many rows."""
+
+
+def neighbour_correlation(dataset: Dataset, partition: Partition) -> float:
+    """The correlation of a feature with itself one row before, the median over features and the mean over clients.
+
+    Rows are in the order of the data, and what the means of the classes explain is taken out: in a table that is sorted
+    by class, rows resemble their neighbours as well.
 
     Args:
-        experiment: The experiment.
         dataset: The samples of all clients.
         partition: The samples of each client.
+
+    Returns:
+        From -1 to 1; 0 where samples are no rows of numbers, or too few.
     """
-    if experiment.data.copies > 1:
-        yield _shared_samples(experiment.data.copies)
-    elif experiment.data.name not in DATASETS:
-        yield from _copies(dataset, partition)
+    if dataset.inputs.ndim != 2 or not dataset.inputs.is_floating_point():
+        return 0.0
+    rows = [np.sort(np.concatenate(both)) for both in zip(partition.train[:_CLIENTS], partition.test, strict=False)]
+    of_clients = [_of_client(dataset, own[:_ROWS]) for own in rows if len(own) >= _FEWEST_ROWS]
+    if not of_clients:
+        return 0.0
+    by_feature = np.mean(of_clients, axis=0)
+    return float(np.sort(by_feature)[(len(by_feature) - 1) // 2])
 
 
-def _shared_samples(copies: int) -> str:
-    """What is said of samples that several clients hold, as the experiment asks."""
-    return (
-        f"data.copies = {copies}: a test sample of one client may be a training sample of another. "
-        "Scores come out too good. Compare them with those of runs with the same key alone"
-    )
+def _of_client(dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The autocorrelation of each feature at lag 1 in some rows, (features,); 0 for a constant one."""
+    places = torch.from_numpy(rows.astype(np.int64))
+    values = dataset.gather(places).double().numpy()
+    labels = dataset.labels[places].numpy()
+    for label in np.unique(labels):
+        values[labels == label] -= values[labels == label].mean(axis=0)
+    power = np.square(values).sum(axis=0)
+    correlation: NDArray[np.float64] = (values[1:] * values[:-1]).sum(axis=0) / np.maximum(power, 1e-30)
+    return correlation
 
 
-def _copies(dataset: Dataset, partition: Partition) -> Iterator[str]:
-    """Test samples that equal a training sample."""
-    train = set(_digests(dataset, partition.train))
-    test = sum(map(len, partition.test))
-    copies = sum(digest in train for digest in _digests(dataset, partition.test))
-    if copies > _COPIES_SHARE * test:
-        yield (
-            f"{copies:,} of {test:,} test samples equal a training sample. Scores come out too good. Take "
-            "copies out, or name a column in data.unit whose equal values keep them together"
-        )
+_PAIRS = 256
+"""The number of consecutive windows that are looked at for an overlap."""
+
+_SHARED_READINGS = 4
+"""The fewest equal readings of two windows that count as an overlap; fewer may be chance."""
+
+_OVERLAP_SHARE = 0.2
+"""The share of consecutive windows that overlap from which on there is a warning."""
 
 
-def _digests(dataset: Dataset, parts: Sequence[NDArray[Any]]) -> Iterator[int]:
-    """Yield a number for each sample that equal samples share. A part of a large sample tells it from others."""
-    for own in parts:
-        for index in torch.from_numpy(own).split(_DIGESTED_AT_ONCE):
-            values = dataset.gather(index).flatten(1)[:, :_COMPARED_NUMBERS].contiguous()
-            yield from (hash(row.tobytes()) for row in values.numpy())
+def windows_overlap(dataset: Dataset) -> bool:
+    """Return whether many consecutive samples are windows that share readings at their ends.
+
+    Only signals are looked at: inputs of (samples, channels, time) float32.
+    """
+    inputs = dataset.inputs
+    if inputs.ndim != 3 or not inputs.is_floating_point() or len(inputs) < 3 or inputs.shape[2] < 8:
+        return False
+    pairs = np.unique(np.linspace(0, len(inputs) - 2, _PAIRS).astype(np.int64))
+    overlaps = [_overlap(inputs[pair].numpy(), inputs[pair + 1].numpy()) for pair in pairs]
+    return float(np.mean(overlaps)) >= _OVERLAP_SHARE
+
+
+def _overlap(window: NDArray[Any], after: NDArray[Any]) -> bool:
+    """Return whether a window, (channels, time), ends with readings that the window after it begins with."""
+    length = window.shape[1]
+    # A constant signal equals itself at every shift.
+    if not (window[:, -_SHARED_READINGS:].std(axis=1) > 0).any():
+        return False
+    steps = np.arange(1, length - _SHARED_READINGS + 1)
+    # The first readings of one channel rule out nearly all steps.
+    for place in range(_SHARED_READINGS):
+        steps = steps[window[0, steps + place] == after[0, place]]
+    return any(np.array_equal(window[:, step:], after[:, : length - step]) for step in steps)
