@@ -11,7 +11,7 @@ from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.registry import CLASSES
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of, uploads_of_plan
 from fedstrata.uploads.validation import decide, validate

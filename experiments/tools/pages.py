@@ -26,6 +26,7 @@ from experiments.tools.descriptions import (
 from experiments.tools.outcomes import table
 from experiments.tools.tables import ROOT, filled, renewed
 from experiments.tools.tables import main as fill
+from experiments.tools.textbook import opening
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.registry import Registry
 from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Experiment, Table
@@ -37,7 +38,7 @@ from fedstrata.personal import PERSONAL
 from fedstrata.uploads.attacks import named_attacks
 from fedstrata.uploads.rules import AGGREGATIONS
 
-MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings or facts.toml -->\n"
+MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings, textbook.toml or facts.toml -->\n"
 
 SECTIONS = {
     "adacfl": (("Groups that differ in their main class", "preclustered"),),
@@ -63,8 +64,8 @@ BESIDE = """[Comparisons](../../evidence/comparisons.md) has this algorithm besi
 and on clients that all differ."""
 
 CALLED = """An experiment selects it by `algorithm.name = "{name}"`. In Python, it is the class
-[`{kind}`](../../reference/algorithms.md). This page has what it needs and decides, its keys, its source, and what was
-measured."""
+[`{kind}`](../../reference/algorithms.md). This page begins with the algorithm itself. Then it has what it needs and
+decides, its keys, its source, and what was measured."""
 
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
@@ -226,10 +227,11 @@ def pages() -> dict[Path, str]:
 
 
 def page(name: str) -> str:
-    """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
+    """One algorithm as a textbook has it; then what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
     first, *more = paragraphs(kind.__doc__)
-    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *more]
+    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *opening(name)]
+    text += ["## What it needs and decides", *more]
     text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)

@@ -14,8 +14,7 @@ from fedstrata.build.attacks import with_trigger
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.play.classified import backdoor_summary
-from fedstrata.play.used_models import ModelInUse
+from fedstrata.play.used_models import ModelInUse, backdoor_summary
 from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -138,12 +137,6 @@ def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, 
     assert any("attack.losses" in line for line in warnings) is warned
 
 
-def test_one_cluster_needs_true_groups() -> None:
-    attack = {"kind": "zero", "where": "one_cluster"}
-    with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):
-        federation(TABLES, partition={"scheme": "dirichlet", "alpha": 0.5}, attack=attack)
-
-
 @pytest.mark.parametrize("kind", NEED_GROUPS)
 def test_attackers_of_other_groups_need_true_groups(kind: str) -> None:
     with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': needs a partition with true groups"):
@@ -170,13 +163,6 @@ def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(k
     change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}
     with pytest.raises(ExperimentError, match=rf"^events\.change: expected none with attack\.kind = '{kind}'"):
         federation(TABLES, events=change, attack={"kind": kind})
-
-
-@pytest.mark.parametrize("kind", DATA_ATTACKS)
-def test_attacks_on_classes_need_a_loss_of_classes(kind: str) -> None:
-    local = {**TABLES["local"], "loss": "mse"}
-    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': expected a loss of classes"):
-        federation(TABLES, local=local, attack={"kind": kind})
 
 
 def test_a_backdoor_needs_samples_of_numbers() -> None:

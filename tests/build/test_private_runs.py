@@ -70,15 +70,6 @@ def test_who_has_answered_is_not_covered_while_clients_are_in_no_cluster() -> No
         assert told == any("how many clients have answered" in each for each in private.coverage.not_covered)
 
 
-def test_delta_is_small_beside_the_number_of_clients() -> None:
-    few, many = (
-        federation(TABLES, privacy=CENTRAL).server.private,
-        federation(TABLES, privacy=CENTRAL, data={"name": "digits", "clients": 100, "samples": 10}).server.private,
-    )
-    assert few is not None and many is not None
-    assert few.amount.delta == many.amount.delta == 1e-5
-
-
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
 @pytest.mark.parametrize("name", ["fedavg", "strata"])
 def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tmp_path: Path) -> None:
@@ -244,13 +235,6 @@ def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
     beside = {"report": {"baseline": True}}
     assert "the run of FedAvg" in outside(LOCAL, **beside, algorithm={"name": "ditto"})
     assert "the run of FedAvg" not in outside(LOCAL, **beside)  # it is FedAvg itself
-
-
-def test_a_cohort_without_anybody_moves_a_model_by_noise(tmp_path: Path) -> None:
-    cohort = {"fraction": 1e-9, "sampling": "poisson"}
-    found = run(tmp_path / "run", TABLES, privacy={"kind": "central", "noise_multiplier": 1e-6}, cohort=cohort)
-    assert [record["cohort"] for record in found.rounds] == [[]] * 4
-    assert not torch.equal(found.state.models, federation(TABLES, privacy={}).server.problem.fresh(0)[None])
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

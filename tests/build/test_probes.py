@@ -140,12 +140,6 @@ def test_clients_that_point_one_way_are_all_on_one_side() -> None:
     assert [(each.name, each.value) for each in metrics] == [("smaller_side", 0.0), ("bipartition_accuracy", 0.75)]
 
 
-def test_nothing_is_proposed_before_the_window_is_full() -> None:
-    problem = pair_problem()
-    state, report = last_round(HiCFL(), problem, [PAIRS, PAIRS])
-    assert HiCFL().proposed_split(problem, state, report) == ()
-
-
 def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
     """Client 0 moves weights 7 and 30 most, by 3 and -5; client 1 all weights alike, so its first two count."""
     before = torch.zeros(2, 40)
@@ -189,11 +183,6 @@ def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], m
     with pytest.raises(InputError, match=message) as caught:
         run(tmp_path / "run", SMALL, **changes)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
-
-
-def test_every_run_of_a_comparison_must_fit_its_probes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"fedavg: probe\.bipartition = true: needs"):
-        fs.compare(keys(SMALL, probe={"bipartition": True}), ["hicfl", "fedavg"], [0], tmp_path / "c", quiet=True)
 
 
 def test_a_comparison_shows_the_rounds_to_a_target(tmp_path: Path) -> None:

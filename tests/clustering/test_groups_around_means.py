@@ -60,7 +60,7 @@ def test_every_row_is_nearest_to_the_mean_of_its_own_group(m: int, k: int, seed:
 
 
 def test_it_stops_after_a_given_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.clustering.centers._MAX_STEPS", 1)
+    monkeypatch.setattr("fedstrata.clustering.many._MAX_STEPS", 1)
     # 3.1 has moved, whether or not the means stand still after it.
     assert kmeans(line(0, 2, 3.1, 6), 2, [100, 1, 1, 1]).tolist() == [0, 0, 1, 1]
 

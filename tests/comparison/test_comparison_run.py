@@ -17,10 +17,7 @@ from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
 from fedstrata.base.errors import InputError, PartitionError
 from fedstrata.build.build import build_run
-from fedstrata.build.run_setup import RunSetup
-from fedstrata.comparison import run as comparison_run
-from fedstrata.comparison.job_log import JobCount
-from fedstrata.config import Experiment
+from fedstrata.comparison.document import JobCount
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
 from fedstrata.engine.vectorized import BATCH_BYTES
@@ -323,19 +320,6 @@ def test_a_run_without_room_on_the_disk_does_not_lose_the_others_and_is_resumed_
     assert all(left(one.folder) == left(two.folder) for one, two in zip(again.runs, whole.runs, strict=True))
 
 
-def test_a_seed_that_does_not_fit_into_memory_does_not_lose_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def greedy(experiment: Experiment) -> RunSetup:
-        if experiment.seed == 1:
-            raise MemoryError
-        return build_run(experiment)
-
-    monkeypatch.setattr(comparison_run, "build_run", greedy)
-    found = compare(tmp_path / "c", ("fedavg",), seeds=[0, 1, 2])
-    assert [run.summary is not None for run in found.runs] == [True, False, True] and found.runs[1].resumable
-
-
 def test_a_run_that_failed_does_not_keep_the_data_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception holds the frames it went through, and they hold the engine."""
     holdings, kept = list[weakref.ref[Any]](), list[bool]()
@@ -392,11 +376,3 @@ def test_what_does_not_fit_is_found_before_anything_is_made(
     with pytest.raises(InputError, match=message):
         compare(tmp_path / "all", algorithms, keys=keys)
     assert not (tmp_path / "all").exists()
-
-
-def test_a_run_that_diverges_in_every_round_is_a_trouble_of_the_comparison(tmp_path: Path) -> None:
-    changed = {**KEYS, "rounds": 2, "local": {"lr": 1e30, "batch": 16}}
-    comparison = fs.compare(changed, ["fedavg", "local"], out=tmp_path / "out", quiet=True)
-    one, other = comparison.troubles
-    assert one.startswith("fedavg with seed 0: training diverged in 2 of 2 rounds") and "local.lr" in one
-    assert "12 answers" not in one and other.startswith("fedavg with seed 0: ")

@@ -15,7 +15,7 @@ from fedstrata.base.registry import name_of_object
 from fedstrata.config import dumps, load_experiment
 from fedstrata.config.hyperparameters import algorithm_table, keys_of_algorithm
 from fedstrata.models import make
-from fedstrata.models.factories import called_with_shape
+from fedstrata.models.registry import called_with_shape
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
-from fedstrata.data.contents import client_values, column_names, read_column
+from fedstrata.data.locate import client_values, column_names, read_column
 
 
 @pytest.fixture(autouse=True)

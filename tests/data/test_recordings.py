@@ -8,8 +8,8 @@ from data_layouts import recordings, write
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
+from fedstrata.data.features import read_recordings
 from fedstrata.data.parquet import read_parquet
-from fedstrata.data.recordings import read_recordings
 
 
 def read(root: Path, columns: dict[str, Any], window: int = 4) -> Dataset:

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedstrata.base.errors import ExperimentError, ModelError
 from fedstrata.core import Clients, LocalTraining, Plan
-from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, benchmark
-from fedstrata.engine.benchmark import EngineCandidate, choose_engine, engine_candidates, measure_seconds
+from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, registry
+from fedstrata.engine.registry import EngineCandidate, choose_engine, engine_candidates, measure_seconds
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.models import make
 from fedstrata.objective import Objective
@@ -63,8 +63,8 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
 
 def test_clients_are_taken_from_the_whole_cohort(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate is 0.8 ms for the four steps of a client, and little for its samples."""
-    monkeypatch.setattr(benchmark, "_BENCHMARK_SECONDS", 0.006)
-    plan, steps = benchmark._benchmark_plan(spec, TRAINING, COHORT)
+    monkeypatch.setattr(registry, "_BENCHMARK_SECONDS", 0.006)
+    plan, steps = registry._benchmark_plan(spec, TRAINING, COHORT)
     assert plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] and steps == 28
 
 
@@ -96,7 +96,7 @@ def test_the_estimate_of_operations_is_near_the_count_of_torch(name: str, shape:
     inputs = torch.zeros(2, *shape)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(inputs)
-    assert benchmark._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert registry._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 class Reader(nn.Module):
@@ -127,7 +127,7 @@ class Named(nn.Module):
 def test_operations_of_a_text_network_are_those_of_its_recurrent_and_last_layer() -> None:
     """Two sentences of five words: 10 places, two operations for each of 3 (16 (8 + 16) + 2 16) and 16 3 weights."""
     inputs = torch.zeros(2, 5, dtype=torch.int64)
-    assert benchmark._operations(Reader().eval(), inputs) == 2 * 10 * (3 * (16 * 24 + 32) + 48)
+    assert registry._operations(Reader().eval(), inputs) == 2 * 10 * (3 * (16 * 24 + 32) + 48)
 
 
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
@@ -172,7 +172,7 @@ def test_an_engine_that_cannot_do_it_is_left_out(
     def fail(*_: object) -> Engine:
         raise error
 
-    monkeypatch.setattr(benchmark, "ENGINES", {**ENGINES, "batched": fail})
+    monkeypatch.setattr(registry, "ENGINES", {**ENGINES, "batched": fail})
     among = (EngineCandidate("loop"), EngineCandidate("batched"))
     _, why = choose_engine(spec, among, LocalTraining(batch=0), COHORT, 100_000, Clock({Loop: 0.01}))
     assert why == "loop: 100 steps/s"
@@ -219,6 +219,6 @@ def test_seconds_are_those_of_the_second_time(spec: SimulationSpec, monkeypatch:
         def run(self, plan: Plan) -> Any:
             runs.append(plan)
 
-    monkeypatch.setattr(benchmark, "perf_counter", lambda: next(ticks))
-    plan, _ = benchmark._benchmark_plan(spec, TRAINING, COHORT)
+    monkeypatch.setattr(registry, "perf_counter", lambda: next(ticks))
+    plan, _ = registry._benchmark_plan(spec, TRAINING, COHORT)
     assert measure_seconds(Counting(), plan) == 2.5 and runs == [plan, plan]

@@ -11,7 +11,7 @@ from small import dataset, fit_of, loop_of, partition_of, plan_of
 from fedstrata.base.errors import ContractError, DataError
 from fedstrata.core import FOLDS, SINGULAR_VECTORS
 from fedstrata.engine import ClientData
-from fedstrata.engine.client_stats import client_stat
+from fedstrata.engine.client_data import client_stat
 
 
 def holdings_of(sizes: list[int], seed: int = 0) -> ClientData:

@@ -15,7 +15,7 @@ from in_process import Deployed, Federation, Loopback, Ticks, absences, at, fede
 from test_on_devices import ONLY_SIMULATED
 
 from fedstrata.base.errors import EngineError, ExperimentError, InputError
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock
 from fedstrata.config import load_experiment
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data

@@ -15,7 +15,6 @@ from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] 
 
 import fedstrata as fs
 from fedstrata.base.errors import ExperimentError
-from fedstrata.config import load_experiment
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import Progress
 from fedstrata.records.tracking import metric_name, require, track
@@ -166,22 +165,6 @@ def test_a_run_that_is_stopped_and_goes_on_has_logged_what_its_records_say(name:
         names = {metric_name(metric).replace(" ", "_" if name == "tensorboard" else " ") for metric in each["metrics"]}
         assert names == {key for key, round in found if key.startswith("metrics/") and round == each["round"]}
     assert 'name = "digits"' in texts(name, tmp_path / "run" / "tracking")[0]
-
-
-def test_the_runs_of_a_comparison_are_tracked_side_by_side(tmp_path: Path) -> None:
-    keys = {**SMALL, "rounds": 2, "records": {"track": "wandb"}}
-    for run in fs.compare(keys, ["fedavg", "local"], out=tmp_path / "all", quiet=True).runs:
-        found = logged("wandb", run.folder / "tracking")
-        assert run.summary and found["acc_client", 2] == [pytest.approx(run.summary["acc_client"])]
-        names = [entry.run.display_name for entry in entries(run.folder) if entry.run.display_name]
-        assert names == [run.folder.name]
-
-
-def test_nothing_is_tracked_unless_it_is_asked_for(tmp_path: Path) -> None:
-    assert load_experiment({}).records.track == "none"
-    with track("none", tmp_path / "tracking", TEXT, [record(1)]) as log:
-        log(record(2))
-    assert not (tmp_path / "tracking").exists()
 
 
 @pytest.mark.parametrize(("name", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])

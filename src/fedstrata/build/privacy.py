@@ -12,7 +12,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import Participation, cohort_size, most_answers
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import baseline_of
+from fedstrata.config.selection import baseline_of
 from fedstrata.config.tables import PrivacyTable
 from fedstrata.core import Layout, Mask, Plan, Problem
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for

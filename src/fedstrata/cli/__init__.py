@@ -24,9 +24,7 @@ from fedstrata.cli.commands import (
     scout_command,
     sweep_command,
 )
-from fedstrata.cli.logs import note_error, start_logging, stop_logging
-from fedstrata.cli.plain_help import PlainCommand
-from fedstrata.cli.terminal import fail, say, show_error
+from fedstrata.cli.terminal import PlainCommand, fail, note_error, say, show_error, start_logging, stop_logging
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,

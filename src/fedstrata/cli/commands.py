@@ -21,7 +21,6 @@ import typer
 import fedstrata
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.cli.completion import complete_algorithms, complete_key
 from fedstrata.cli.terminal import (
     AnyFolder,
     AsJson,
@@ -29,6 +28,8 @@ from fedstrata.cli.terminal import (
     Quiet,
     RunFolder,
     Sets,
+    complete_algorithms,
+    complete_key,
     fail,
     resumable,
     resume_command,
@@ -75,8 +76,8 @@ def run_command(
 
 def _show_run(finished: Run) -> None:
     """Print the summary of a run, the members of each cluster, and where its records are."""
-    from fedstrata.report.client_names import ClientNames
     from fedstrata.report.summary import summary_rows
+    from fedstrata.report.words import ClientNames
 
     names = ClientNames(finished.names)
     show_table(("measure", "value", "meaning"), summary_rows(finished.summary, finished.metric, names))

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from fedstrata.base.files import parse_json, read_file
-from fedstrata.cli.plain_help import PlainCommand
-from fedstrata.cli.terminal import AsJson, ExperimentFile, RunFolder, Sets, say, say_json
+from fedstrata.cli.terminal import AsJson, ExperimentFile, PlainCommand, RunFolder, Sets, say, say_json
 
 commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
 

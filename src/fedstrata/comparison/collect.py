@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,27 +10,20 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.build.problem import objective_of
-from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, value_of, write_comparison
-from fedstrata.comparison.job_log import JobCount
+from fedstrata.comparison.document import Comparison, JobCount, Outcome, RunFailure, RunKey, value_of, write_comparison
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
+from fedstrata.records.final_scores import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison import COLUMNS, RunEntry, read_document
 from fedstrata.results.run import Run
-
-_SCORE_BYTES = 512 * 2**20
-"""A larger file of scores is not read."""
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")
 """The tables in which the runs of a comparison may differ."""
@@ -296,17 +288,14 @@ def _read_experiment(folder: Path) -> dict[str, Any]:
 
 def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     """The name of each run in the table: its label, or that of its algorithm with the keys in which it differs."""
-    labels = labels_of([{**each["algorithm"], **_personal_keys(each)} for each in experiments.values()])
-    pairs = zip(experiments.items(), labels, strict=True)
+    keys = list[dict[str, Any]]()
+    for experiment in experiments.values():
+        personal = experiment.get("personal", {})
+        if personal.get("method", NO_METHOD) == NO_METHOD:
+            personal = {}
+        keys.append({**experiment["algorithm"], **{f"personal.{key}": value for key, value in personal.items()}})
+    pairs = zip(experiments.items(), labels_of(keys), strict=True)
     return {folder: str(experiment.get("label") or label) for (folder, experiment), label in pairs}
-
-
-def _personal_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the personal method by their dotted names; none where there is no method."""
-    table = experiment.get("personal", {})
-    if table.get("method", NO_METHOD) == NO_METHOD:
-        return {}
-    return {f"personal.{key}": value for key, value in table.items()}
 
 
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
@@ -316,32 +305,17 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
     path = folder / "summary.json"
     try:
         measures = {key: value_of(summary, key) for key in COLUMNS}
-        last = folder / "clients" / f"{summary['rounds']:05d}.parquet"
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError) as error:
         raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
-    try:
-        # Threads of pyarrow may abort a process that ends at once, as where the runs cannot be compared.
-        file = pq.ParquetFile(io.BytesIO(read_file(last, _SCORE_BYTES)))
-        table = file.read(["client", "accuracy"], use_threads=False)
-        clients, scores = table.to_pydict().values()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise RecordError(
-            f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
-        ) from None
-    if not all(isinstance(score, int | float) for score in scores):
-        raise RecordError(f"{last}: expected a number for every client, found others; restore it or run again")
     # Where the metric of a client is not defined, as R² of one sample, its score is unknown.
-    known = {client: score for client, score in zip(clients, scores, strict=True) if isfinite(score)}
+    known = {client: score for client, (_, score) in last_scores(folder).items()}
     if not known:
         raise RecordError(
-            f"{last}: expected the score of at least one client, found none that is known; give clients more test "
-            "samples, or choose another local.metric"
+            f"{folder / 'clients'}: expected the last score of at least one client, found none that is known; run "
+            "again, with more test samples of each client or another local.metric if its metric is not defined"
         )
     for key, value in measures.items():
-        if not _is_finite(value) and (key, value) != ("ari", None):  # a partition without true groups has none
+        finite = isinstance(value, int | float) and isfinite(value)
+        if not finite and (key, value) != ("ari", None):  # a partition without true groups has none
             raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
     return Outcome(name, seed, folder, summary, known)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and isfinite(value)
