@@ -53,6 +53,20 @@ def test_every_page_can_be_reached_from_the_first_one() -> None:
     assert set(pages()) <= reached
 
 
+def test_the_files_and_folders_that_contributors_are_led_to_are_there() -> None:
+    text, source = (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "src" / "fedstrata"
+    rows = re.findall(r"^\| [^|]+ \| `[^|]+\|[^|]*\|$", text, re.MULTILINE)
+    assert len(rows) == 12
+    for row in rows:
+        folder = ""
+        for path in re.findall(r"`([\w/]+\.(?:py|html)|\w+/)`", row):
+            # A file without a folder lies in that of the one before.
+            folder = path.rpartition("/")[0] or folder
+            assert (source / path).exists() or (source / folder / path).exists(), path
+    tree = re.findall(r"^  (\w+)/ ", text, re.MULTILINE)
+    assert set(tree) == {path.parent.name for path in source.glob("*/__init__.py")}
+
+
 def test_the_overview_for_programs_has_every_page_of_the_navigation_with_its_first_sentence() -> None:
     nav = [{"Start": ["README.md", {"Tutorial": "docs/start/tutorial.md"}]}, {"More": [{"Licence": "SECURITY.md"}]}]
     title, blank, description, *rest = for_programs("fedstrata", "Finds groups.", nav).splitlines()
@@ -111,8 +125,8 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
     ):
         assert "fedstrata" in (built / name).read_text()
     assert (built / "docs" / "report.png").exists()
-    for page in links((built / "llms.txt").read_text()):
-        assert (built / page[0] / "index.html").exists(), page[0]
+    for folder, _ in links((built / "llms.txt").read_text()):
+        assert (built / folder / "index.html").exists(), folder
     assert 'id="fedstrata.Run.predict"' in (built / "docs/reference/fedstrata/index.html").read_text()
     for card in links((ROOT / "docs/start/gallery.md").read_text()):
         shown = published((ROOT / "docs/start" / card[0]).resolve())
