@@ -88,13 +88,6 @@ def test_a_folder_is_made_and_one_that_cannot_be_made_is_one_line(tmp_path: Path
         pass
 
 
-def test_a_lock_is_waited_for_where_that_is_asked_for(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    from fedstrata.base.files import folder_lock
-
-    with folder_lock(tmp_path / "run", wait=holder.kill):
-        assert holder.wait() == -signal.SIGKILL
-
-
 @pytest.mark.parametrize("text", ["", "999999999 elsewhere\n", "\x1b[31m", "x" * 5000])
 def test_a_file_that_is_left_over_is_no_lock(text: str, tmp_path: Path) -> None:
     from fedstrata.base.files import folder_lock
@@ -139,15 +132,3 @@ def test_nobody_else_writes_into_the_folder_of_a_run_that_goes_on(running: Path)
         with pytest.raises(InputError, match=f"no other process works in this folder, found process {os.getpid()}"):
             act()
     assert {path: path.read_bytes() for path in running.rglob("*") if path.is_file()} == before
-
-
-def test_one_comparison_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
-    from fedstrata.base.files import folder_lock
-
-    made = fs.compare(EXPERIMENT, ["fedavg"], [0], tmp_path / "all", quiet=True)
-    before = (made.folder / "comparison.json").read_bytes()
-    with folder_lock(made.folder), pytest.raises(InputError, match="no other process works in this folder"):
-        fs.compare(EXPERIMENT, ["fedavg"], [0], made.folder, resume=True, quiet=True)
-    assert (made.folder / "comparison.json").read_bytes() == before
-    again = fs.compare(EXPERIMENT, ["fedavg"], [0], made.folder, resume=True, quiet=True)
-    assert again.troubles == []
