@@ -24,6 +24,8 @@ from experiments.tools.descriptions import (
     title_of,
 )
 from experiments.tools.outcomes import table
+from experiments.tools.references import described
+from experiments.tools.references import pages as described_pages
 from experiments.tools.tables import ROOT, filled, renewed
 from experiments.tools.tables import main as fill
 from experiments.tools.textbook import opening
@@ -218,10 +220,11 @@ def pages() -> dict[Path, str]:
     folder = ROOT / "docs" / "methods" / "algorithms"
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "reference" / "keys.md": every_key()}
-    made[ROOT / "docs" / "reference" / "algorithms.md"] = reference()
+    made[ROOT / "docs" / "reference" / "algorithms.md"] = described(reference())
     beside = [ROOT / "docs" / name for name in WITH_FACTS]
     return {
         **{path: compared(path.read_text()) for path in beside},
+        **described_pages(),
         **{path: filled(MADE + text) for path, text in made.items()},
     }
 

@@ -19,7 +19,7 @@ from fedstrata.config import Experiment
 from fedstrata.core import Layout
 from fedstrata.data import Dataset
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.objective.named import in_user_code
+from fedstrata.objective.objective import in_user_code
 from fedstrata.partition import Partition
 from fedstrata.uploads.attacks import (
     ATTACKS,

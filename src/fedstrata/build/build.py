@@ -39,8 +39,7 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.models import MODELS, layout_of
-from fedstrata.models.forward_order import order_warning
-from fedstrata.models.tied_layers import tied_warning
+from fedstrata.models.rows import order_warning, tied_warning
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
 

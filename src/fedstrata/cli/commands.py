@@ -78,8 +78,8 @@ def run_command(
 
 def _show_run(finished: Run) -> None:
     """Print the summary of a run, the members of each cluster, and where its records are."""
-    from fedstrata.report.client_names import ClientNames
     from fedstrata.report.summary import summary_rows
+    from fedstrata.report.words import ClientNames
 
     names = ClientNames(finished.names)
     show_table(("measure", "value", "meaning"), summary_rows(finished.summary, finished.metric, names))

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.build.problem import objective_of
 from fedstrata.comparison.document import Comparison, JobCount, Outcome, RunFailure, RunKey, value_of, write_comparison
 from fedstrata.config import Experiment, dumps, folder_of

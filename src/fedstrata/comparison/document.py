@@ -21,7 +21,7 @@ from fedstrata.base.errors import ContractError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.partition.registry import PARTITIONS
+from fedstrata.partition.scheme import PARTITIONS
 from fedstrata.records.measures import diverged
 from fedstrata.report.comparison import (
     COLUMNS,

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.base.errors import InputError
-from fedstrata.base.files import root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.participation import participation_of

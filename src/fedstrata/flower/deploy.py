@@ -66,7 +66,7 @@ def init(
     from fedstrata.engine.device import one_thread
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.scaffold import node_keys, scaffold
-    from fedstrata.report.client_names import ClientNames
+    from fedstrata.report.words import ClientNames
 
     with one_thread():
         setup = build_run(experiment)

@@ -17,8 +17,7 @@ from rich.text import Text
 
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.report.catalogue import event_text, sentence
-from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.words import brief, ranges
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, ranges
 
 _ABSENT_SHARE = 0.5
 """The share of absent clients in a cohort from which on they are shown. Without half of its members a cluster mostly

@@ -19,7 +19,7 @@ from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State
 from fedstrata.core.state import StateT
-from fedstrata.objective.named import in_user_code
+from fedstrata.objective.objective import in_user_code
 from fedstrata.uploads.steps import UploadStep, through
 from fedstrata.uploads.validation import decide, missing_events
 

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedstrata.base.files import root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import BASELINE_ALGORITHM, baseline_of
+from fedstrata.config.selection import BASELINE_ALGORITHM, baseline_of
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.objective.metric_info import MetricInfo
@@ -24,9 +23,7 @@ from fedstrata.play.steps import run_steps
 from fedstrata.records.final_scores import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
-from fedstrata.report.gains import gain
-from fedstrata.report.paired import paired_differences
-from fedstrata.report.references import reference_text
+from fedstrata.report.references import gain, paired_differences, reference_text
 from fedstrata.report.words import duration, plural
 from fedstrata.results.run import Run
 

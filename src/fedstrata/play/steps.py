@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import refuse_links, remove_file, root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, refuse_links, remove_file, root_folder
 from fedstrata.base.quoting import shown
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, dumps
@@ -30,7 +29,7 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.resume import Resumable, find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.records.tracking import track
-from fedstrata.report.client_names import ClientNames
+from fedstrata.report.words import ClientNames
 from fedstrata.results.run import Run
 
 _logger = logging.getLogger(__name__)

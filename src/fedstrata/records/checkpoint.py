@@ -230,7 +230,8 @@ def require_saveable(state: State) -> None:
         try:
             kind = get_type_hints(type(state))[field.name]
             text = json.dumps(encode(getattr(state, field.name), name, before), default=dict)
-            again = decode(kind, json.loads(text), before, name)
+            plain = json.loads(text)
+            again = decode(_kind_with(kind, plain), plain, before, name)
             same = json.dumps(encode(again, name, after), default=dict) == text and before.keys() == after.keys()
         # What the encoder, the decoder and a type that cannot be found raise.
         except (TypeError, ValueError, KeyError, AttributeError, NameError, StopIteration) as error:
@@ -293,7 +294,8 @@ def decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: str
         if fields - new != plain.keys() - new or plain.keys() - fields:
             differ = ", ".join(sorted(fields ^ plain.keys()))
             raise ValueError(f"{name} is of another version: only one of the two has {differ}")
-        return kind(**{key: decode(hints[key], item, tensors, f"{name}.{key}") for key, item in plain.items()})
+        of_fields = {key: _kind_with(hints[key], item) for key, item in plain.items()}
+        return kind(**{key: decode(of_fields[key], item, tensors, f"{name}.{key}") for key, item in plain.items()})
     if origin is tuple:
         _expect(name, plain, list)
         if inner[0] is int and all(type(item) is int for item in plain):
@@ -308,6 +310,14 @@ def decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: str
     if kind in (int, float, str, bool):
         _expect(name, plain, (int, float) if kind is float else kind)
     return plain
+
+
+def _kind_with(kind: Any, plain: Any) -> Any:
+    """The type of a field, or the first subclass of it that has all fields of a value: such a one may be there too."""
+    if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(plain, dict)):
+        return kind
+    kinds = (kind, *kind.__subclasses__())
+    return next((each for each in kinds if plain.keys() <= {field.name for field in dataclasses.fields(each)}), kind)
 
 
 def _expect(name: str, plain: Any, kind: type | tuple[type, ...]) -> None:

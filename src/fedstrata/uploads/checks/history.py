@@ -1,13 +1,11 @@
-"""What is known of the updates that clients have sent, and which updates count in the means of clusters."""
+"""What checks remember of the updates of each client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.layout import Layout
-from fedstrata.core.messages import Report
+from fedstrata.core.state import UpdateHistory
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class NormHistory:
 
 
 @dataclass(frozen=True)
-class UpdateHistory:
+class CheckHistory(UpdateHistory):
     """What is known of the updates of each client.
 
     Attributes:
@@ -105,6 +103,16 @@ class UpdateHistory:
     directions: DirectionHistory | None = None
     norms: NormHistory | None = None
 
+    @property
+    def suspect(self) -> torch.Tensor | None:
+        """Who is left out because of the directions of its updates, or doubted, bool (n,)."""
+        return None if self.directions is None else self.directions.suspect
+
+    @property
+    def drifted(self) -> torch.Tensor | None:
+        """Whose updates have become longer, and who has not chosen a cluster since, bool (n,)."""
+        return None if self.norms is None else self.norms.drifted
+
     def left_out(self, n: int) -> torch.Tensor:
         """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
         left_out = torch.zeros(n, dtype=torch.bool)
@@ -112,62 +120,13 @@ class UpdateHistory:
             left_out = left_out if known is None else left_out | known.left_out
         return left_out
 
-    def forgetting(self, clients: torch.Tensor) -> UpdateHistory:
+    def forgetting(self, clients: torch.Tensor) -> CheckHistory:
         """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return UpdateHistory(
+        return CheckHistory(
             directions=None if self.directions is None else self.directions.forgetting(clients),
             norms=None if self.norms is None else self.norms.forgetting(clients),
         )
 
-    def doubting(self, clients: torch.Tensor) -> UpdateHistory:
+    def doubting(self, clients: torch.Tensor) -> CheckHistory:
         """The same where some clients, ids, are doubted."""
         return self if self.directions is None else replace(self, directions=self.directions.doubting(clients))
-
-
-@dataclass(frozen=True)
-class CheckedUpdates:
-    """The updates of a round.
-
-    Attributes:
-        history: What is now known.
-        report: The report for decisions. Whoever keeps sending long updates sends none here that is longer than those
-            of others, but for the normal training.
-        counted: The report for the means of clusters, without the updates that are left out.
-        events: What was done to whose updates, an event of each kind where there are some.
-    """
-
-    history: UpdateHistory
-    report: Report
-    counted: Report
-    events: tuple[dict[str, Any], ...] = ()
-
-
-class UpdateChecks(Protocol):
-    """Says which updates of a round count in the means of clusters."""
-
-    def no_history(self, clients: int) -> UpdateHistory:
-        """What is known before the first round, of n clients."""
-
-    def check(
-        self,
-        layout: Layout,
-        history: UpdateHistory,
-        report: Report,
-        before: torch.Tensor,
-        labels: torch.Tensor,
-        *,
-        newcomers: torch.Tensor | None = None,
-        chose: torch.Tensor | None = None,
-    ) -> CheckedUpdates:
-        """Check the updates of the normal training of a round.
-
-        Args:
-            layout: The layout of the network.
-            history: What was known before.
-            report: The report of the round.
-            before: The cluster of each client before the round, (n,); -1 for a pending client.
-            labels: The cluster of each client now, (n,), by the same numbers.
-            newcomers: Who was not compared with its cluster yet, bool (n,); None for nobody.
-            chose: Who was offered the models of all clusters, bool (n,); None where nobody ever is, so that it is not
-                asked whose data have changed.
-        """

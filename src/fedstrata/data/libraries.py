@@ -1,13 +1,16 @@
-"""Read data sets of the Hugging Face hub that are no Parquet files, if the library ``datasets`` is installed."""
+"""Data sets that other libraries read: scikit-learn's digits, and those of the hub that are no Parquet files."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from fedstrata.base.errors import DataError
-from fedstrata.data.dataset import SPLITS, Dataset, Split
-from fedstrata.data.options import ReadOptions
+from fedstrata.base.lazy_torch import torch
+from fedstrata.data.column_roles import ReadOptions
+from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
 from fedstrata.data.parts import Part, put_together
 
 
@@ -48,3 +51,15 @@ def read_hub(name: str, options: ReadOptions) -> Dataset:
         if split in tables
     ]
     return put_together(name, parts, options)
+
+
+def read_digits() -> Dataset:
+    """Return 1,797 images of 8 x 8 pixels; the 17 shades of the source are spread over 0 to 255."""
+    from sklearn.datasets import load_digits
+
+    source = load_digits()
+    shades = np.rint(source.images * (255 / 16)).astype(np.uint8)
+    inputs = torch.from_numpy(shades[:, None])
+    labels = torch.from_numpy(source.target.astype(np.int64))
+    mean, std = channel_statistics(inputs)
+    return Dataset("digits", inputs, labels, 10, mean, std, class_names=tuple("0123456789"))
