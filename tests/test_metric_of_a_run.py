@@ -160,24 +160,6 @@ def test_the_terminal_and_the_lists_name_the_metric(
     assert run.metric == fs.load(run.folder).metric and not run.metric.larger_is_better
 
 
-def test_macro_f1_has_its_name_and_is_no_percentage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = {**KEYS, "data": {"name": "digits", "clients": 4, "samples": 60}, "local": {"metric": "f1_macro", "lr": 0.5}}
-    compared = fs.compare(keys, ["fedavg", "local"], out=tmp_path / "both", quiet=True)
-    with pytest.raises(SystemExit):
-        main(["run", "--resume", "--out", str(compared.runs[0].folder), "--quiet"])
-    said = capsys.readouterr().out
-    summary = compared.runs[0].summary
-    assert summary and re.search(rf"acc_client +{summary['acc_client']:.3f} +macro F1, mean over clients", said)
-    for name in ("both/comparison.html", "both/comparison.md", "both/fedavg-0/report.html"):
-        text = texts(tmp_path / name)
-        assert "macro F1" in text and "accura" not in text.lower()
-        assert f"{summary['acc_client']:.3f}" in text and "higher is better" in text
-    (difference,) = compared.differences
-    best = max((run.summary or {})["acc_client"] for run in compared.runs)
-    leader = next(run for run in compared.runs if run.algorithm == difference.algorithm)
-    assert (leader.summary or {})["acc_client"] == best
-
-
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A metric of the user's own of which less is better."""

@@ -46,24 +46,11 @@ def test_clients_network_algorithm_and_rounds_are_enough(tmp_path: Path) -> None
     assert (run.summary["algorithm"], run.summary["rounds"], len(run.names)) == ("fedavg", 2, 4)
 
 
-def test_a_run_is_resumed_with_the_same_data_alone(tmp_path: Path) -> None:
-    once = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
-    again = fedstrata.run(None, tmp_path / "run", clients=clients(), resume=True, quiet=True)
-    assert again.summary["acc_client"] == once.summary["acc_client"]
-    with pytest.raises(ExperimentError, match=r"data.name = 'memory:"):
-        fedstrata.run(None, tmp_path / "run", clients=clients(seed=1), resume=True, quiet=True)
-
-
 def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
     monkeypatch.setattr("fedstrata.data.memory._KEPT", {})
     with pytest.raises(DataError, match="clients="):
         fedstrata.run(None, tmp_path / "run", resume=True, quiet=True)
-
-
-def test_algorithms_are_compared_on_clients_of_a_program(tmp_path: Path) -> None:
-    found = fedstrata.compare(KEYS, ["fedavg", "local"], out=tmp_path / "both", clients=clients(), quiet=True)
-    assert [run.error for run in found.runs] == ["", ""] and found.names == ("Bern", "Ghent", "Lyon", "Oslo")
 
 
 def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +78,6 @@ def test_probes_do_not_touch_training_and_the_page_shows_them(probed: fs.Run, tm
     assert "linear1, dcos, all clients" in (probed.folder / "report.html").read_text()
     alone = run(tmp_path / "fedavg", SMALL, algorithm={"name": "fedavg"}, probe={"matrices": ["dcos"], "rounds": [2]})
     assert "linear1, dcos, all clients" in (alone.folder / "report.html").read_text()
-
-
-def test_files_that_are_newer_than_the_checkpoint_are_made_again(probed: fs.Run, tmp_path: Path) -> None:
-    stopped = tmp_path / "run"
-    run(stopped, SMALL, probe=PROBES)
-    (stopped / "summary.json").unlink()
-    # The last checkpoint is gone; the files of its round stay, as after a crash between the two.
-    for path in sorted((stopped / "checkpoint").iterdir())[-1:]:
-        path.unlink()
-    (stopped / "weights" / "00009.npz").write_bytes(b"of another run")
-    fs.run(None, stopped, resume=True, quiet=True)
-    assert digest(stopped, "weights", "matrices", "models") == digest(probed.folder, "weights", "matrices", "models")
 
 
 def last_round(algorithm: Algorithm[Any], problem: Problem, updates: list[torch.Tensor]) -> tuple[Any, Report]:
@@ -183,11 +170,3 @@ def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], m
     with pytest.raises(InputError, match=message) as caught:
         run(tmp_path / "run", SMALL, **changes)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
-
-
-def test_a_comparison_shows_the_rounds_to_a_target(tmp_path: Path) -> None:
-    found = fs.compare(keys(SMALL, rounds=2, probe={"target": 0.01}), ["fedavg"], [0], tmp_path / "c", quiet=True)
-    table = json.loads((found.folder / "comparison.json").read_text())["table"]
-    assert table[0]["figures"]["rounds_to_target"]["mean"] == 1
-    assert "rounds to target" in (found.folder / "comparison.md").read_text()
-    assert "rounds to target" in (found.folder / "comparison.html").read_text()

@@ -16,7 +16,7 @@ import fedstrata as fs
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.config import load_experiment
 from fedstrata.play.run import run_experiment
-from fedstrata.records.origin import versions as found_versions
+from fedstrata.records.resume import versions as found_versions
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -210,7 +210,7 @@ def test_only_keys_that_no_result_depends_on_may_differ() -> None:
 
 def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = found_versions()
-    monkeypatch.setattr("fedstrata.records.origin.versions", lambda: {**versions, "torch": "99"})
+    monkeypatch.setattr("fedstrata.records.resume.versions", lambda: {**versions, "torch": "99"})
     resume(broken)
     assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
 

@@ -128,20 +128,6 @@ def test_every_finite_number_of_a_record_is_logged_at_its_round_and_the_experime
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_run_that_goes_on_has_every_round_once_and_is_still_the_same_run(name: str, tmp_path: Path) -> None:
-    """Round 2 was logged, and then lost with the checkpoint that was not written any more."""
-    folder, ids = tmp_path / "tracking", []
-    for before, rounds in (([], [1, 2]), ([record(1)], [2, 3])):
-        with track(name, folder, TEXT, before) as log:
-            for round in rounds:
-                log(record(round))
-        ids.append([path.name.rpartition("-")[2] for path in folder.glob("wandb/offline-run-*")])
-    assert logged(name, folder) == {("acc_client", round): [round / 8] for round in (1, 2, 3)}
-    assert len(texts(name, folder)) == 1
-    assert ids[0] == ids[1] and len(ids[0]) == (name == "wandb")
-
-
-@pytest.mark.parametrize("name", TRACKERS)
 def test_a_run_that_is_stopped_and_goes_on_has_logged_what_its_records_say(name: str, tmp_path: Path) -> None:
     show = Progress.show
 

@@ -52,16 +52,13 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
     table = experiment.attack
     if table.all_honest:
         return None
-    if table.where == "one_cluster" and truth is None:
-        raise ExperimentError(
-            "attack.where = 'one_cluster': needs a partition with true groups, but partition.scheme = "
-            f"{experiment.partition['scheme']!r} has none; use another, or attack.where = 'spread'"
-        )
-    if table.kind in NEED_GROUPS and truth is None:
-        raise ExperimentError(
-            f"attack.kind = {table.kind!r}: needs a partition with true groups, but partition.scheme = "
-            f"{experiment.partition['scheme']!r} has none; use another, or another attack"
-        )
+    in_groups = {"where": table.where == "one_cluster", "kind": table.kind in NEED_GROUPS}
+    for key, needed in in_groups.items():
+        if needed and truth is None:
+            raise ExperimentError(
+                f"attack.{key} = {getattr(table, key)!r}: needs a partition with true groups, but partition.scheme = "
+                f"{experiment.partition['scheme']!r} has none; use another, or leave attack.{key} out"
+            )
     groups = truth if table.where == "one_cluster" else None
     idle = _idle_clients(experiment)
     ids = choose_byzantine(experiment.data.clients, table.share, groups, experiment.seed, idle)

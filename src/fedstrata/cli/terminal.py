@@ -52,7 +52,15 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.", autocompletion=complete_key),
 ]
 
-RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder; by default a new one in runs.")]
+NewFolder = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="The folder; by default a new one in runs.")
+]
+
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", metavar="SEED,SEED", help="Seeds for each; by default the experiment's.")
+]
+
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
 
 AnyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, refuse_links, root_folder
@@ -22,7 +22,7 @@ from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records.final_scores import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison import COLUMNS, RunEntry, read_document
+from fedstrata.report.comparison import COLUMNS, read_document
 from fedstrata.results.run import Run
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")
@@ -53,13 +53,14 @@ def conclude(
         jobs: The number of shared jobs.
     """
     runs, left_out = _outcomes(experiments, out, failures)
-    others = runs_not_named(out, experiments)
-    for run in others.kept:
+    kept = list[Outcome]()
+    for run in _runs_of_before(out, experiments):
         try:
             _refuse_other_data(run, runs)
+            kept.append(run)
         except RecordError as error:
             left_out[run.folder] = str(error)
-    runs = [*(run for run in others.kept if run.folder not in left_out), *runs]
+    runs = [*kept, *runs]
     common = _shared_keys(experiments)
     warnings, names = _about_data(runs)
     metric = objective_of(experiments[0]).metric_info
@@ -91,20 +92,8 @@ def _outcomes(
     return runs, left_out
 
 
-class OtherRuns(NamedTuple):
-    """The runs in the table of a comparison that none of its experiments names any more.
-
-    Attributes:
-        kept: Those that stay in the table: finished runs of the same experiment.
-        lost: The others, each in a few words.
-    """
-
-    kept: tuple[Outcome, ...]
-    lost: tuple[str, ...]
-
-
-def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> OtherRuns:
-    """Return the runs in the table of a comparison that none of its experiments names any more.
+def _runs_of_before(out: Path, experiments: Sequence[Experiment]) -> list[Outcome]:
+    """The finished runs in the table of a comparison that none of its experiments names, if their other keys are equal.
 
     Args:
         out: The folder of the comparison.
@@ -113,33 +102,20 @@ def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> OtherRuns:
     try:
         document = read_document(out)
     except RecordError:
-        return OtherRuns((), ())
+        return []
     named = {folder_of(out, each) for each in experiments}
     common = _common_keys_of(experiments[0])
     kept = list[Outcome]()
-    lost = list[str]()
     for run in document.runs:
         folder = out / run.folder
-        if folder in named:
-            continue
         # The settings of a sweep are those of its grid.
-        outcome = None if document.sweep else _finished_outcome(run, folder, common)
-        if outcome is None:
-            lost.append(f"{run.algorithm} with seed {run.seed}")
-        else:
-            kept.append(outcome)
-    return OtherRuns(tuple(kept), tuple(lost))
-
-
-def _finished_outcome(run: RunEntry, folder: Path, common: Mapping[str, Any]) -> Outcome | None:
-    """The outcome of a run of an earlier table; None where it failed, or its experiment has other common keys."""
-    if run.summary is None:
-        return None
-    try:
-        outcome = _read_outcome(run.algorithm, run.seed, folder)
-        return outcome if _common_keys(_read_experiment(folder)) == common else None
-    except RecordError:
-        return None
+        if document.sweep or run.summary is None or folder in named:
+            continue
+        with suppress(RecordError):
+            outcome = _read_outcome(run.algorithm, run.seed, folder)
+            if _common_keys(_read_experiment(folder)) == common:
+                kept.append(outcome)
+    return kept
 
 
 def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) -> Comparison:
@@ -169,9 +145,8 @@ def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) ->
             left_out[folder] = str(error)
     if not experiments:
         raise RecordError(next(iter(left_out.values())))
-    repeated = [folder for folder, times in Counter(folders).items() if times > 1]
-    if repeated:
-        raise RecordError(f"expected different runs, found {repeated[0]} more than once; leave one out")
+    if len(set(folders)) < len(folders):
+        raise RecordError("expected different runs, found one more than once; leave it out")
     first_folder, *_ = experiments
     first = _common_keys(experiments[first_folder])
     names = _names(experiments)
@@ -259,15 +234,11 @@ def _shared_keys(experiments: Sequence[Experiment]) -> dict[str, Any]:
     shared = dict[str, Any]()
     for name, value in first.items():
         if isinstance(value, dict):
-            shared[name] = {key: own for key, own in value.items() if all(_at(o, name, key) == own for o in others)}
+            tables = [other.get(name, {}) for other in others]
+            shared[name] = {key: own for key, own in value.items() if all(each.get(key) == own for each in tables)}
         elif all(other.get(name) == value for other in others):
             shared[name] = value
     return shared
-
-
-def _at(keys: Mapping[str, Any], table: str, key: str) -> Any:
-    found = keys.get(table)
-    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def _read_experiment(folder: Path) -> dict[str, Any]:

@@ -182,6 +182,8 @@ class Comparison:
 
         All runs of a seed have the same clients, data and cohorts.
         """
+        scheme = self.experiment.get("partition", {}).get("scheme")
+        same_clients = scheme in PARTITIONS and PARTITIONS[scheme].same_clients  # with every seed
         finished: dict[str, dict[int, Outcome]] = {}
         for run in self.runs:
             if run.summary is not None:
@@ -191,18 +193,12 @@ class Comparison:
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric, same_clients=self._same_clients))
+                found.append(_difference(pairs, self.metric, same_clients=same_clients))
         return tuple(found)
 
     def plot(self, chart: str | None = None) -> Figure:
         """Draw one of the charts of the page of the comparison, as `fedstrata.plot`."""
         return plot(self, chart)
-
-    @property
-    def _same_clients(self) -> bool:
-        """Whether a client of one seed is the client of the same id with every other seed."""
-        scheme = self.experiment.get("partition", {}).get("scheme")
-        return scheme in PARTITIONS and PARTITIONS[scheme].same_clients
 
     @property
     def troubles(self) -> list[str]:

@@ -19,7 +19,7 @@ from fedstrata.build.participation import participation_of
 from fedstrata.build.problem import objective_of, problem_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.server_setup import server_setup
-from fedstrata.comparison.collect import conclude, finished, runs_not_named
+from fedstrata.comparison.collect import conclude, finished
 from fedstrata.comparison.document import Comparison, JobLog, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
@@ -74,11 +74,6 @@ def compare_experiments(
 
         if resume:
             lock()
-            if lost := runs_not_named(out, experiments).lost:
-                line.keep(
-                    f"the table will be without {', '.join(lost)}, which this comparison does not name any more, and "
-                    "which are not finished or have other keys; their runs stay in its folder"
-                )
         job_log = JobLog(out / "jobs.jsonl")
         queue = _RunQueue(experiments, out, resume, line, lock)
         while queue.waiting:

@@ -35,7 +35,7 @@ from fedstrata.play.used_models import (
 from fedstrata.records.final_scores import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import summarise
-from fedstrata.records.origin import machine, versions
+from fedstrata.records.resume import machine, versions
 from fedstrata.results.run import Run, network_factory
 
 
@@ -99,10 +99,18 @@ def finish_run(
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
+    digests = folder.client_digests()
     all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
-        **_names(experiment),
-        **_data_digest(folder),
+        "algorithm": experiment.algorithm.name,
+        "dataset": experiment.data.name,
+        "partition": experiment.partition["scheme"],
+        "model": experiment.model.name,
+        "loss_function": experiment.local.loss,
+        "metric": experiment.local.metric,
+        "seed": experiment.seed,
+        # Data may be others in another run with the same experiment.
+        **({} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}),
         **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
@@ -118,25 +126,6 @@ def finish_run(
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
     return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
-
-
-def _names(experiment: Experiment) -> dict[str, Any]:
-    """What a summary is about."""
-    return {
-        "algorithm": experiment.algorithm.name,
-        "dataset": experiment.data.name,
-        "partition": experiment.partition["scheme"],
-        "model": experiment.model.name,
-        "loss_function": experiment.local.loss,
-        "metric": experiment.local.metric,
-        "seed": experiment.seed,
-    }
-
-
-def _data_digest(folder: Folder) -> dict[str, str]:
-    """What the summary says about data that may be others in another run with the same experiment."""
-    digests = folder.client_digests()
-    return {} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}
 
 
 def _attack_summary(

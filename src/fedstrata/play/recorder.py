@@ -33,7 +33,7 @@ from fedstrata.play.rounds import PlayedRound, with_place_of_errors
 from fedstrata.records.checkpoint import checkpoints, require_saveable, save
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import complete
-from fedstrata.records.origin import origin
+from fedstrata.records.resume import origin
 from fedstrata.uploads.compression import Compression
 from fedstrata.uploads.validation import divergence_of_loss
 

@@ -26,8 +26,7 @@ from fedstrata.play.recorder import OnRound, Recorder
 from fedstrata.play.rounds import PlanReply, Rules, play_rounds, with_place_of_errors
 from fedstrata.records.checkpoint import require_saveable
 from fedstrata.records.folder import Folder
-from fedstrata.records.origin import origin
-from fedstrata.records.resume import Resumable, find_resumable
+from fedstrata.records.resume import Resumable, find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.records.tracking import track
 from fedstrata.report.words import ClientNames
