@@ -17,7 +17,7 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from experiments.strata.championship import FEDERATIONS, METHODS, SHARED_MODEL, unpacked
 from experiments.tools.outcomes import MISSING, Result, average, counted, difference, every, table
-from fedstrata.report.paired import PairedDifference, paired_difference
+from fedstrata.report.references import PairedDifference, paired_difference
 
 TITLES: dict[str, str] = {
     "local": "local training",

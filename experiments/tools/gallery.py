@@ -64,7 +64,7 @@ SHOTS = (
     Shot("tree", "strata/report.html", ".treebox"),
     Shot("decision", "hicfl/report.html", "figure:has(#split-0-dcos-linear1)"),
     Shot("layers", "layercfl/report.html", "figure:has(#gap-dcos)"),
-    Shot("newcomers", "adacfl/report.html", "figure:has(#flow)"),
+    Shot("newcomers", "adacfl/report.html", "figure:has(#membership)"),
     Shot("client", "strata/report.html", "#client", ".sortable button.client >> nth=0"),
     Shot("comparison", "comparison/comparison.html", "body"),
     Shot("differences", "comparison/comparison.html", "#of-differences"),

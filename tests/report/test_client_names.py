@@ -1,5 +1,5 @@
 from fedstrata.report.catalogue import sentence
-from fedstrata.report.client_names import NO_NAMES, ClientNames
+from fedstrata.report.words import NO_NAMES, ClientNames
 
 SITES = ClientNames(("Ghent", "Lyon", "Oslo\x1b[31m"))
 

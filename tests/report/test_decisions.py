@@ -3,7 +3,7 @@
 import pytest
 
 from fedstrata.report.catalogue import COMPARED_BY, SIMILARITIES, WORDS, plain_sentence, sentence
-from fedstrata.report.client_names import ClientNames
+from fedstrata.report.words import ClientNames
 
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedstrata.objective.metric_info import ACCURACY, METRIC_INFOS
-from fedstrata.report.gains import Gain, gain, stands_out
-from fedstrata.report.paired import paired_differences
+from fedstrata.report.references import Gain, gain, paired_differences, stands_out
 
 
 def test_a_difference_is_clear_beyond_two_standard_errors() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import fedstrata as fs
 from fedstrata.records.final_scores import read_right_samples
 from fedstrata.records.folder import Folder
-from fedstrata.report.paired import paired_difference, paired_differences
+from fedstrata.report.references import paired_difference, paired_differences
 
 
 def samples(both: int, own: int, other: int, neither: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

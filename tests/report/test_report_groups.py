@@ -44,7 +44,9 @@ def test_the_features_that_differ_most_are_named_and_drawn(records: RunRecords) 
     means[::4, 17] = 2.0
     clusters = described(records, [[1, 1, 1]] * 4, means)
     assert "feature 17 by +2.0" in next(iter(describe_clusters(clusters).values()))
-    drawn = feature_means(clusters, means).figure
+    known = clusters.records.client_descriptions
+    assert known is not None
+    drawn = feature_means(clusters, known, means).figure
     column = drawn["data"][0]["x"].index("17")
     assert [row[column] for row in drawn["data"][0]["z"]] == [2.0, 0.0, 0.0, 0.0]
 
@@ -56,7 +58,7 @@ def test_features_whose_names_are_shortened_alike_are_two_columns(records: RunRe
     means[::4, 0] = 2.0
     means[::4, 1] = -2.0
     known = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), means, ("cat", "dog", "owl"), names)
-    drawn = feature_means(Clusters(replace(records, client_descriptions=known)), means).figure
+    drawn = feature_means(Clusters(replace(records, client_descriptions=known)), known, means).figure
     assert drawn["data"][0]["x"] == list(names) == drawn["layout"]["xaxis"]["tickvals"]
     texts = drawn["layout"]["xaxis"]["ticktext"]
     assert texts[0] == texts[1] and len(texts[0]) < 20 and texts[2] == "age"

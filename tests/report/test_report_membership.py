@@ -4,7 +4,7 @@ import pytest
 from synthetic_run import changed, write
 
 from fedstrata.records.schema import Round
-from fedstrata.report.charts.membership import MOST_NAMED, MOST_ROWS, cluster_charts, flow, membership_map
+from fedstrata.report.charts.membership import MOST_NAMED, MOST_ROWS, cluster_charts, membership_map
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 
@@ -20,10 +20,6 @@ def with_labels(records: RunRecords, *labels: list[int]) -> Clusters:
     rounds: list[Round] = [changed(like, round=place, labels=each) for place, each in enumerate(labels, start=1)]
     tree = tuple(changed(node, split=None if node.split is None else 2) for node in records.tree[:3])
     return Clusters(replace(records, rounds=tuple(rounds), tree=tree))
-
-
-def texts(clusters: Clusters) -> list[str]:
-    return list(flow(clusters)["data"][-1]["text"])
 
 
 def test_clients_that_came_later_have_no_node_before(records: RunRecords) -> None:
@@ -49,47 +45,12 @@ def test_every_final_cluster_has_its_name_beside_its_rows(records: RunRecords) -
     assert [(words["y"], words["text"]) for words in names] == [(2, "3"), (7, "4"), (12, "5"), (17, "6")]
     crowd = with_labels(records, list(range(MOST_NAMED + 1)))
     assert membership_map(crowd)["layout"]["annotations"] == []
-    assert flow(crowd)["layout"]["annotations"] == []
-
-
-def test_the_flow_says_which_clients_changed_their_node_and_when(records: RunRecords) -> None:
-    found = texts(with_labels(records, [0, 0, 0, 0], [1, 1, 2, 2], [1, 1, 2, 2], [1, 2, 2, 2]))
-    assert found == [
-        "round 1<br>node 0<br>4 clients: 0\N{EN DASH}3",
-        "round 2<br>node 0 to node 1<br>2 clients: 0, 1",
-        "round 2<br>node 0 to node 2<br>2 clients: 2, 3",
-        "round 4<br>node 1 to node 2<br>1 client: 1",
-    ]
-
-
-def test_the_bands_are_as_thick_as_the_clients_are_many(records: RunRecords) -> None:
-    drawn = flow(with_labels(records, [0, 0, 0, 0], [1, 1, 1, 2]))
-    stays = drawn["data"][0]
-    assert (stays["x"], stays["y"]) == ([0, 1, 1, 0, 0], [0, 0, 4, 4, 0])
-    names = [(words["y"], words["text"]) for words in drawn["layout"]["annotations"]]
-    assert names == [(1.5, "node 1: 3"), (pytest.approx(3.5 + 0.16), "node 2: 1")]
-
-
-def test_a_client_that_is_not_in_the_federation_is_absent(records: RunRecords) -> None:
-    clusters = with_labels(records, [0, 0, -1], [1, -1, 2])
-    assert "round 2<br>absent to node 2<br>1 client: 2" in texts(clusters)
-    assert "round 2<br>node 0 to absent<br>1 client: 1" in texts(clusters)
-    assert flow(clusters)["layout"]["annotations"][-1]["text"] == "absent: 1"
-
-
-def test_clusters_that_were_given_before_the_first_round_were_never_one(records: RunRecords) -> None:
-    clusters = with_labels(records, [1, 1, 2, 2])
-    given = (changed(clusters.records.tree[0], split=0), *clusters.records.tree[1:])
-    assert texts(Clusters(replace(clusters.records, tree=given)))[0].startswith("round 1<br>node 1<br>")
-    assert texts(clusters)[0].startswith("round 1<br>node 0 to node 1<br>")
-    assert texts(Clusters(replace(clusters.records, tree=())))[0].startswith("round 1<br>node 1<br>")
 
 
 def test_of_many_clients_evenly_spaced_ones_are_drawn(records: RunRecords) -> None:
-    """A row for every second of 2000 clients, and hover texts that name a few."""
+    """A row for every second of 2000 clients."""
     crowd = with_labels(records, [0] * 2000, [1, 2] * 1000)
     drawn = membership_map(crowd)
     assert len(drawn["data"][0]["z"]) == MOST_ROWS == 1000
     assert [row[-1] for row in drawn["data"][0]["z"]] == [1] * 500 + [2] * 500
     assert any("1,000 of the 2,000 clients" in chart.text for chart in cluster_charts(crowd))
-    assert texts(crowd)[1].endswith("1,000 clients: 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 988 more")

@@ -22,11 +22,11 @@ from fedstrata.base.errors import RecordError
 from fedstrata.data.memory import PREFIX
 from fedstrata.records.schema import Round
 from fedstrata.report import build, catalogue, follow
-from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.page import result_sentence, tiles, title
 from fedstrata.report.reader import RunRecords, read
 from fedstrata.report.summary import summary_rows
+from fedstrata.report.words import ClientNames
 
 SECTIONS = ("metric", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'

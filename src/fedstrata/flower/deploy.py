@@ -51,7 +51,9 @@ def init(
         InputError: When something in the experiment is wrong, or the folder holds something.
     """
     folder = Path(folder)
-    experiment = load_experiment(source, [*sets, *ON_DEVICES])
+    # The experiment that the library carries has a baseline, which would have real devices train twice.
+    carried = () if source else ("report.baseline=false",)
+    experiment = load_experiment(source, [*carried, *sets, *ON_DEVICES])
     refuse_on_devices(experiment)
     from fedstrata.flower.payload import flower
 
@@ -64,7 +66,7 @@ def init(
     from fedstrata.engine.device import one_thread
     from fedstrata.flower.client_data import export_client_data, export_public_data
     from fedstrata.flower.scaffold import node_keys, scaffold
-    from fedstrata.report.client_names import ClientNames
+    from fedstrata.report.words import ClientNames
 
     with one_thread():
         setup = build_run(experiment)

@@ -14,8 +14,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, Template, TemplateE
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.words import brief, capital, joined, plural
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, joined, plural
 
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 """The texts by what they are about and by their kind."""
@@ -74,7 +73,7 @@ def event_text(event: Mapping[str, Any], names: ClientNames = NO_NAMES) -> str:
     return _text("event", str(event.get("kind")), event)
 
 
-def of_metric(text: str, metric: MetricInfo, **values: str) -> str:
+def of_metric(text: str, metric: MetricInfo, **values: Any) -> str:
     """Return a text about the metric of a run, such as what a measure or a tile means.
 
     Args:
@@ -82,9 +81,9 @@ def of_metric(text: str, metric: MetricInfo, **values: str) -> str:
         metric: The metric.
         values: Further values of the text.
     """
-    words = {"metric": metric.name, "Metric": capital(metric.name), "scale": metric.scale}
+    words = {"metric": metric.name, "Metric": capital(metric.name), "scale": metric.scale, "meaning": metric.meaning}
     words |= {"better": metric.better, "worse": metric.worse, "worst": metric.worst}
-    return _template(text).render(words | values)
+    return fill(text, words | values)
 
 
 def say(about: str, kind: str, /, **values: Any) -> str:
@@ -95,7 +94,12 @@ def say(about: str, kind: str, /, **values: Any) -> str:
         kind: Which text.
         values: Its values. One that is None is unknown, and the text must ask for that.
     """
-    return _template(WORDS[about][kind]).render({name: value for name, value in values.items() if value is not None})
+    return fill(WORDS[about][kind], values)
+
+
+def fill(text: str, values: Mapping[str, Any]) -> str:
+    """Return a text of the catalogue with its values, as `say`."""
+    return _template(text).render({name: value for name, value in values.items() if value is not None})
 
 
 def compared_by(measure: str) -> str:

@@ -32,8 +32,8 @@ from fedstrata.report.drawing import (
     rounded,
     shortened,
 )
-from fedstrata.report.gains import compare, stands_out
 from fedstrata.report.reader import ClientMatrix, RunRecords
+from fedstrata.report.references import compare, stands_out
 
 MOST_CLIENTS = 300
 """Clients that the page has details of; of more, they would be most of the page."""

@@ -1,18 +1,18 @@
 """The clusters of a run as the whole page shows them: their order and colours, their tree, and what decided."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import isfinite
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
-from fedstrata.report.client_names import ClientNames
 from fedstrata.report.drawing import GREY, blend, palette
-from fedstrata.report.gains import Gain, gain
-from fedstrata.report.paired import PairedDifference, paired_differences
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.references import reference_text
+from fedstrata.report.references import Gain, PairedDifference, gain, paired_differences, reference_text
+from fedstrata.report.words import ClientNames
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,13 @@ class Clusters:
         """Whom the run serves better or worse than each reference, by algorithm."""
         found = self.records.references.items()
         return {name: gain(self.measured, each.by_client, self.metric, self.pairs[name]) for name, each in found}
+
+    @cached_property
+    def counts(self) -> dict[str, Counter[int]]:
+        """In how many rounds each client was in the cohort, absent, and rejected."""
+        rounds = self.records.rounds
+        kinds = ("cohort", "absent", "rejected")
+        return {kind: Counter(chain.from_iterable(getattr(each, kind) for each in rounds)) for kind in kinds}
 
     @cached_property
     def pending(self) -> frozenset[int]:

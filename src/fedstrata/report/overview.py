@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from fedstrata.report.catalogue import plain_sentence, say, sentence
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.gains import stands_out
-from fedstrata.report.references import has_personal_models
+from fedstrata.report.references import has_personal_models, stands_out
 from fedstrata.report.words import IN_MEMORY, capital
 
 MOST_GROUPS = 8
@@ -172,14 +171,11 @@ def _badly_served(clusters: Clusters) -> Iterator[tuple[int, str]]:
 
 def _silent(clusters: Clusters) -> Iterator[tuple[int, str]]:
     """Find the clients that seldom answered, whose answers were rejected, or that wait for a cluster."""
-    rounds = clusters.records.rounds
-    names = ("cohort", "absent", "rejected")
-    asked, absent, rejected = (Counter(chain.from_iterable(getattr(each, name) for each in rounds)) for name in names)
-    for client, count in asked.items():
-        answered = count - absent[client]
+    for client, count in clusters.counts["cohort"].items():
+        answered = count - clusters.counts["absent"][client]
         if answered < RARE_ANSWERS * count:
             yield client, say("page", "seldom_answered", answered=answered, asked=count)
-    for client, count in rejected.items():
+    for client, count in clusters.counts["rejected"].items():
         yield client, say("page", "rejected", answers=count)
     for client in clusters.records.last.pending if clusters.records.last else ():
         yield client, say("page", "pending")

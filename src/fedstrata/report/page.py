@@ -3,20 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from itertools import chain, pairwise
-from math import inf, isfinite
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedstrata.base.files import replace_file
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, event_text, of_metric, say
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
-from fedstrata.report.client_names import ClientNames
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_GROUPS, overview
 from fedstrata.report.reader import RunRecords, read, read_experiment
@@ -25,6 +23,7 @@ from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
     IN_MEMORY,
+    ClientNames,
     brief,
     capital,
     data_name,
@@ -161,9 +160,10 @@ def result_sentence(clusters: Clusters) -> str:
     if last is None:
         return say("page", "no_round")
     metric = records.metric
-    fedavg = records.references.get("fedavg")
-    shown = {"mean": records.final("acc_client"), "worst": records.final("acc_worst")}
-    shown["fedavg"] = fedavg.mean if fedavg else None
+    column, other = None, None
+    for name, reference in list(records.references.items())[:1]:
+        column, other = WORDS["reference"][name]["column"], reference.mean
+    shown = {"mean": records.final("acc_client"), "worst": records.final("acc_worst"), "other": other}
     return say(
         "page",
         "lead",
@@ -176,6 +176,7 @@ def result_sentence(clusters: Clusters) -> str:
         since=records.summary.rounds_to_partition if records.summary else None,
         pending=len(last.pending),
         metric=metric.name,
+        column=column,
         ari=records.final("ari"),
         **{name: None if value is None else metric.text(value) for name, value in shown.items()},
     )
@@ -250,31 +251,19 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
 
 def independence_assumption(records: RunRecords) -> str:
     """Return what must be true of the samples where folds of them are used in tests; empty where they are not."""
-    algorithm = records.settings.get("algorithm")
-    keys = algorithm if isinstance(algorithm, Mapping) else {}
-    if "folds" in keys:
-        tested = say("page", "tested_on_halves", alpha=keys.get("alpha"))
-    elif keys.get("layers") == "auto":
-        tested = say("page", "chosen_on_halves")
-    else:
+    tested = records.setting("algorithm", "folds") is not None
+    if not tested and records.setting("algorithm", "layers") != "auto":
         return ""
-    unit = records.setting("data", "unit")
-    known = unit and unit != "none"
-    return f"{tested} {say('page', 'samples_of_units', unit=unit) if known else say('page', 'single_samples')}"
+    values = {"alpha": records.setting("algorithm", "alpha"), "unit": records.setting("data", "unit")}
+    return say("page", "halves", tested=tested, **values)
 
 
 def cluster_means(clusters: Clusters) -> dict[int, float]:
     """Return the mean metric of each final cluster's clients, by the newest scores."""
-    scores = clusters.scores
-    if scores is None:
-        return {}
-    found = {}
-    for node in clusters.finals:
-        held = scores.accuracy[[clusters.node_of.get(client) == node for client in scores.client.tolist()]]
-        held = held[np.isfinite(held)]
-        if held.size:
-            found[node] = float(held.mean())
-    return found
+    values: dict[int, list[float]] = {}
+    for client, (_, value) in clusters.measured.items():
+        values.setdefault(clusters.node_of.get(client, -1), []).append(value)
+    return {node: float(np.mean(values[node])) for node in clusters.finals if node in values}
 
 
 def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
@@ -282,22 +271,14 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     records = clusters.records
     scores = clusters.scores
     truth = (records.summary.truth if records.summary else None) or []
-    measured: dict[int, tuple[int, float, float]] = {}
-    if scores is not None:
-        columns = zip(scores.samples.tolist(), scores.accuracy.tolist(), scores.loss.tolist(), strict=True)
-        measured = dict(zip(scores.client.tolist(), columns, strict=True))
-    counts = {
-        name: Counter(chain.from_iterable(getattr(each, name) for each in records.rounds))
-        for name in ("cohort", "absent", "rejected")
-    }
+    columns = () if scores is None else (scores.client, scores.samples, scores.accuracy, scores.loss)
+    measured = {client: row for client, *row in zip(*(column.tolist() for column in columns), strict=True)}
     moves = _moves(clusters)
-    others = {name: reference.by_client for name, reference in records.references.items()}
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
         samples, value, loss = measured.get(client, (None, None, None))
         row = {
             "client": client,
-            "name": clusters.names.of(client),
             "node": node,
             "pending": client in clusters.pending,
             "truth": truth[client] if client < len(truth) else None,
@@ -305,15 +286,11 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
             "value": value,
             "loss": loss,
             "moved": moves[client],
-            "others": {name: values.get(client) for name, values in others.items()},
+            "others": {name: reference.by_client.get(client) for name, reference in records.references.items()},
         }
-        rows.append(row | {name: count[client] for name, count in counts.items()})
-    return sorted(rows, key=partial(_worst_first, records.metric))
-
-
-def _worst_first(metric: MetricInfo, row: Mapping[str, Any]) -> float:
-    value = row["value"]
-    return metric.quality(value) if value is not None and isfinite(value) else inf
+        rows.append(row | {name: count[client] for name, count in clusters.counts.items()})
+    quality = {client: records.metric.quality(value) for client, (_, value) in clusters.measured.items()}
+    return sorted(rows, key=lambda row: quality.get(row["client"], inf))
 
 
 def _moves(clusters: Clusters) -> Counter[int]:

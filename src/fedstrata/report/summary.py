@@ -7,8 +7,7 @@ from typing import Any
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, of_metric
-from fedstrata.report.client_names import NO_NAMES, ClientNames
-from fedstrata.report.words import brief, ranges
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, ranges
 
 
 def summary_rows(

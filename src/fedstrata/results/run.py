@@ -182,8 +182,8 @@ class Run:
         """The summary as a table, for notebooks."""
         from html import escape
 
-        from fedstrata.report.client_names import ClientNames
         from fedstrata.report.summary import summary_rows
+        from fedstrata.report.words import ClientNames
 
         rows = "".join(
             f"<tr><th>{escape(key)}</th><td>{escape(value)}</td><td>{escape(meaning)}</td></tr>"

@@ -21,6 +21,7 @@ from fedstrata.report.drawing import (
     Figure,
     axis,
     band,
+    chart,
     clean,
     dash_of,
     figure,
@@ -42,26 +43,15 @@ def score_charts(clusters: Clusters) -> list[Chart]:
     """Draw the metric of all clients, and of each final cluster where there are several."""
     metric = clusters.metric
     name = slug(metric.name)
-    meaning = f" is {metric.meaning};" if metric.meaning else ":"
-    text = f"{capital(metric.name)}{meaning} {metric.scale}. "
-    text += "The band holds the middle 80 % of the clients. A good run has a narrow band near the mean."
-    splits = " Dashed lines mark splits." if clusters.clustered else ""
-    charts = [Chart(name, "All clients", text + splits, scores(clusters.records))]
+    charts = [chart("scores", scores(clusters.records), name, metric, clustered=clusters.clustered)]
     if by_cluster := scores_by_cluster(clusters):
-        text = f"{capital(metric.name)} of the clients that are in each cluster now, their mean."
-        charts.append(Chart(f"{name}-by-cluster", "Final clusters", text, by_cluster))
+        charts.append(chart("scores-by-cluster", by_cluster, f"{name}-by-cluster", metric))
     return charts
 
 
 def cost_charts(clusters: Clusters) -> list[Chart]:
     """Draw what the run cost."""
-    tensors = "Bytes of tensors since the first round, without headers. An absent client counts on the way down."
-    clock = "Wall-clock seconds of each round, and the parts of it. Work that the runs of a comparison share is done "
-    clock += "once, and counts in equal parts for those that share it."
-    return [
-        Chart("bytes", "Bytes", tensors, traffic_so_far(clusters.records)),
-        Chart("seconds", "Seconds", clock, seconds(clusters.records)),
-    ]
+    return [chart("bytes", traffic_so_far(clusters.records)), chart("seconds", seconds(clusters.records))]
 
 
 def scores(records: RunRecords) -> Figure:
@@ -172,10 +162,9 @@ def layer_charts(clusters: Clusters) -> list[Chart]:
     records = clusters.records
     charts = []
     for name in dict.fromkeys(gap.measure for gaps in records.gaps.values() for gap in gaps):
-        text = f"{compared_by(name)}. A layer above 0 separates the groups; higher is clearer."
-        charts.append(Chart(f"gap-{slug(name)}", f"Gap over the rounds: {name}", text, gap_curves(records, name)))
-        text = f"{compared_by(name)}. A layer without a bar (0 or less) does not separate the groups."
-        charts.append(Chart(f"profile-{slug(name)}", f"Layer profile: {name}", text, layer_profile(records, name)))
+        for kind, draw in (("gap", gap_curves), ("profile", layer_profile)):
+            drawn = draw(records, name)
+            charts.append(chart(kind, drawn, f"{kind}-{slug(name)}", measure=name, compared=compared_by(name)))
     return charts
 
 

@@ -18,6 +18,7 @@ from fedstrata.report.drawing import (
     Chart,
     Figure,
     axis,
+    chart,
     clean,
     figure,
     heat_map,
@@ -170,7 +171,7 @@ def group_charts(clusters: Clusters) -> list[Chart]:
     if known.mean_inputs is not None and known.mean_inputs.ndim == 4:
         charts.append(mean_images(clusters, known.mean_inputs))
     elif known.mean_inputs is not None and known.mean_inputs.shape[1] > 1:
-        charts.append(feature_means(clusters, known.mean_inputs))
+        charts.append(feature_means(clusters, known, known.mean_inputs))
     return charts
 
 
@@ -180,8 +181,7 @@ def class_mix(clusters: Clusters, known: ClientDescriptions) -> Chart:
     shares = np.array([100 * count / max(count.sum(), 1) for count in counts])
     limits = (0.0, max(200 / shares.shape[1], float(shares.max())))  # so that equal shares look equal
     drawn = _rows(clusters, shares, class_names(known), "class", SEQUENTIAL, "%{z:.1f} % of class %{x}", limits)
-    text = "Share of each class in the training data of a cluster's clients, in percent. Darker is more."
-    return Chart("class-mix", "Classes of each cluster", text, drawn)
+    return chart("class-mix", drawn)
 
 
 def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Confusion) -> Chart:
@@ -197,27 +197,19 @@ def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Con
         rows.append(np.divide(100 * hits, held, out=np.full(len(names), np.nan), where=held > 0))
     hover = "%{z:.1f} % of class %{x} recognised"
     drawn = _rows(clusters, np.array(rows), names, "class", SEQUENTIAL, hover, (0.0, 100.0))
-    text = (
-        "Share of the test samples of each class that the clients' models recognise at the end, in percent. Darker is "
-        "better; empty where a cluster has no such samples."
-    )
-    return Chart("recognised-classes", "What each cluster recognises", text, drawn)
+    return chart("recognised-classes", drawn)
 
 
-def feature_means(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
+def feature_means(clusters: Clusters, known: ClientDescriptions, means: NDArray[np.float32]) -> Chart:
     """Draw the features in which the clusters differ most."""
     of_clusters = np.array([means[clients_of(clusters, node)].mean(axis=0) for node in clusters.finals])
     widest = np.sort(np.argsort(-np.ptp(of_clusters, axis=0), kind="stable")[:MOST_FEATURES])
     shown = of_clusters[:, widest]
     limit = float(np.abs(shown).max()) or 1.0
-    known = clusters.records.client_descriptions
-    every = list(known.feature_names) if known is not None else []
+    every = known.feature_names
     names = [every[place] if every else str(place) for place in widest]
     drawn = _rows(clusters, shown, names, "feature", DEVIATIONS, "%{x}: %{z:+.2f}", (-limit, limit))
-    text = (
-        "Mean of the features in which the clusters differ most, in standard deviations from the mean of all samples."
-    )
-    return Chart("feature-means", "Inputs of each cluster", text, drawn)
+    return chart("feature-means", drawn)
 
 
 def _rows(
@@ -279,8 +271,7 @@ def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
         traces.append({"z": z, **grey, **place_of})
         above = {"xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "bottom", "showarrow": False}
         names.append({"text": f"node {node}", "x": sum(across) / 2, "y": up[1], **above})
-    text = "Mean of the images of a cluster's clients. What all of them share stands out, such as how they are turned."
     size = 20 + rows * max(560 // columns, 110)
     narrow = {"l": 4, "r": 4, "t": 8, "b": 8}
     drawn = figure(traces, min(size, 700), hovermode=False, annotations=names, margin=narrow, **layout)
-    return Chart("mean-images", "Mean image of each cluster", text, drawn)
+    return chart("mean-images", drawn)

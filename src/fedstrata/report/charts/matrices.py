@@ -26,6 +26,7 @@ from fedstrata.report.drawing import (
     Chart,
     Figure,
     axis,
+    chart,
     clean,
     client_ticks,
     figure,
@@ -35,7 +36,7 @@ from fedstrata.report.drawing import (
     threshold_line,
 )
 from fedstrata.report.reader import ClientMatrix, RunRecords
-from fedstrata.report.words import capital, joined, slug
+from fedstrata.report.words import capital, slug
 
 MOST_SHOWN = 6
 """Matrices of one decision that are shown; with more, the one that decided would be hard to find."""
@@ -61,9 +62,8 @@ def split_charts(clusters: Clusters) -> list[Chart]:
         if comparison.split is not None:
             matrices = _of_layer(comparison)
             rest = len(matrices) - MOST_SHOWN
-            more = f" {rest} more in matrices/{matrices[0].round:05d}.npz." if rest > 0 else ""
             into = comparison.split.into
-            charts += [_split_chart(clusters, matrix, comparison, into, more) for matrix in matrices[:MOST_SHOWN]]
+            charts += [_split_chart(clusters, matrix, comparison, into, rest) for matrix in matrices[:MOST_SHOWN]]
     return charts
 
 
@@ -110,7 +110,7 @@ def _of_layer(comparison: NodeMatrices) -> list[ClientMatrix]:
 
 
 def _split_chart(
-    clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, into: list[int], more: str
+    clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, into: list[int], rest: int
 ) -> Chart:
     labels = dict(enumerate(comparison.at.labels))
     side = {
@@ -125,15 +125,26 @@ def _split_chart(
     places = sorted(range(len(matrix.clients)), key=rank)
     clients = [matrix.clients[place] for place in places]
     boundaries = [end for end, (one, two) in enumerate(pairwise(clients), start=1) if side[one] != side[two]]
-    seen = f" Computed in round {matrix.round}." if matrix.round != comparison.at.round else ""
     trace = _matrix_trace(clusters, matrix, places)
     shapes = [*_cluster_strips(clusters, clients), *_boundary_lines(boundaries, len(clients))]
-    return Chart(
-        name=f"split-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
-        title=f"Round {comparison.at.round}, node {matrix.node}, {matrix.layer}: split into nodes {joined(into)}",
-        text=f"{compared_by(matrix.measure)}. Darker is closer.{seen}{more}",
-        figure=_square(trace, clusters, clients, shapes),
+    return chart(
+        "split",
+        _square(trace, clusters, clients, shapes),
+        f"split-{_name_of(matrix)}",
+        split_in=comparison.at.round,
+        into=into,
+        rest=rest,
+        **_words_of(matrix),
     )
+
+
+def _name_of(matrix: ClientMatrix) -> str:
+    return f"{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
+
+
+def _words_of(matrix: ClientMatrix) -> dict[str, Any]:
+    compared = compared_by(matrix.measure)
+    return {"round": matrix.round, "node": matrix.node, "layer": matrix.layer, "compared": compared}
 
 
 def _matrix_trace(clusters: Clusters, matrix: ClientMatrix, places: Sequence[int]) -> Figure:
@@ -304,13 +315,9 @@ def dendrogram_charts(clusters: Clusters) -> list[Chart]:
             if len(matrix.clients) < 2 or is_similarity(matrix) or not np.isfinite(matrix.values).all():
                 continue
             cut = _cut_of(records, matrix)
-            rule = "Clients that merge below the cut form one cluster."
-            if cut is None:
-                rule = "No step is clear enough to cut."
-            text = f"{compared_by(matrix.measure)}; {method} linkage. {rule}"
-            name = f"dendrogram-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
-            title = f"Round {matrix.round}, {matrix.layer}: dendrogram of the clients"
-            charts.append(Chart(name, title, text, _dendrogram(clusters, comparison, matrix, method, cut)))
+            drawn = _dendrogram(clusters, comparison, matrix, method, cut)
+            words = {"method": method, "cut": cut, **_words_of(matrix)}
+            charts.append(chart("dendrogram", drawn, f"dendrogram-{_name_of(matrix)}", **words))
     return charts
 
 

@@ -1,8 +1,5 @@
 """The clusters over the rounds: how many there are, which clients they hold, and which clients change theirs."""
 
-from collections import Counter
-from itertools import pairwise
-
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
     BARE,
@@ -12,6 +9,7 @@ from fedstrata.report.drawing import (
     Chart,
     Figure,
     axis,
+    chart,
     clean,
     client_ticks,
     figure,
@@ -21,10 +19,6 @@ from fedstrata.report.drawing import (
     round_axis,
 )
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.words import plural, ranges
-
-_ABSENT = -1
-"""The node of a client that is not in the federation."""
 
 MOST_NAMED = 30
 """Clusters beyond which their names do not fit beside a chart."""
@@ -32,33 +26,18 @@ MOST_NAMED = 30
 MOST_ROWS = 1_000
 """The number of clients that the map of membership has room for. Of more, evenly spaced ones are drawn."""
 
-_MOST_IN_HOVER = 12
-"""The number of names that a hover text lists."""
-
-_BAND_GAP = 0.04
-"""Space between two bands of the flow, as a share of all clients."""
-
 
 def cluster_charts(clusters: Clusters) -> list[Chart]:
     """Draw the number of clusters, and their clients; nothing where all clients were in one cluster all the time."""
-    if not clusters.clustered or not _anything_changes(clusters.records):
+    changes = (len(set(each.labels)) > 1 or each.pending for each in clusters.records.rounds)
+    if not clusters.clustered or not any(changes):
         return []
-    flow_text = "A band is as thick as its clients are many; paler where clients change their node. Its dot names them."
-    count_text = "ARI is the agreement of the clusters with the ground truth: 1 is the same partition, 0 is chance."
     known = any(each.ari is not None for each in clusters.records.rounds)
-    member_text = "One row per client, in the order of the final clusters. A split node has a mixture of their colours."
-    if len(clusters.order) > MOST_ROWS:
-        member_text += f" Drawn are {MOST_ROWS:,} of the {len(clusters.order):,} clients, evenly spaced in that order."
+    counts = {"shown": f"{MOST_ROWS:,}", "clients": f"{len(clusters.order):,}"}
     return [
-        Chart("flow", "Cluster changes of the clients", flow_text, flow(clusters)),
-        Chart("clusters", "Number of clusters", count_text if known else "", cluster_count(clusters.records)),
-        Chart("membership", "Cluster membership of each client", member_text, membership_map(clusters)),
+        chart("clusters", cluster_count(clusters.records), ari=known),
+        chart("membership", membership_map(clusters), many=len(clusters.order) > MOST_ROWS, counts=counts),
     ]
-
-
-def _anything_changes(records: RunRecords) -> bool:
-    """Return whether there was ever more than one cluster, or a client outside of it or waiting."""
-    return any(len(set(each.labels)) > 1 or each.pending for each in records.rounds)
 
 
 def cluster_count(records: RunRecords) -> Figure:
@@ -85,7 +64,8 @@ def cluster_count(records: RunRecords) -> Figure:
 def membership_map(clusters: Clusters) -> Figure:
     """Draw the node of every client in every round, clients in the order of the final clusters, at most `MOST_ROWS`."""
     rounds = clusters.records.rounds
-    order = _evenly_spaced(clusters.order, MOST_ROWS)
+    count = min(len(clusters.order), MOST_ROWS)
+    order = [clusters.order[place * len(clusters.order) // count] for place in range(count)]
     nodes = {label for each in rounds for label in each.labels} or {0}
     width = max(nodes) - min(nodes) + 1
     scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
@@ -112,7 +92,9 @@ def membership_map(clusters: Clusters) -> Figure:
     for node in clusters.finals:
         own = [row for row, client in enumerate(order) if clusters.node_of[client] == node]
         if own:
-            names.append(_name_beside(rounds[-1].round + 0.5, sum(own) / len(own), str(node)))
+            beside = {"x": rounds[-1].round + 0.5, "y": sum(own) / len(own), "text": str(node)}
+            place = {"xanchor": "left", "yanchor": "middle", "xshift": 6}
+            names.append({**beside, **place, "showarrow": False, "font": {"size": 12}})
     drawn = figure(
         [cells, crosses] if pending else [cells],
         100 + min(max(15 * len(order), 120), 640),
@@ -124,113 +106,3 @@ def membership_map(clusters: Clusters) -> Figure:
         showlegend=bool(pending),
     )
     return drawn | {"rows": [clean(name) for name in names_of_rows], "columns": numbers}
-
-
-def _evenly_spaced(clients: list[int], most: int) -> list[int]:
-    """Return all clients, or as many as there is room for, evenly spaced."""
-    count = min(len(clients), most)
-    return [clients[place * len(clients) // count] for place in range(count)]
-
-
-def flow(clusters: Clusters) -> Figure:
-    """Show how many clients are in each node, and how many go from which node to which."""
-    columns = _columns(clusters)
-    bands: dict[tuple[int, bool], Figure] = {}
-    dots = points([], [], [], size=7, **WHITE_DOT) | {"showlegend": False}
-    for (start, before), (end, after) in pairwise(columns):
-        left = _tops(clusters, before)
-        right = _tops(clusters, after)
-        for (source, target), clients in _moves(clusters, before, after):
-            stays = source == target
-            count = len(clients)
-            band = bands.setdefault((target, stays), _empty_bands(clusters.colour(target), 0.9 if stays else 0.5))
-            heights = (left[source], right[target], right[target] + count, left[source] + count, left[source])
-            gap = [None] if band["x"] else []
-            band["x"] += [*gap, start, end, end, start, start]
-            band["y"] += [*gap, *(round(height, 2) for height in heights)]
-            if not stays or start == columns[0][0]:
-                path = _node_name(target) if stays else f"{_node_name(source)} to {_node_name(target)}"
-                dots["x"].append((start + end) / 2)
-                dots["y"].append((left[source] + right[target] + count) / 2)
-                told = f"{plural(count, 'client')}: {_brief_list(clusters, clients)}"
-                dots["text"].append(f"round {end}<br>{path}<br>{told}")
-            left[source] += count
-            right[target] += count
-    last, labels = columns[-1]
-    sizes = Counter(labels)
-    names = [
-        _name_beside(last, top + sizes[node] / 2, f"{_node_name(node)}: {sizes[node]}")
-        for node, top in _tops(clusters, labels).items()
-    ]
-    order = sorted(bands, key=lambda key: (clusters.rank(key[0]), not key[1]))
-    return figure(
-        [*(bands[key] for key in order), dots],
-        max(320, 100 + 14 * len(names)) if len(names) <= MOST_NAMED else 320,
-        hovermode="closest",
-        xaxis=round_axis(clusters.records.rounds, range=[columns[0][0], last], showgrid=False),
-        yaxis=axis("clients", autorange="reversed", **BARE, showticklabels=False),
-        margin={"l": 36, "r": 84, "t": 12, "b": 44},
-        annotations=names if len(names) <= MOST_NAMED else [],
-        showlegend=False,
-    )
-
-
-def _brief_list(clusters: Clusters, clients: list[int]) -> str:
-    """Return the names of some clients; of many, the first few, because a hover text has no room for more."""
-    if clusters.names.plain:
-        return clean(ranges(clients, _MOST_IN_HOVER))
-    if len(clients) <= _MOST_IN_HOVER:
-        return clean(clusters.names.listed(clients))
-    return f"{clean(clusters.names.listed(clients[:_MOST_IN_HOVER]))} and {len(clients) - _MOST_IN_HOVER} more"
-
-
-def _name_beside(x: float, y: float, text: str) -> Figure:
-    """Draw words to the right of a point, as an annotation."""
-    place = {"x": x, "y": y, "xanchor": "left", "yanchor": "middle", "xshift": 6}
-    return {**place, "text": clean(text), "showarrow": False, "font": {"size": 12}}
-
-
-def _columns(clusters: Clusters) -> list[tuple[int, list[int]]]:
-    """Return the round and the node of each client: at the start, and before and after every round with a change."""
-    rounds = clusters.records.rounds
-    n = max(len(each.labels) for each in rounds)
-    full = [(each.round, [*each.labels, *[_ABSENT] * (n - len(each.labels))]) for each in rounds]
-    first, labels = full[0]
-    # All clusters come from node 0, but for those that were given before round 1.
-    tree = clusters.records.tree
-    together = bool(tree) and first == 1 and tree[0].split != 0
-    start = [0 if label != _ABSENT else _ABSENT for label in labels] if together else labels
-    full = [(first - 1, start), *full]
-    changed = {place for place, (one, two) in enumerate(pairwise(full), start=1) if one[1] != two[1]}
-    kept = {0, len(full) - 1} | changed | {place - 1 for place in changed}
-    return [full[place] for place in sorted(kept)]
-
-
-def _tops(clusters: Clusters, labels: list[int]) -> dict[int, float]:
-    """Return where each node's band begins, in clients from the top."""
-    tops = {}
-    top = 0.0
-    sizes = Counter(labels)
-    for node in sorted(sizes, key=clusters.rank):
-        tops[node] = top
-        top += sizes[node] + _BAND_GAP * len(labels)
-    return tops
-
-
-def _moves(clusters: Clusters, before: list[int], after: list[int]) -> list[tuple[tuple[int, int], list[int]]]:
-    """Return the clients that stay in a node or change it: the nodes before and after, and the client ids."""
-    moves: dict[tuple[int, int], list[int]] = {}
-    for client, pair in enumerate(zip(before, after, strict=True)):
-        moves.setdefault(pair, []).append(client)
-    return sorted(moves.items(), key=lambda move: (clusters.rank(move[0][0]), clusters.rank(move[0][1])))
-
-
-def _node_name(node: int) -> str:
-    return "absent" if node == _ABSENT else f"node {node}"
-
-
-def _empty_bands(colour: str, opacity: float) -> Figure:
-    """Draw bands of the flow in one colour, as a trace of polygons."""
-    shape = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "x": [], "y": []}
-    look = {"fill": "toself", "fillcolor": colour, "opacity": opacity}
-    return {**shape, **look, "hoverinfo": "skip", "showlegend": False}

@@ -1,8 +1,15 @@
 """Comparisons of several runs: what their folder holds, its words, and its page."""
 
-from fedstrata.report.comparison.folder import read_document
+from fedstrata.report.comparison.folder import (
+    Difference,
+    Row,
+    RunEntry,
+    Statistic,
+    SweepChoice,
+    read_document,
+    run_warnings,
+)
 from fedstrata.report.comparison.page import build_comparison, write_comparison_page
-from fedstrata.report.comparison.schema import Difference, Row, RunEntry, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.words import (
     COLUMNS,
     choice_text,

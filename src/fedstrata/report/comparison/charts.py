@@ -10,17 +10,22 @@ from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import Round
+from fedstrata.report.catalogue import WORDS
 from fedstrata.report.comparison.folder import RunRounds
-from fedstrata.report.drawing import Chart, Figure, axis, band, clean, figure, line, metric_axis, round_axis, rounded
-from fedstrata.report.words import capital, slug
-
-SHARED_SECONDS = (
-    "Work that several runs need alike, such as the rounds before their first splits, is done once: each of these runs "
-    "counts an equal part of its time. A run on its own would take longer, and the times of all runs add up to what "
-    "the comparison took for training and deciding."
+from fedstrata.report.drawing import (
+    Chart,
+    Figure,
+    axis,
+    band,
+    chart,
+    clean,
+    figure,
+    line,
+    metric_axis,
+    round_axis,
+    rounded,
 )
-"""How seconds of shared work are counted."""
-
+from fedstrata.report.words import capital, slug
 
 _RoundMeasure = Callable[[Round], float | None]
 
@@ -54,20 +59,17 @@ def comparison_charts(
     clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g")
     bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
     seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
-    end = "up" if metric.larger_is_better else "down"
-    point = f"One point per round, at the mean over the seeds. A curve further {end} and to the left is better."
-    bytes_text = f"{point} Tensors only, both ways; an absent client counts on the way down."
-    seconds_text = f"{point} {SHARED_SECONDS}"
     name = slug(metric.name)
-    title = capital(metric.name)
+    end = "up" if metric.larger_is_better else "down"
+    shared_seconds = WORDS["comparison"]["shared_seconds"]
     closest = {"hovermode": "closest", "hoverdistance": -1}
     bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, **closest)
     seconds_figure = _figure(by_seconds, xaxis=seconds_axis, yaxis=vertical, **closest)
     return [
-        Chart(name, f"{title} over rounds", f"{capital(metric.scale)}.", _figure(scores, xaxis=rounds, yaxis=vertical)),
-        Chart("clusters", "Number of clusters", "", _figure(counts, xaxis=rounds, yaxis=clusters)),
-        Chart(f"{name}-by-bytes", f"{title} over bytes", bytes_text, bytes_figure),
-        Chart(f"{name}-by-seconds", f"{title} over seconds", seconds_text, seconds_figure),
+        chart("over-rounds", _figure(scores, xaxis=rounds, yaxis=vertical), name, metric, Scale=capital(metric.scale)),
+        chart("clusters", _figure(counts, xaxis=rounds, yaxis=clusters), ari=False),
+        chart("over-bytes", bytes_figure, f"{name}-by-bytes", metric, end=end),
+        chart("over-seconds", seconds_figure, f"{name}-by-seconds", metric, end=end, shared_seconds=shared_seconds),
     ]
 
 

@@ -1,17 +1,241 @@
-"""Read the folder of a comparison: ``comparison.json``, and the rounds and keys of its runs."""
+"""What the folder of a comparison holds: ``comparison.json``, and the rounds and keys of its runs."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
-from fedstrata.records.schema import Round
-from fedstrata.report.comparison.schema import Document, RunEntry
+from fedstrata.base.limits import Share
+from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo, metric_of_settings
+from fedstrata.records.schema import Count, Round
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.references import has_personal_models
+from fedstrata.report.summary import warnings
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number over the seeds.
+
+    Attributes:
+        mean: The mean over the seeds that have it.
+        spread: The standard deviation (n - 1); None for a single seed.
+        least: The smallest of all.
+        most: The largest of all.
+    """
+
+    mean: float
+    spread: float | None
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: one algorithm.
+
+    Attributes:
+        algorithm: The name of the algorithm.
+        seeds: The seeds that it was run with.
+        failed: The seeds with which it failed.
+        figures: The measures by their names; None where no seed has the measure.
+        lower_than_fedavg: The number of clients that are worse off than with FedAvg and the same seed, by the metric;
+            None where that is unknown.
+        clients: The number of clients that were compared so.
+    """
+
+    algorithm: str
+    seeds: tuple[int, ...]
+    failed: tuple[int, ...]
+    figures: Mapping[str, Statistic | None]
+    lower_than_fedavg: int | None
+    clients: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better the metric of one algorithm is than that of another, paired by seed.
+
+    Attributes:
+        algorithm: The one whose mean is not worse.
+        other: The other one.
+        seeds: The seeds that both have.
+        values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
+        margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where the seeds
+            do not differ. A client that several seeds have counts once, with the mean of its differences. None where
+            it is unknown.
+        smallest: The smallest difference that can be seen where the metric is shown.
+    """
+
+    algorithm: str
+    other: str
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    margin: float | None = None
+    smallest: float = SMALLEST_DIFFERENCE
+
+    @cached_property
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return mean(self.values)
+
+    @cached_property
+    def spread(self) -> float | None:
+        """The standard deviation (n - 1) of the differences; None for a single seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def seeds_differ(self) -> bool:
+        """Whether the seeds tell how large the noise is: there are several, and their differences are not the same.
+
+        With few test samples, one more that is right is often the whole difference, with one seed as with another.
+        """
+        return self.spread is not None and self.spread >= self.smallest
+
+    @property
+    def above(self) -> int:
+        """The number of seeds in which the one is better than the other."""
+        return sum(value > 0 for value in self.values)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the mean is beyond the noise, and not a difference that no reader would see."""
+        return self.margin is not None and self.mean > self.margin and self.mean >= self.smallest
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run.
+
+    Attributes:
+        algorithm: The name of the algorithm.
+        seed: The seed of the run.
+        folder: The path of the run folder, relative to the folder of the comparison.
+        summary: The summary; None for a run that failed.
+        error: Why the run failed, in one line.
+    """
+
+    algorithm: str
+    seed: int
+    folder: str
+    summary: Mapping[str, Any] | None
+    error: str
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the reader of the table has to know about the run, in a line each."""
+        return run_warnings(self.algorithm, self.seed, self.summary)
+
+
+def run_warnings(algorithm: str, seed: int, summary: Mapping[str, Any] | None) -> list[str]:
+    """Return the warnings of a run, in a line each; none for a run that failed."""
+    return [f"{algorithm} with seed {seed}: {line}" for line in warnings(summary or {})]
+
+
+class Jobs(BaseModel):
+    """The local jobs that the runs needed, and those that had to be trained because no run had done them before."""
+
+    asked: Count
+    trained: Count
+    share: Share
+
+    def __str__(self) -> str:
+        """Return the jobs that had to be trained."""
+        return f"{self.trained:,} of {self.asked:,} ({100 * self.share:.0f} %)"
+
+
+class LeftOut(BaseModel):
+    """A run that is left out, and why."""
+
+    folder: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SweepChoice:
+    """Which setting of a sweep was chosen.
+
+    Attributes:
+        label: The label of the setting; None where none could be chosen.
+        value: Its metric on validation data, the mean over the clients and over the seeds.
+        why: Why it was chosen, or why none was, in a sentence or two.
+        grid: The values of each key that the settings vary, as texts of TOML; none in older files.
+    """
+
+    label: str | None
+    value: float | None
+    why: str
+    grid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def grid_text(self) -> str:
+        """The grid in one line; empty where it is not known."""
+        return "; ".join(f"{key} = {', '.join(values)}" for key, values in self.grid.items())
+
+
+class Document(BaseModel):
+    """``comparison.json``.
+
+    Attributes:
+        experiment: The keys that all runs have in common.
+        jobs: The jobs that the runs shared; None when they shared none.
+        runs: The runs in the order in which they were given.
+        left_out: The runs that could not be read.
+        table: A row for each algorithm.
+        differences: The differences of all pairs of algorithms that have a seed in common.
+        warnings: What looks wrong with the data of the runs.
+        sweep: The choice among the runs, where they are the settings of a sweep.
+        metric: The metric of all runs; None in older files.
+        clients: The name of each client, by its id, (n,); empty in older files.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    experiment: dict[str, Any]
+    jobs: Jobs | None
+    runs: tuple[RunEntry, ...]
+    left_out: tuple[LeftOut, ...]
+    table: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    warnings: tuple[str, ...] = ()
+    sweep: SweepChoice | None = None
+    metric: MetricInfo | None = None
+    clients: tuple[str, ...] = ()
+
+    @property
+    def attackers(self) -> dict[int, tuple[int, ...]]:
+        """The clients that attack, by seed; without seeds of which they are not known."""
+        found = dict[int, tuple[int, ...]]()
+        for run in self.runs:
+            attack = (run.summary or {}).get("attack")
+            ids = attack.get("clients") if isinstance(attack, Mapping) else None
+            if isinstance(ids, list) and ids:
+                found.setdefault(run.seed, tuple(client for client in ids if isinstance(client, int)))
+        return found
+
+    @property
+    def measured(self) -> MetricInfo:
+        """The metric of all runs, also of an older file, whose experiment names it."""
+        return self.metric or metric_of_settings(self.experiment)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of all runs."""
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
+
+    def setting(self, table: str, key: str) -> str:
+        """Return a key of the experiment as text; empty where it is not set."""
+        keys = self.experiment.get(table)
+        return str(keys.get(key, "")) if isinstance(keys, Mapping) else ""
+
 
 _FILE = "comparison.json"
 

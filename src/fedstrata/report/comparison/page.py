@@ -8,12 +8,10 @@ from urllib.parse import quote
 
 import tomli_w
 
-from fedstrata.base.files import replace_file
-from fedstrata.base.folder_lock import folder_lock
-from fedstrata.report.client_names import ClientNames
-from fedstrata.report.comparison.charts import SHARED_SECONDS, Style, comparison_charts
-from fedstrata.report.comparison.folder import ComparisonFolder, read_comparison
-from fedstrata.report.comparison.schema import Document, RunEntry
+from fedstrata.base.files import folder_lock, replace_file
+from fedstrata.report.catalogue import say
+from fedstrata.report.comparison.charts import Style, comparison_charts
+from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunEntry, read_comparison
 from fedstrata.report.comparison.words import (
     answers,
     choice_text,
@@ -26,7 +24,7 @@ from fedstrata.report.comparison.words import (
 )
 from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
-from fedstrata.report.words import IN_MEMORY, capital, data_name, plural
+from fedstrata.report.words import IN_MEMORY, ClientNames, capital, data_name, plural
 
 _MOST_NOTES = 12
 """The warnings of runs that the page repeats."""
@@ -59,7 +57,8 @@ def _render(folder: ComparisonFolder) -> str:
     """Return the page as text."""
     document = folder.document
     rows = document.table
-    kind = row_kind(document.sweep)
+    sweep = document.sweep
+    kind = row_kind(sweep)
     styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
     metric = document.measured
     charts = comparison_charts(folder.runs, styles, metric)
@@ -69,9 +68,9 @@ def _render(folder: ComparisonFolder) -> str:
         document=document,
         title=f"{plural(len(rows), kind)} on {data_name(document.setting('data', 'name'))}",
         kind=kind,
-        sentence=_lead(document),
+        # By test data, which the table has, nothing may be chosen in a sweep.
+        sentence=choice_text(sweep, metric) if sweep else result_text(rows, document.differences, metric, kind),
         answers=answers(document, folder.algorithms),
-        shared_seconds=SHARED_SECONDS,
         same_curves=same_curves(folder.runs),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
@@ -89,39 +88,22 @@ def _render(folder: ComparisonFolder) -> str:
     )
 
 
-def _lead(document: Document) -> str:
-    """Return what came of the comparison. By test data, which the table has, nothing may be chosen in a sweep."""
-    metric = document.measured
-    if document.sweep is not None:
-        return choice_text(document.sweep, metric)
-    return result_text(document.table, document.differences, metric, row_kind(None))
-
-
 def _tables_of_algorithms(folder: ComparisonFolder) -> dict[str, Any]:
     """Return the tables of the algorithms; of a sweep one table, with what all settings have in common."""
     algorithms = {name: dict(keys) for name, keys in folder.algorithms.items() if keys}
     sweep = folder.document.sweep
     if sweep is None or not sweep.grid or not algorithms:
         return {"algorithms": algorithms}
-    first, *others = algorithms.values()
-    common = _common_keys(first, others)
-    personal = common.pop("personal", {})
+    personal = _common_keys([keys.pop("personal", {}) for keys in algorithms.values()])
+    common = _common_keys(list(algorithms.values()))
     # Keys of an algorithm that the grid names are no keys of the default one.
     tables = {"algorithm": common if "name" in common else {}, "personal": personal}
     return {name: keys for name, keys in tables.items() if keys}
 
 
-def _common_keys(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the keys that have the same value in all tables, and of a table in them those that do so there."""
-    found = dict[str, Any]()
-    for key, value in first.items():
-        values = [other.get(key) for other in others]
-        tables = [each for each in values if isinstance(each, Mapping)]
-        if isinstance(value, Mapping) and len(tables) == len(values):
-            found[key] = _common_keys(value, tables)
-        elif all(each == value for each in values):
-            found[key] = value
-    return found
+def _common_keys(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the keys that have the same value in all tables."""
+    return {key: value for key, value in tables[0].items() if all(other.get(key) == value for other in tables)}
 
 
 def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
@@ -133,8 +115,9 @@ def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
 
 def _facts(document: Document) -> list[tuple[str, str]]:
     """Return the experiment in a few names, and what its figures would be misread without."""
-    kinds = {table: document.setting(table, "kind") for table in ("attack", "privacy")}
-    used = {table: kind for table, kind in kinds.items() if kind not in ("", "none")}
+    used = {table: document.setting(table, "kind").removeprefix("none") for table in ("attack", "privacy")}
+    by_seed = {seed: ClientNames(document.clients).listed(clients) for seed, clients in document.attackers.items()}
+    attack = {"kind": used["attack"], "by_seed": by_seed, "listed": list(dict.fromkeys(by_seed.values()))}
     found = [
         ("clients", document.setting("data", "clients")),
         ("partition", document.setting("partition", "scheme")),
@@ -142,24 +125,10 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         ("rounds", str(document.experiment.get("rounds", ""))),
         ("seeds", ", ".join(map(str, document.seeds))),
         ("grid", "" if document.sweep is None else document.sweep.grid_text),
-        ("attack", _attack_text(document, used["attack"]) if "attack" in used else ""),
-        ("privacy", used.get("privacy", "")),
+        ("attack", say("comparison", "attack", **attack) if used["attack"] else ""),
+        ("privacy", used["privacy"]),
     ]
     return [(name, value) for name, value in found if value]
-
-
-def _attack_text(document: Document, kind: str) -> str:
-    """Return which clients attack, with what, and which figures include them."""
-    names = ClientNames(document.clients)
-    by_seed = {seed: names.listed(clients) for seed, clients in document.attackers.items()}
-    listed = list(dict.fromkeys(by_seed.values()))
-    if not listed:
-        return f"{kind} by some clients, whom all figures include"
-    if len(listed) == 1:
-        who = f"clients {listed[0]}"
-    else:
-        who = "; ".join(f"clients {clients} with seed {seed}" for seed, clients in by_seed.items())
-    return f"{kind} by {who}. All figures include them but those of honest clients"
 
 
 def _command(document: Document) -> str:

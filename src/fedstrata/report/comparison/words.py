@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, of_metric, say
-from fedstrata.report.comparison.folder import RunRounds
-from fedstrata.report.comparison.schema import Difference, Document, Row, Statistic, SweepChoice
+from fedstrata.report.comparison.folder import Difference, Document, Row, RunRounds, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
 from fedstrata.report.words import DASH, duration, joined, size
@@ -69,19 +68,19 @@ def table_of(rows: Sequence[Row], metric: MetricInfo, kind: str) -> Table:
         kind: What the rows are, as by `row_kind`.
     """
     words: dict[str, Any] = dict(WORDS["column"])
-    worse = words.pop("worse_than_fedavg")
+    worse = words.pop("worse_clients")
     shown = [key for key in words if key in COLUMNS or any(key in row.figures for row in rows)]
     columns = [words[key] for key in shown]
-    with_fedavg = any(row.lower_than_fedavg is not None for row in rows)
-    if with_fedavg:
+    counted = any(row.lower_than_fedavg is not None for row in rows)
+    if counted:
         columns.append(worse)
     meanings = {of_metric(each["title"], metric): of_metric(each["meaning"], metric) for each in columns}
-    cells = [(*_cells(row, shown, metric), *([_of_clients(row)] if with_fedavg else [])) for row in rows]
+    cells = [(*_cells(row, shown, metric), *([_of_clients(row)] if counted else [])) for row in rows]
     return Table({kind: "", "seeds": "Number of finished runs.", **meanings}, cells)
 
 
 def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, ...]:
-    """Return the texts of a row, but for how many clients are worse than with FedAvg."""
+    """Return the texts of a row, but for how many clients are worse than with the reference."""
     seeds = f"{len(row.seeds) - len(row.failed)}"
     if row.failed:
         seeds = f"{seeds} of {len(row.seeds)}, others failed"
@@ -95,7 +94,7 @@ def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, 
 
 
 def _of_clients(row: Row) -> str:
-    """Return how many clients are worse than with FedAvg, in words."""
+    """Return how many clients are worse than with the reference, in words."""
     return DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
 
 
@@ -174,7 +173,7 @@ def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> 
     if counted:
         worse = [f"{row.algorithm}: {_of_clients(row)}" for row in counted if row.lower_than_fedavg]
         listed = "; ".join(worse) or f"none, with {joined([row.algorithm for row in counted])}"
-        values = {"metric": metric.name, "word": metric.worse, "reference": words_of("fedavg"), "found": listed}
+        values = {"metric": metric.name, "word": metric.worse, "reference": words_of(REFERENCES[0]), "found": listed}
         looked_at = [say("comparison", "worse_clients", **values), say("comparison", "which_page")]
     found = [
         ("What did grouping gain?", list(filter(None, gained))),
