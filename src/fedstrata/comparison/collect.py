@@ -27,7 +27,8 @@ from fedstrata.config.selection import labels_of
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison import COLUMNS, RunEntry, read_document
+from fedstrata.report.comparison.folder import RunEntry, read_document
+from fedstrata.report.comparison.words import COLUMNS
 from fedstrata.results.run import Run
 
 _SCORE_BYTES = 512 * 2**20

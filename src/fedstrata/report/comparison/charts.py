@@ -52,7 +52,7 @@ def comparison_charts(
         return []
     scores = [_traces(*each, _score) for each in drawn]
     counts = [_traces(*each, lambda one: one.clusters, shape="hv") for each in drawn]
-    by_bytes = [_cost_traces(*each, _bytes, "%{x:.4~s}B", metric) for each in drawn]
+    by_bytes = [_cost_traces(*each, lambda one: one.bytes_down + one.bytes_up, "%{x:.4~s}B", metric) for each in drawn]
     by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s", metric) for each in drawn]
     rounds = round_axis(max((_common_rounds(runs) for _, runs, _ in drawn), key=len))
     vertical = metric_axis(metric)
@@ -83,10 +83,6 @@ def _figure(algorithms: Sequence[list[Figure]], **layout: Any) -> Figure:
 
 def _score(each: Round) -> float | None:
     return each.acc_client
-
-
-def _bytes(each: Round) -> float:
-    return each.bytes_down + each.bytes_up
 
 
 def _common_rounds(runs: Sequence[RunRounds]) -> RunRounds:
