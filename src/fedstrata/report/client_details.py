@@ -100,7 +100,7 @@ def _curves(clusters: Clusters, rounds: list[Round]) -> dict[int, list[float | N
 
 def _figure(rounds: list[Round], means: list[float | None], metric: MetricInfo) -> Figure:
     everyone = line(rounds, means, "mean of all clients", RULE, dash="dash")
-    one = line(rounds, [None] * len(rounds), "this client", ORANGE)
+    one = line(rounds, [None] * len(rounds), "this client", ORANGE, mode="lines+markers")
     return figure([everyone, one], 260, xaxis=round_axis(rounds), yaxis=metric_axis(metric, rangemode="tozero"))
 
 

@@ -56,7 +56,9 @@ def comparison_charts(
     by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s", metric) for each in drawn]
     rounds = round_axis(max((_common_rounds(runs) for _, runs, _ in drawn), key=len))
     vertical = metric_axis(metric)
-    clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g")
+    most = max(max(filter(None, traces[-1]["y"]), default=0) for traces in counts)
+    whole = {"dtick": 1} if most < 8 else {"nticks": 6}
+    clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g", **whole)
     bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
     seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
     name = slug(metric.name)
