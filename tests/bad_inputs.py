@@ -210,6 +210,23 @@ EXPERIMENTS = (
     "partition = {scheme = 'shards', per_client = 1_000_000}",
     "partition = {scheme = 'natural', column = 'site'}",
     "rouns = 3\nseed = -1\ndata.test = 2",
+    # Keys that say nothing together.
+    "local = {optimizer = 'adam', momentum = 0.9}",
+    "local = {epochs = 2, steps = 10}",
+    "local = {schedule = 'constant', lr_decay = 0.9}",
+    "local = {schedule = 'cosine', lr_decay = 0.9}",
+    "local = {schedule = 'step', schedule_rounds = 10}",
+    "local = {schedule = 'step', lr_decay = 0.1}",
+    "local.schedule_rounds = 10",
+    "local.lr_min = 0.001",
+    "local = {schedule = 'cosine', lr = 0.1, lr_min = 0.2}",
+    "local = {schedule = 'cosine', schedule_rounds = 30}",
+    "local.warmup_rounds = 50",
+    "local = {loss = 'mse', metric = 'accuracy'}",
+    "server.tau = 0.5",
+    "server.clip_norm = 0.5",
+    "attack.share = 0.5",
+    "network.share = 0.5",
     # What is no TOML.
     "rounds = = 3",
     "seed = 1\nseed = 2",
@@ -218,8 +235,12 @@ EXPERIMENTS = (
     "x = " + "[" * 200 + "]" * 200,
     "\0",
     "data.name = '",
+    "seed = 1\nrounds = [1,\n2",
+    "seed = 1\nname = '\udcff'",
+    f"seed = {'9' * 5000}",
+    f"seed = {'[' * 100_000}",
 )
-"""Texts of experiment files."""
+"""Texts of experiment files. A surrogate stands for a byte that is no UTF-8."""
 
 COMMANDS = (
     "run ''",
@@ -227,6 +248,14 @@ COMMANDS = (
     "run nowhere.toml",
     "run ../good.toml ../good.toml",
     "run --foo",
+    f"run {'x' * 5000}",
+    "run --set ''",
+    "run --set local..lr=5",
+    "run --set locla.lr=5",
+    "run --set local.epoch=5",
+    "run --set local.lr.x=5",
+    "run --set local.lr=fast",
+    f"run --set local.lr={'9' * 5000}",
     "run --set seed",
     "run --set =1",
     "run --set ...=1",
@@ -258,6 +287,7 @@ COMMANDS = (
     "compare ../good.toml --algorithms cfl --seeds -1",
     "compare ../good.toml --algorithms cfl,cfl",
     "compare ../good.toml --algorithms ,",
+    "compare ../good.toml --algorithms ifca --set algorithm.alpha=0.1",
     "compare ../good.toml --algorithms nope,cfl",
     "compare ../good.toml --algorithms cfl --out ../done",
     "sweep ../good.toml",
@@ -267,6 +297,8 @@ COMMANDS = (
     "sweep ../good.toml --grid local.lr=0.1 --grid local.lr=0.2",
     "sweep ../good.toml --grid local.lr=-1,0.1",
     "sweep ../good.toml --grid seed=1,2",
+    "sweep ../good.toml --grid local.metric=accuracy,f1_macro",
+    "sweep ../good.toml --grid local.loss=cross_entropy,mse",
     "sweep ../good.toml --grid data.clients=3,4",
     "sweep ../good.toml --grid rounds=1,2",
     "sweep ../good.toml --grid engine.name=loop,batched",
@@ -480,8 +512,10 @@ def _refused(act: Callable[[], object]) -> Parts:
         err.write(" ".join(str(error).split()))
     left = sorted(path.name for path in folder.iterdir())
     shutil.rmtree(folder)
-    line = (err.getvalue().splitlines() or [""])[0].replace(str(folder.parent), "<folder>")
-    return {"status": str(status), "stderr": line, "left": left}
+    lines = err.getvalue().replace(str(folder.parent), "<folder>").splitlines() or [""]
+    # Whoever is refused is told one line.
+    told = lines[0] if status != 2 else "\n".join(lines)
+    return {"status": str(status), "stderr": told, "left": left}
 
 
 def _command(line: str, _: Path) -> Parts:
@@ -490,7 +524,7 @@ def _command(line: str, _: Path) -> Parts:
 
 def _experiment(text: str, _: Path) -> Parts:
     file = Path(_finished().name) / "wrong.toml"
-    file.write_text(text)
+    file.write_bytes(text.encode(errors="surrogateescape"))
     return _refused(partial(main, ["run", "../wrong.toml", "--quiet"]))
 
 
@@ -517,7 +551,8 @@ def bad_inputs() -> Iterator[tuple[str, Callable[[Path], Parts]]]:
         name = text if len(text) < 100 else f"{text[:60]}... of {len(text)} characters"
         yield f"bad experiment {name!r}", partial(_experiment, text)
     for line in COMMANDS:
-        yield f"bad command {line!r}", partial(_command, line)
+        name = line if len(line) < 100 else f"{line[:60]}... of {len(line)} characters"
+        yield f"bad command {name!r}", partial(_command, line)
     for name, (content, change) in TABLES.items():
         data = content.encode() if isinstance(content, str) else content
         yield f"bad table {name}", partial(_data, partial(_write, data), "mine.csv", change)

@@ -32,7 +32,7 @@ PRELOAD = (
     "fedstrata.comparison",
     "fedstrata.config",
     "fedstrata.data.cache",
-    "fedstrata.data.digits",
+    "fedstrata.data.libraries",
     "fedstrata.data.npz",
     "fedstrata.data.parquet",
     "fedstrata.engine.parallel.processes",

@@ -2,10 +2,10 @@
 
 from functools import cache
 
-from fedstrata.data import digits
+from fedstrata.data import libraries
 from fedstrata.report import template
 
 template.templates = cache(template.templates)
 template.get_plotlyjs = cache(template.get_plotlyjs)  # type: ignore[attr-defined]  # which it imports
 template.script_hash = cache(template.script_hash)
-digits.read_digits = cache(digits.read_digits)
+libraries.read_digits = cache(libraries.read_digits)

@@ -12,7 +12,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.server_setup import with_personal_stage
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
-from fedstrata.play.personal import PersonalModels, make_personal
+from fedstrata.play.finish import PersonalModels, make_personal
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.used_models import Choice
 from test_every_algorithm import EAGER

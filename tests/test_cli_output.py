@@ -12,7 +12,7 @@ import pytest
 
 from fedstrata import cli
 from fedstrata.base.errors import RecordError
-from fedstrata.cli.completion import complete_algorithms, complete_key
+from fedstrata.cli.terminal import complete_algorithms, complete_key
 from fedstrata.report.runs import find_runs
 
 EXPERIMENT = """

@@ -11,10 +11,9 @@ from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.registry import CLASSES
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.records.checkpoint import find_checkpoint, save
-from fedstrata.uploads.coverage import uploads_of_plan
-from fedstrata.uploads.disclosure import Disclosure, disclosure_of
+from fedstrata.uploads.disclosure import Disclosure, disclosure_of, uploads_of_plan
 from fedstrata.uploads.validation import decide, validate
 from pulled import pulled
 from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth, only, play, received, same

@@ -31,11 +31,6 @@ def test_registries_lead_from_names_to_things() -> None:
     assert "mlp" in fedstrata.MODELS
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'fedstrata' has no attribute 'nothing'"):
-        _ = fedstrata.nothing
-
-
 def test_importing_imports_neither_torch_nor_pydantic() -> None:
     code = """
 import sys
@@ -87,14 +82,6 @@ def test_run_checks_trains_and_reports(tmp_path: Path, monkeypatch: pytest.Monke
     assert rest == [Path("a"), False, True, Path("a")]
     with pytest.raises(fedstrata.InputError):
         fedstrata.run({"seed": -2})
-
-
-def test_a_file_with_only_its_rounds_runs(tmp_path: Path) -> None:
-    """The defaults agree with each other."""
-    file = tmp_path / "two.toml"
-    file.write_text("rounds = 2\n")
-    run = fedstrata.run(file, tmp_path / "run", sets=["engine.name=loop"], quiet=True)
-    assert run.summary["rounds"] == 2
 
 
 def test_the_help_of_the_command_imports_nothing_heavy() -> None:

@@ -124,15 +124,6 @@ def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_la
     assert "How much of this is chance" in page
 
 
-def test_the_axis_shows_all_values_of_the_error(pair: tuple[Comparison, Comparison]) -> None:
-    for comparison in pair:
-        for run in comparison.runs:
-            drawn = fs.plot(run)
-            low, high = drawn.layout.yaxis.range
-            known = [value for trace in drawn.data for value in trace.y if value is not None]
-            assert low <= min(known) < max(known) <= high
-
-
 def test_a_sweep_chooses_the_smallest_error(metric: str, tmp_path: Path) -> None:
     for name in (metric, ERRORS[metric]):
         keys = with_metric(name, "local")  # which learns each client's own numbers
@@ -169,24 +160,6 @@ def test_the_terminal_and_the_lists_name_the_metric(
     assert run.metric == fs.load(run.folder).metric and not run.metric.larger_is_better
 
 
-def test_macro_f1_has_its_name_and_is_no_percentage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = {**KEYS, "data": {"name": "digits", "clients": 4, "samples": 60}, "local": {"metric": "f1_macro", "lr": 0.5}}
-    compared = fs.compare(keys, ["fedavg", "local"], out=tmp_path / "both", quiet=True)
-    with pytest.raises(SystemExit):
-        main(["run", "--resume", "--out", str(compared.runs[0].folder), "--quiet"])
-    said = capsys.readouterr().out
-    summary = compared.runs[0].summary
-    assert summary and re.search(rf"acc_client +{summary['acc_client']:.3f} +macro F1, mean over clients", said)
-    for name in ("both/comparison.html", "both/comparison.md", "both/fedavg-0/report.html"):
-        text = texts(tmp_path / name)
-        assert "macro F1" in text and "accura" not in text.lower()
-        assert f"{summary['acc_client']:.3f}" in text and "higher is better" in text
-    (difference,) = compared.differences
-    best = max((run.summary or {})["acc_client"] for run in compared.runs)
-    leader = next(run for run in compared.runs if run.algorithm == difference.algorithm)
-    assert (leader.summary or {})["acc_client"] == best
-
-
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A metric of the user's own of which less is better."""
@@ -219,15 +192,6 @@ def test_runs_whose_metric_is_described_otherwise_are_not_compared(tmp_path: Pat
     (runs[1].folder / "metric.json").write_text(json.dumps(other))
     with pytest.raises(InputError, match=r"expected runs with one metric, found another metric\.json in"):
         fs.tabulate(runs[:2])
-
-
-def test_a_damaged_entry_leaves_the_metric_that_the_experiment_names(tmp_path: Path) -> None:
-    run = fs.run(with_metric("mse"), tmp_path / "run", clients=clients(), quiet=True)
-    (run.folder / "metric.json").write_text("{}")
-    from fedstrata.report import build
-
-    page = texts(build(run.folder))
-    assert "metric.json cannot be read, so this page is without it." in page and "Mean squared error" in page
 
 
 def test_new_clients_are_scored_by_the_metric(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fedstrata.build.build import build_run
 from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.core import Algorithm, Diagnostics, Plan, Report, Rows, State, descends
+from fedstrata.core import Diagnostics, Plan, Report, Rows, State, descends
 
 CLIENTS = 12
 NEWCOMERS, LEAVER, CHANGED = (10, 11), 0, 1
@@ -58,12 +58,12 @@ class Case:
     @cached_property
     def plain(self) -> RunSetup:
         """The federation as it is, all clients there from the beginning."""
-        return _with_algorithm(_federation(eventful=False), self.setting().server.algorithm)
+        return _as_decided_by(_federation(eventful=False), self.setting())
 
     @cached_property
     def busy(self) -> RunSetup:
         """The federation in which something happens to the clients."""
-        return _with_algorithm(_federation(eventful=True), self.plain.server.algorithm)
+        return _as_decided_by(_federation(eventful=True), self.plain)
 
     def setting(self, eventful: bool = False) -> RunSetup:
         """A new one."""
@@ -96,8 +96,10 @@ def first_plan_of(setup: RunSetup, cohort: torch.Tensor | None = None) -> Plan:
     return algorithm.plan(problem, algorithm.init(problem), setup.everyone if cohort is None else cohort)
 
 
-def _with_algorithm(setup: RunSetup, algorithm: Algorithm[Any]) -> RunSetup:
-    return replace(setup, server=replace(setup.server, algorithm=algorithm))
+def _as_decided_by(setup: RunSetup, own: RunSetup) -> RunSetup:
+    """A federation with the algorithm of a setting, and with the checks of updates that this algorithm has."""
+    problem = replace(setup.server.problem, checks=own.server.problem.checks)
+    return replace(setup, server=replace(setup.server, algorithm=own.server.algorithm, problem=problem))
 
 
 @cache

@@ -23,7 +23,7 @@ from experiments.papers.catalogue import EXHIBITS
 from experiments.papers.exhibit import Exhibit, Measured, Setting
 from experiments.papers.run_folder import RunFolder
 from experiments.papers.running import engine, short
-from fedstrata.records.origin import origin
+from fedstrata.records.resume import origin
 
 RESULTS = Path(__file__).parents[1] / "results" / "full_width.json"
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import fedstrata as fs
-from fedstrata.records.origin import machine
+from fedstrata.records.resume import machine
 
 from .exhibit import HERE, Exhibit, Measured, Setting, Verdict, describe
 from .pictures import FOLDER as PICTURES

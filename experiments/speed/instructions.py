@@ -25,7 +25,7 @@ import fedstrata as fs
 from experiments.papers.running import alone
 from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
-from fedstrata.records.origin import machine
+from fedstrata.records.resume import machine
 
 EXPERIMENTS = {path.stem: path for path in Path(__file__).parents[1].glob("*/*.toml")}
 KEPT = ("acc_client", "loss", "clusters", "ari")

@@ -36,14 +36,13 @@ from fedstrata.base.errors import InputError
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison.document import RunKey
-from fedstrata.comparison.lockstep import ActiveRun, Lockstep
+from fedstrata.comparison.run import ActiveRun, Lockstep
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan, Report
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.play.classified import classify_test_samples, right_samples
 from fedstrata.play.steps import RunSteps, run_steps
-from fedstrata.play.used_models import ModelInUse
+from fedstrata.play.used_models import ModelInUse, classify_test_samples, right_samples
 from fedstrata.records.final_scores import RightSamples, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.results.run import Run, load

@@ -25,7 +25,7 @@ from experiments.tools.small_runs import merged
 from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.uploads import validation
 from fedstrata.uploads.checks.compared_updates import compared_updates
-from fedstrata.uploads.checks.one_sided_updates import balances_by_cluster, one_sided
+from fedstrata.uploads.checks.one_sided_updates import balances_by_size, one_sided
 from fedstrata.uploads.validation import Validation, validate
 
 SMALL_NETWORKS: Mapping[str, tuple[dict[str, Any], ...]] = {
@@ -80,7 +80,7 @@ def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
         labels = torch.full((int(clients.max()) + 1,), -1).index_put((clients,), result.chosen)
         updates = compared_updates(layout, report, labels)
         left_out += len(one_sided(updates))
-        for _, found in balances_by_cluster(updates):
+        for _, found in balances_by_size(updates):
             largest = max(largest, float(abs(found).max()))
         return validate(layout, plan, report, compared=compared)
 

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import fedstrata as fs
 from fedstrata.build.build import build_run
 from fedstrata.comparison.document import RunKey
-from fedstrata.comparison.lockstep import ActiveRun, Lockstep
+from fedstrata.comparison.run import ActiveRun, Lockstep
 from fedstrata.config import load_experiment
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores

@@ -24,8 +24,11 @@ from experiments.tools.descriptions import (
     title_of,
 )
 from experiments.tools.outcomes import table
+from experiments.tools.references import described
+from experiments.tools.references import pages as described_pages
 from experiments.tools.tables import ROOT, filled, renewed
 from experiments.tools.tables import main as fill
+from experiments.tools.textbook import opening
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.registry import Registry
 from fedstrata.config.tables import AlgorithmTable, ChoiceTable, EventsTable, Experiment, Table
@@ -37,7 +40,7 @@ from fedstrata.personal import PERSONAL
 from fedstrata.uploads.attacks import named_attacks
 from fedstrata.uploads.rules import AGGREGATIONS
 
-MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings or facts.toml -->\n"
+MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings, textbook.toml or facts.toml -->\n"
 
 SECTIONS = {
     "adacfl": (("Groups that differ in their main class", "preclustered"),),
@@ -63,8 +66,8 @@ BESIDE = """[Comparisons](../../evidence/comparisons.md) has this algorithm besi
 and on clients that all differ."""
 
 CALLED = """An experiment selects it by `algorithm.name = "{name}"`. In Python, it is the class
-[`{kind}`](../../reference/algorithms.md). This page has what it needs and decides, its keys, its source, and what was
-measured."""
+[`{kind}`](../../reference/algorithms.md). This page begins with the algorithm itself. Then it has what it needs and
+decides, its keys, its source, and what was measured."""
 
 FACTS_SHOWN = (
     ("needs", "**Needs**: {}."),
@@ -217,19 +220,21 @@ def pages() -> dict[Path, str]:
     folder = ROOT / "docs" / "methods" / "algorithms"
     made = {folder / f"{name}.md": page(name) for name in ALGORITHMS}
     made |= {folder / "README.md": index(), ROOT / "docs" / "reference" / "keys.md": every_key()}
-    made[ROOT / "docs" / "reference" / "algorithms.md"] = reference()
+    made[ROOT / "docs" / "reference" / "algorithms.md"] = described(reference())
     beside = [ROOT / "docs" / name for name in WITH_FACTS]
     return {
         **{path: compared(path.read_text()) for path in beside},
+        **described_pages(),
         **{path: filled(MADE + text) for path, text in made.items()},
     }
 
 
 def page(name: str) -> str:
-    """One algorithm: what it is, what it needs, its keys, its source, and what was measured."""
+    """One algorithm as a textbook has it; then what it needs, its keys, its source, and what was measured."""
     kind, told, keys = ALGORITHMS[name], facts()[name], keys_of(ALGORITHMS[name])
     first, *more = paragraphs(kind.__doc__)
-    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *more]
+    text = [f"# {title_of(name)}", first, CALLED.format(name=name, kind=kind.__name__), *opening(name)]
+    text += ["## What it needs and decides", *more]
     text.append("\n".join(f"- {words.format(told[fact])}" for fact, words in FACTS_SHOWN if fact in told))
     text += ["## Keys", key_table(keys).strip() if keys else "None."]
     file = Path(inspect.getfile(kind)).relative_to(ROOT)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tools.published import html_pages, published
 from experiments.tools.readable_tables import ReadableTables
+from experiments.tools.references import undescribed
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -90,7 +91,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to sources, folders and runs lead to their pages; searches leave sources out."""
+    """Let links to sources, folders and runs lead to their pages; searches leave sources out.
+
+    An object of the API has its whole docstring here, so the sentence below its name is left out.
+    """
     origin = ROOT / page.file.src_uri
     if origin not in pages():
         page.meta["search"] = {"exclude": True}
@@ -105,7 +109,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         shown = published(target) or (ROOT / _page_of(target) if _shown(target) is not None else None)
         return f"{os.path.relpath(shown, origin.parent)}{link[2] or ''}" if shown else link[0]
 
-    return LINK.sub(led, markdown)
+    return LINK.sub(led, undescribed(markdown))
 
 
 def _title(page: Path) -> str:

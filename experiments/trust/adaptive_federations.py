@@ -33,7 +33,8 @@ from experiments.strata.federations import run_study
 from experiments.trust import attacked_federations
 from fedstrata.base.randomness import generator
 from fedstrata.core import TRAIN
-from fedstrata.uploads.attacks import INFORMED_ATTACKS, Knowledge
+from fedstrata.uploads.attacks import ATTACKS as NAMED_ATTACKS
+from fedstrata.uploads.attacks import Knowledge
 
 COSINE = 0.05
 """The cosine of what they send with the mean of the honest updates."""
@@ -144,7 +145,7 @@ def outcome(run: fs.Run) -> dict[str, Any]:
 def one(name: str, seed: int) -> dict[str, Any]:
     """One federation of a case under each method."""
     for attack in (hidden_layer, sideways):
-        INFORMED_ATTACKS.register(attack.__name__, attack)
+        NAMED_ATTACKS.register(attack.__name__, attack)
     with TemporaryDirectory() as folder:
         runs = {
             method: fs.run({**CASES[name], **tables, "seed": seed}, Path(folder) / f"run-{place}", quiet=True)

@@ -35,7 +35,7 @@ from fedstrata.clustering import sketch
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, State
 from fedstrata.engine import ClientData
-from fedstrata.engine.client_stats import client_stat
+from fedstrata.engine.client_data import client_stat
 from fedstrata.engine.device import one_thread
 from fedstrata.models import NetworkShape, layout_of, load_row, make_network
 from fedstrata.play.rounds import PlayedRound, Rules, answer_plans, play_rounds, timed_reply

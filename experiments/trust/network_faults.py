@@ -29,7 +29,7 @@ from machines import Machines, free_ports, within
 from proxy import Faults, TcpProxy
 from safetensors import safe_open
 
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan

@@ -9,7 +9,7 @@ from fedstrata.algorithms.fedclust import FedClust
 from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.base.errors import LayoutError
 from fedstrata.core import Problem, make_pending
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.testing import Scripted, play, toy_problem
 from fedstrata.uploads.noise import CentralNoise
 from turns import first_plan_of

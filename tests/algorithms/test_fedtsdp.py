@@ -35,7 +35,7 @@ from fedstrata.core import (
 )
 from fedstrata.engine import Loop
 from fedstrata.models import layout_of, make
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.testing import play, toy_problem
 
 FOUR = Layout(

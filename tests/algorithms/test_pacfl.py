@@ -13,7 +13,7 @@ from fedstrata.build.build import build_run
 from fedstrata.clustering import natural_cut, principal_angles
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Layout, Rows, TensorSpec, make_pending
-from fedstrata.play.traffic import traffic
+from fedstrata.play.recorder import traffic
 from fedstrata.testing import Scripted, toy_problem
 
 PAIR, FEATURES = 2, 3

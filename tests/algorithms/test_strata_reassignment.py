@@ -11,6 +11,7 @@ from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
 from fedstrata.algorithms.strata.reassignment import choosing_among_all
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Plan, Report, Result, Rows, make_pending
+from fedstrata.uploads.checks.history import CheckHistory
 
 THREE = [0] * 6 + [1] * 6 + [2] * 6
 GROUPS = [list(range(6)), list(range(6, 12)), list(range(12, 18))]
@@ -142,14 +143,14 @@ def test_one_or_two_suspect_clients_as_a_cluster_are_offered_to_nobody_else(
     Client 16 is pending, as it was absent when its cluster was split, and client 17 is a newcomer.
     """
     state = three_clusters()
-    directions = state.history.directions
-    assert directions is not None
+    before = state.history
+    assert isinstance(before, CheckHistory) and before.directions is not None
     labels = torch.tensor([0] * 12 + [2] * 6)
     labels[members] = 1
-    doubted = directions.doubted.clone()
+    doubted = before.directions.doubted.clone()
     doubted[suspects] = True
     newcomers = state.newcomers.index_fill(0, torch.tensor([17]), True)
-    history = replace(state.history, directions=replace(directions, doubted=doubted))
+    history = replace(before, directions=replace(before.directions, doubted=doubted))
     state = make_pending(replace(state, labels=labels, history=history, newcomers=newcomers), [16], node=0)
     rows = Strata().plan(problem_of(18), state, torch.arange(18)).tasks[TRAIN].candidates.tolist()
     found = [sorted(model for model in rows[client] if model >= 0) for client in (0, 6, 16, 17)]
@@ -189,7 +190,7 @@ def test_a_client_whose_data_change_is_found_by_its_norms_and_placed_in_three_ro
 
 def test_without_the_check_of_norms_it_stays_where_it_was() -> None:
     turns = drive(Strata(), Drifting(10), 14, checks=("directions", "signs", "copies"))
-    assert turns[-1].state.history.norms is None and groups_of(turns[-1].state) == GROUPS
+    assert turns[-1].state.history.drifted is None and groups_of(turns[-1].state) == GROUPS
 
 
 class Scaling(Folded):
@@ -249,7 +250,7 @@ def test_two_of_five_that_turn_and_hide_each_other_are_split_off_and_do_not_coun
     sent = turns[14].report.results[TRAIN].updates.values[2:].mean(dim=0)
     (before,) = turns[13].state.models[turns[13].state.labels[2:].unique()]
     assert torch.allclose(turns[14].state.models[0] - before, sent, atol=1e-6)
-    assert turns[13].state.history.directions.suspect.tolist() == [True, True, False, False, False]
+    assert turns[13].state.history.suspect.tolist() == [True, True, False, False, False]
 
 
 def test_without_the_check_of_directions_they_prevent_the_split() -> None:

@@ -23,7 +23,7 @@ from fedstrata.report.export import save_figures
 HOLD = """
 import os, subprocess, sys
 from pathlib import Path
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock
 
 with folder_lock(Path(sys.argv[1])):
     worker = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"])
@@ -59,7 +59,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_who_comes_second_is_told_in_one_line_who_is_there(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    from fedstrata.base.folder_lock import folder_lock
+    from fedstrata.base.files import folder_lock
 
     expected = rf"no other process works in this folder, found process {holder.pid} on {socket.gethostname()}; wait"
     with pytest.raises(InputError, match=expected) as caught, folder_lock(tmp_path / "run"):
@@ -70,7 +70,7 @@ def test_who_comes_second_is_told_in_one_line_who_is_there(holder: subprocess.Po
 def test_the_lock_is_free_when_its_process_was_killed_though_its_workers_live(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    from fedstrata.base.folder_lock import folder_lock
+    from fedstrata.base.files import folder_lock
 
     holder.kill()
     assert holder.wait() == -signal.SIGKILL
@@ -79,7 +79,7 @@ def test_the_lock_is_free_when_its_process_was_killed_though_its_workers_live(
 
 
 def test_a_folder_is_made_and_one_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    from fedstrata.base.folder_lock import folder_lock
+    from fedstrata.base.files import folder_lock
 
     with folder_lock(tmp_path / "new" / "folder"):
         assert (tmp_path / "new" / "folder" / "lock").exists()
@@ -88,16 +88,9 @@ def test_a_folder_is_made_and_one_that_cannot_be_made_is_one_line(tmp_path: Path
         pass
 
 
-def test_a_lock_is_waited_for_where_that_is_asked_for(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    from fedstrata.base.folder_lock import folder_lock
-
-    with folder_lock(tmp_path / "run", wait=holder.kill):
-        assert holder.wait() == -signal.SIGKILL
-
-
 @pytest.mark.parametrize("text", ["", "999999999 elsewhere\n", "\x1b[31m", "x" * 5000])
 def test_a_file_that_is_left_over_is_no_lock(text: str, tmp_path: Path) -> None:
-    from fedstrata.base.folder_lock import folder_lock
+    from fedstrata.base.files import folder_lock
 
     (tmp_path / "lock").write_text(text)
     with folder_lock(tmp_path):
@@ -105,7 +98,7 @@ def test_a_file_that_is_left_over_is_no_lock(text: str, tmp_path: Path) -> None:
 
 
 def test_a_lock_that_leads_elsewhere_is_refused_and_nothing_is_written_there(tmp_path: Path) -> None:
-    from fedstrata.base.folder_lock import folder_lock
+    from fedstrata.base.files import folder_lock
 
     other = tmp_path / "other"
     other.write_text("kept")
@@ -139,15 +132,3 @@ def test_nobody_else_writes_into_the_folder_of_a_run_that_goes_on(running: Path)
         with pytest.raises(InputError, match=f"no other process works in this folder, found process {os.getpid()}"):
             act()
     assert {path: path.read_bytes() for path in running.rglob("*") if path.is_file()} == before
-
-
-def test_one_comparison_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
-    from fedstrata.base.folder_lock import folder_lock
-
-    made = fs.compare(EXPERIMENT, ["fedavg"], [0], tmp_path / "all", quiet=True)
-    before = (made.folder / "comparison.json").read_bytes()
-    with folder_lock(made.folder), pytest.raises(InputError, match="no other process works in this folder"):
-        fs.compare(EXPERIMENT, ["fedavg"], [0], made.folder, resume=True, quiet=True)
-    assert (made.folder / "comparison.json").read_bytes() == before
-    again = fs.compare(EXPERIMENT, ["fedavg"], [0], made.folder, resume=True, quiet=True)
-    assert again.troubles == []

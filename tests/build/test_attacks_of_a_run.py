@@ -14,8 +14,7 @@ from fedstrata.build.attacks import with_trigger
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.play.classified import backdoor_summary
-from fedstrata.play.used_models import ModelInUse
+from fedstrata.play.used_models import ModelInUse, backdoor_summary
 from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -107,16 +106,8 @@ def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
         ({"kind": "zero", "strength": 2.0}, "no strength with kind = 'zero', which does not use it"),
         ({"kind": "noise", "from_round": 5}, "attack.from_round = 5: expected a round of the run, which has 4"),
         ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, sign_flip, scaling"),
-        ({"kind": "zero", "share": 1.0}, "attack.share = 1.0: expected a number"),
-        ({"share": 0.3}, "no share with kind = 'none', which does not use it"),
-        ({"kind": "label_flip", "strength": 2.0}, "no strength with kind = 'label_flip', which does not use it"),
         ({"kind": "missing_module:attack"}, "attack.kind = 'missing_module:attack': cannot be imported"),
-        ({"losses": "for_splits"}, "no losses with kind = 'none', which does not use it"),
         ({"kind": "split", "losses": "for_split"}, "attack.losses = 'for_split': expected 'honest', 'for_splits' or"),
-        ({"kind": "split", "target": 3}, "no target with kind = 'split', which does not use it"),
-        ({"kind": "zero", "poisoned": 0.1}, "no poisoned with kind = 'zero', which does not use it"),
-        ({"kind": "backdoor", "from_round": 2}, "no from_round with kind = 'backdoor', which does not use it"),
-        ({"kind": "backdoor", "poisoned": 0.0}, "attack.poisoned = 0.0: expected a number"),
         ({"kind": "backdoor", "target": 10}, "attack.target = 10: expected a class of the data, from 0 to 9"),
         ({"kind": "zero", "share": 0.95}, "attack.share = 0.95: expected a share that leaves honest clients"),
     ],
@@ -136,12 +127,6 @@ def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, 
     keys = {**TABLES, "algorithm": {"name": algorithm}, "personal": {"method": method}, "attack": attack}
     warnings = build_run(load_experiment(keys)).warnings
     assert any("attack.losses" in line for line in warnings) is warned
-
-
-def test_one_cluster_needs_true_groups() -> None:
-    attack = {"kind": "zero", "where": "one_cluster"}
-    with pytest.raises(ExperimentError, match=r"^attack\.where = 'one_cluster': needs a partition with true groups"):
-        federation(TABLES, partition={"scheme": "dirichlet", "alpha": 0.5}, attack=attack)
 
 
 @pytest.mark.parametrize("kind", NEED_GROUPS)
@@ -170,13 +155,6 @@ def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(k
     change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}
     with pytest.raises(ExperimentError, match=rf"^events\.change: expected none with attack\.kind = '{kind}'"):
         federation(TABLES, events=change, attack={"kind": kind})
-
-
-@pytest.mark.parametrize("kind", DATA_ATTACKS)
-def test_attacks_on_classes_need_a_loss_of_classes(kind: str) -> None:
-    local = {**TABLES["local"], "loss": "mse"}
-    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': expected a loss of classes"):
-        federation(TABLES, local=local, attack={"kind": kind})
 
 
 def test_a_backdoor_needs_samples_of_numbers() -> None:

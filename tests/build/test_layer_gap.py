@@ -87,9 +87,3 @@ def test_all_clients_are_compared_by_what_each_selector_names() -> None:
     assert all_of_them.layer == "*" and float(all_of_them.values[1, 2]) == 0.0
     names = [(each.layer, each.measure) for each in client_matrices(layout, plan, report, 4, ["l2", "dcos"])]
     assert names == [(layer, measure) for measure in ("l2", "dcos") for layer in ("conv", "fc", "all")]
-
-
-def test_the_union_of_all_data_is_compared_with_nobody() -> None:
-    plan, report = plan_and_report([0, 1, 2, 3])
-    union = replace(plan, cohort=torch.tensor([4]))
-    assert client_matrices(toy_problem(4).layout, union, report, 4, ["dcos"]) == ()

@@ -40,25 +40,10 @@ def test_a_mapping_of_clients_is_run_with_one_client_for_each_name(tmp_path: Pat
     assert run.summary["dataset"].startswith("memory:") and run.summary["partition"] == "natural"
 
 
-def test_all_other_keys_have_defaults(tmp_path: Path) -> None:
-    """The experiment that the library carries is about digits, and none of its keys matters here."""
-    sets = ["rounds=1", "model.name=mlp", "data.unit=trial", "engine.name=loop"]
-    run = fedstrata.run(None, tmp_path / "run", clients=clients(), sets=sets, quiet=True)
-    assert run.summary["algorithm"] == "strata" and len(run.names) == 4
-
-
 def test_clients_network_algorithm_and_rounds_are_enough(tmp_path: Path) -> None:
     sites = {name: (site["x"], site["y"]) for name, site in clients().items()}
     run = fedstrata.run(None, tmp_path / "run", clients=sites, model="mlp", algorithm="fedavg", rounds=2, quiet=True)
     assert (run.summary["algorithm"], run.summary["rounds"], len(run.names)) == ("fedavg", 2, 4)
-
-
-def test_a_run_is_resumed_with_the_same_data_alone(tmp_path: Path) -> None:
-    once = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
-    again = fedstrata.run(None, tmp_path / "run", clients=clients(), resume=True, quiet=True)
-    assert again.summary["acc_client"] == once.summary["acc_client"]
-    with pytest.raises(ExperimentError, match=r"data.name = 'memory:"):
-        fedstrata.run(None, tmp_path / "run", clients=clients(seed=1), resume=True, quiet=True)
 
 
 def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,17 +51,6 @@ def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypa
     monkeypatch.setattr("fedstrata.data.memory._KEPT", {})
     with pytest.raises(DataError, match="clients="):
         fedstrata.run(None, tmp_path / "run", resume=True, quiet=True)
-
-
-def test_algorithms_are_compared_on_clients_of_a_program(tmp_path: Path) -> None:
-    found = fedstrata.compare(KEYS, ["fedavg", "local"], out=tmp_path / "both", clients=clients(), quiet=True)
-    assert [run.error for run in found.runs] == ["", ""] and found.names == ("Bern", "Ghent", "Lyon", "Oslo")
-
-
-def test_another_partition_deals_the_samples_of_all_clients_anew(tmp_path: Path) -> None:
-    keys = KEYS | {"partition": {"scheme": "iid"}, "data": {"clients": 3, "unit": "none"}}
-    run = fedstrata.run(keys, tmp_path / "run", clients=clients(), quiet=True)
-    assert run.names == ("0", "1", "2")
 
 
 def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
@@ -124,13 +98,6 @@ def regression_files(folder: Path) -> Path:
         x, y = pairs(60, seed)
         csv.write_csv(table({"a": x[:, 0], "b": x[:, 1], "target": y}), folder / f"{name}.csv")
     return folder
-
-
-def test_numbers_are_learnt_from_files(tmp_path: Path) -> None:
-    data = {"data": {"name": str(regression_files(tmp_path / "sites"))}}
-    keys = LEARN_NUMBERS | data | {"local": {"loss": "mse", "lr": 0.05}}
-    run = fedstrata.run(keys, tmp_path / "run", rounds=3, quiet=True)
-    assert run.summary["acc_client"] > 0.5 and len(run.names) == 4
 
 
 def test_numbers_are_refused_as_classes(tmp_path: Path) -> None:

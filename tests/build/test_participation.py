@@ -49,13 +49,6 @@ def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], ex
         assert len(cohort_of_2) - len(dropped) == expected[1]
 
 
-def test_a_drop_out_of_everybody_is_refused() -> None:
-    """One client of ten is selected, and half of one is rounded up."""
-    keys = {"data": {"clients": 10}, "cohort": {"fraction": 0.1, "dropout": 0.5}}
-    with pytest.raises(ExperimentError, match=r"^cohort\.dropout = 0\.5: expected less, as all of the 1 clients of r"):
-        participation_of(load_experiment(keys))
-
-
 def test_a_drop_out_of_everybody_who_stays_is_refused() -> None:
     """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort never answers."""
     keys: dict[str, Any] = {"rounds": 5, "data": {"clients": 6}, "cohort": {"fraction": 0.5, "dropout": 0.5}}
@@ -124,82 +117,34 @@ def tree() -> tuple[core.Node, ...]:
     return (node(0, None, (0, 1, 2, 3, 4, 5), 0, 1), node(1, 0, (0, 1, 2), 1), node(2, 0, (3, 4, 5), 1))
 
 
+def swap(round: int, client: int, other: int) -> dict[str, int]:
+    return {"round": round, "client": client, "takes_data_of": other}
+
+
 @pytest.mark.parametrize(
-    ("events", "message"),
+    ("message", "events"),
     [
-        ({"join": [{"round": 2, "clients": [6]}]}, "client 6 does not exist; data.clients = 6"),
-        ({"join": [{"round": 2, "clients": [0, 1, 2, 3, 4, 5]}]}, "at least one client in round 1"),
+        ("client 6 does not exist", {"join": [{"round": 2, "clients": [6]}]}),
+        ("one client in round 1", {"join": [{"round": 2, "clients": [0, 1, 2, 3, 4, 5]}]}),
+        ("one client in round 4", {"leave": [{"round": 2, "clients": [0, 1, 2]}, {"round": 4, "clients": [3, 4, 5]}]}),
+        ("in round 3", {"leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}], "change": [swap(1, 0, 5)]}),
+        ("events.join: .* at most rounds = 50, found 51", {"join": [{"round": 51, "clients": [1]}]}),
+        ("events.change: .* at most rounds = 50", {"change": [swap(51, 1, 2)]}),
+        ("round 2 in 2", {"misplace": [{"round": 2, "share": 0.5}, {"round": 2, "share": 0.1}]}),
+        ("client 2 in 2", {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]}),
+        ("client 1 in 2", {"change": [swap(2, 1, 2), swap(3, 1, 3)]}),
+        ("found client 3 of events.change", {"change": [swap(2, 3, 3)]}),
+        ("found client 1 of events.change", {"change": [swap(2, 0, 1), swap(3, 1, 0)]}),
+        ("found client 1 of events.join", {"change": [swap(2, 0, 1)], "join": [{"round": 3, "clients": [1]}]}),
+        ("client 0 .* leave in round 3", {"change": [swap(3, 0, 1)], "leave": [{"round": 3, "clients": [0]}]}),
+        ("client 0 .* join in round 5", {"change": [swap(5, 0, 1)], "join": [{"round": 5, "clients": [0]}]}),
         (
-            {"leave": [{"round": 2, "clients": [0, 1, 2]}, {"round": 4, "clients": [3, 4, 5]}]},
-            r"^events.leave: expected at least one client in round 4, found none; let fewer leave$",
-        ),
-        (
-            {
-                "leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}],
-                "change": [{"round": 1, "client": 0, "takes_data_of": 5}],
-            },
-            "events.leave: expected at least one client in round 3",
-        ),
-        (
-            {"change": [{"round": 2, "client": 3, "takes_data_of": 3}]},
-            "events.change: expected client 3 to take the data of another client",
-        ),
-        ({"join": [{"round": 51, "clients": [1]}]}, "events.join: expected a round of at most rounds = 50, found 51"),
-        ({"leave": [{"round": 51, "clients": [1]}]}, "events.leave: expected a round of at most rounds = 50"),
-        (
-            {"change": [{"round": 51, "client": 1, "takes_data_of": 2}]},
-            "events.change: expected a round of at most rounds = 50",
-        ),
-        ({"misplace": [{"round": 51, "share": 0.5}]}, "events.misplace: expected a round of at most rounds = 50"),
-        (
-            {"misplace": [{"round": 2, "share": 0.5}, {"round": 2, "share": 0.1}]},
-            "events.misplace: expected one entry for each round, found two for round 2",
-        ),
-        (
-            {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]},
-            "events.join: expected each client in one entry, found client 2 in two",
-        ),
-        (
-            {"leave": [{"round": 2, "clients": [1]}, {"round": 2, "clients": [1]}]},
-            "events.leave: expected each client in one entry, found client 1 in two",
-        ),
-        (
-            {
-                "change": [
-                    {"round": 2, "client": 1, "takes_data_of": 2},
-                    {"round": 3, "client": 1, "takes_data_of": 3},
-                ]
-            },
-            "events.change: expected each client in one entry, found client 1 in two",
-        ),
-        (
-            {
-                "change": [
-                    {"round": 2, "client": 0, "takes_data_of": 1},
-                    {"round": 3, "client": 1, "takes_data_of": 0},
-                ]
-            },
-            "events.change: expected client 1, whose data client 0 takes, to take no part itself",
-        ),
-        (
-            {"change": [{"round": 2, "client": 0, "takes_data_of": 1}], "join": [{"round": 3, "clients": [1]}]},
-            "to take no part itself, found it in events.join too",
-        ),
-        (
-            {"change": [{"round": 3, "client": 0, "takes_data_of": 1}], "leave": [{"round": 3, "clients": [0]}]},
-            "events.change: expected client 0 to change before round 3, in which it leaves, found round 3",
-        ),
-        (
-            {"change": [{"round": 5, "client": 0, "takes_data_of": 1}], "join": [{"round": 5, "clients": [0]}]},
-            "events.change: expected client 0 to change after round 5, in which it joins, found round 5",
-        ),
-        (
+            "client 1 .* join in round 5, leave in round 5",
             {"join": [{"round": 5, "clients": [1]}], "leave": [{"round": 5, "clients": [1]}]},
-            "events.leave: expected client 1 to leave after round 5, in which it joins, found round 5",
         ),
     ],
 )
-def test_events_that_cannot_happen_are_one_clear_error(events: dict[str, Any], message: str) -> None:
+def test_events_that_cannot_happen_are_one_clear_error(message: str, events: dict[str, Any]) -> None:
     with pytest.raises(ExperimentError, match=message):
         of(**events)
 
@@ -232,15 +177,6 @@ def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path
     assert kinds == [[], ["change"], ["join", "leave"], []]
 
 
-def test_events_in_the_last_round_are_accepted() -> None:
-    participation = of(
-        join=[{"round": 49, "clients": [4]}],
-        leave=[{"round": 50, "clients": [0, 1, 2, 4]}],
-        change=[{"round": 50, "client": 3, "takes_data_of": 5}],
-    )
-    assert [participation.active(round).tolist() for round in (48, 49, 50)] == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [3]]
-
-
 @given(st.integers(0, 99), st.integers(1, 50), st.integers(1, 40), st.floats(0.01, 1.0), st.floats(0.0, 0.99))
 def test_a_cohort_is_ascending_and_its_absent_clients_are_part_of_it(
     seed: int, round: int, n: int, fraction: float, dropout: float
@@ -251,17 +187,6 @@ def test_a_cohort_is_ascending_and_its_absent_clients_are_part_of_it(
     assert len(cohort) == max(1, int(fraction * n + 0.5)) and len(absent) == int(dropout * len(cohort) + 0.5)
     again = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
     assert torch.equal(cohort, again[0]) and torch.equal(absent, again[1])
-
-
-def test_everyone_takes_part_in_every_round_unless_told_otherwise() -> None:
-    for round in (1, 2, 3):
-        cohort, absent = sample_cohort(0, round, torch.arange(5), 1.0, 0.0)
-        assert cohort.tolist() == [0, 1, 2, 3, 4] and absent.tolist() == []
-
-
-def test_other_rounds_draw_other_cohorts() -> None:
-    drawn = {tuple(sample_cohort(0, round, torch.arange(20), 0.25, 0.2)[0].tolist()) for round in range(1, 9)}
-    assert len(drawn) == 8
 
 
 def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_weight_never() -> None:
@@ -298,11 +223,6 @@ def test_of_a_secret_seed_all_bits_count(poisson: bool) -> None:
     assert draws[0] == draws[2] != draws[1]
 
 
-def test_no_more_clients_are_sampled_than_have_a_weight() -> None:
-    cohort, _ = sample_cohort(0, 1, torch.tensor([3, 5, 8]), 1.0, 0.0, torch.tensor([0.0, 2.0, 1.0]))
-    assert cohort.tolist() == [5, 8]
-
-
 def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
     keys = {
         "data": {"name": "digits", "clients": 4, "samples": 60},
@@ -330,13 +250,3 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
 def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
         participation_of(load_experiment({"data": {"clients": 3}, "cohort": cohort}))
-
-
-def test_weights_of_clients_that_have_all_left_are_refused() -> None:
-    keys = {
-        "data": {"clients": 4},
-        "cohort": {"fraction": 0.5, "weights": [1.0, 1.0, 0.0, 0.0]},
-        "events": {"leave": [{"round": 2, "clients": [0]}, {"round": 4, "clients": [1]}]},
-    }
-    with pytest.raises(ExperimentError, match="expected a weight above 0 of a client in round 4, found none"):
-        participation_of(load_experiment(keys))

@@ -1,5 +1,4 @@
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,6 @@ def test_probes_do_not_touch_training_and_the_page_shows_them(probed: fs.Run, tm
     assert "linear1, dcos, all clients" in (alone.folder / "report.html").read_text()
 
 
-def test_files_that_are_newer_than_the_checkpoint_are_made_again(probed: fs.Run, tmp_path: Path) -> None:
-    stopped = tmp_path / "run"
-    run(stopped, SMALL, probe=PROBES)
-    (stopped / "summary.json").unlink()
-    # The last checkpoint is gone; the files of its round stay, as after a crash between the two.
-    for path in sorted((stopped / "checkpoint").iterdir())[-1:]:
-        path.unlink()
-    (stopped / "weights" / "00009.npz").write_bytes(b"of another run")
-    fs.run(None, stopped, resume=True, quiet=True)
-    assert digest(stopped, "weights", "matrices", "models") == digest(probed.folder, "weights", "matrices", "models")
-
-
 def last_round(algorithm: Algorithm[Any], problem: Problem, updates: list[torch.Tensor]) -> tuple[Any, Report]:
     """The state before the last round, and the report of that round."""
     state: Any = algorithm.init(problem)
@@ -140,12 +127,6 @@ def test_clients_that_point_one_way_are_all_on_one_side() -> None:
     assert [(each.name, each.value) for each in metrics] == [("smaller_side", 0.0), ("bipartition_accuracy", 0.75)]
 
 
-def test_nothing_is_proposed_before_the_window_is_full() -> None:
-    problem = pair_problem()
-    state, report = last_round(HiCFL(), problem, [PAIRS, PAIRS])
-    assert HiCFL().proposed_split(problem, state, report) == ()
-
-
 def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
     """Client 0 moves weights 7 and 30 most, by 3 and -5; client 1 all weights alike, so its first two count."""
     before = torch.zeros(2, 40)
@@ -189,16 +170,3 @@ def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], m
     with pytest.raises(InputError, match=message) as caught:
         run(tmp_path / "run", SMALL, **changes)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
-
-
-def test_every_run_of_a_comparison_must_fit_its_probes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"fedavg: probe\.bipartition = true: needs"):
-        fs.compare(keys(SMALL, probe={"bipartition": True}), ["hicfl", "fedavg"], [0], tmp_path / "c", quiet=True)
-
-
-def test_a_comparison_shows_the_rounds_to_a_target(tmp_path: Path) -> None:
-    found = fs.compare(keys(SMALL, rounds=2, probe={"target": 0.01}), ["fedavg"], [0], tmp_path / "c", quiet=True)
-    table = json.loads((found.folder / "comparison.json").read_text())["table"]
-    assert table[0]["figures"]["rounds_to_target"]["mean"] == 1
-    assert "rounds to target" in (found.folder / "comparison.md").read_text()
-    assert "rounds to target" in (found.folder / "comparison.html").read_text()

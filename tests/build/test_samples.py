@@ -42,11 +42,6 @@ def test_what_cannot_be_turned_is_refused(tmp_path: Path, shape: tuple[int, ...]
         build_run(load_experiment(keys))
 
 
-def test_images_that_are_not_square_are_turned_by_half(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).random((200, 1, 4, 8), dtype=np.float32)
-    build_run(load_experiment(experiment(tmp_path / "own.npz", x, CLASSES, scheme="rotation", groups=2)))
-
-
 @pytest.mark.parametrize(
     "partition",
     [

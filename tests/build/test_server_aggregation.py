@@ -13,7 +13,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.core import Rows, aggregation
+from fedstrata.core import Rows
 from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.rules import AGGREGATIONS, MEANS, aggregation_of
 from test_every_algorithm import EAGER
@@ -129,12 +129,3 @@ def test_keys_that_a_rule_does_not_use_are_refused_in_one_line(keys: dict[str, A
     with pytest.raises(ExperimentError) as refused:
         load_experiment({"server": keys})
     assert message in str(refused.value) and str(refused.value).startswith("server") and "\n" not in str(refused.value)
-
-
-def test_the_mean_is_the_default_and_an_unknown_rule_is_refused_in_one_line() -> None:
-    assert built("mean", {"name": "fedavg"}).server.problem.aggregation.rule is aggregation.weighted_mean
-    assert load_experiment({}).server.aggregation == "mean"
-    with pytest.raises(ExperimentError, match=r"^server\.aggregation = 'mode': expected one of mean, plain_mean, med"):
-        load_experiment({"server": {"aggregation": "mode"}})
-    with pytest.raises(ExperimentError, match=r"^server\.aggregaton: unknown key; did you mean aggregation\?"):
-        load_experiment({"server": {"aggregaton": "mean"}})

@@ -13,12 +13,10 @@ from fedstrata.build.build import build_run
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import State
 from fedstrata.engine.device import one_thread
-from fedstrata.play import recorder
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.run import run_experiment
 from fedstrata.play.steps import run_steps
-from fedstrata.records import checkpoint, state_text
 from test_every_algorithm import EAGER
 from turns import same
 
@@ -68,36 +66,3 @@ def test_each_true_group_has_moments_of_its_own() -> None:
 def test_a_body_that_all_clusters_share_has_no_optimiser() -> None:
     with pytest.raises(ExperimentError, match=r"algorithm.share_body = true: expected false with server.optimizer"):
         build_run(experiment("ifca", {"optimizer": "adam"}, k=2, share_body=True))
-
-
-def test_the_rate_of_the_server_is_written_out_and_options_without_effect_are_refused() -> None:
-    assert load_experiment({}).server.lr == 1.0
-    assert load_experiment({"server": {"optimizer": "yogi"}}).server.lr == 0.01
-    for keys, key in (({"momentum": 0.5}, "momentum"), ({"optimizer": "momentum", "tau": 0.1}, "tau")):
-        with pytest.raises(ExperimentError, match=rf"^server\.{key} = .* which does not use it"):
-            load_experiment({"server": keys})
-
-
-def test_a_run_that_a_version_without_it_began_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = experiment("fedavg", {})
-    unbroken = run_experiment(wanted, tmp_path / "unbroken", quiet=True)
-    rounds = count()
-    setup = build_run(wanted)
-    steps = run_steps(wanted, setup, tmp_path / "broken", stop=lambda: next(rounds) > 1)
-    with monkeypatch.context() as before:
-        encode = state_text.encode
-
-        def without_moments(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
-            plain = encode(value, name, tensors)
-            return {key: item for key, item in plain.items() if key != "server"} if name == "state" else plain
-
-        def old_keys(experiment: Experiment) -> dict[str, Any]:
-            keys = experiment.model_dump(mode="json", exclude_none=True)
-            local = {key: keys["local"][key] for key in ("epochs", "batch", "optimizer", "lr", "momentum", "lr_decay")}
-            return {**keys, "local": local, "server": {"aggregation": "mean"}}
-
-        before.setattr(checkpoint, "encode", without_moments)
-        before.setattr(recorder, "plain_keys", old_keys)
-        with pytest.raises(Stopped), one_thread():
-            answer_plans(steps, lambda plan: timed_reply(setup.clients, plan))
-    assert same(run_experiment(wanted, tmp_path / "broken", resume=True, quiet=True).state, unbroken.state)

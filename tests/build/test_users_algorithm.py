@@ -9,8 +9,8 @@ import torch
 import fedstrata as fs
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.base.errors import UserCodeError
-from fedstrata.build.users_algorithm import with_place_of_errors
 from fedstrata.core import Plan, Problem, Report, State
+from fedstrata.play.rounds import with_place_of_errors
 
 KEYS: dict[str, Any] = {"rounds": 3, "data": {"clients": 4, "samples": 20}, "engine": {"name": "loop"}}
 

@@ -11,10 +11,7 @@ import fedstrata as fs
 from fedstrata.base.errors import PartitionError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.core import VALIDATION, Evaluation, Plan
-from fedstrata.engine import Parallel
 from fedstrata.partition import Partition, with_validation
-from turns import same
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -65,20 +62,6 @@ def test_the_test_samples_are_those_of_a_run_without_validation() -> None:
         both = torch.cat([with_some.train(client), taken]).sort().values
         assert torch.equal(both, without.train(client)) and len(taken) == 10
     assert with_some.validates and not without.validates
-
-
-def test_every_engine_scores_the_same_samples() -> None:
-    setups = [build_run(load_experiment({**KEYS, "engine": {"name": name}})) for name in ("loop", "batched")]
-    spread = build_run(load_experiment({**KEYS, "engine": {"name": "processes", "workers": 2}}))
-    everyone = torch.arange(4)
-    evaluation = Evaluation(everyone, torch.zeros(4, 1, dtype=torch.int64), (False,) * 4, split="validation")
-    models = setups[0].server.problem.fresh(0)[None]
-    plan = Plan(2, 0, everyone[:0], models, evaluations={VALIDATION: evaluation})
-    scores = [setup.clients.run(plan).scores[VALIDATION] for setup in (*setups, spread)]
-    assert scores[0].samples.tolist() == [10] * 4
-    assert torch.equal(scores[0].correct, scores[1].correct) and same(scores[0], scores[2])
-    assert isinstance(spread.clients, Parallel)
-    spread.clients.close()
 
 
 def test_the_summary_has_the_round_that_validation_selects(tmp_path: Path) -> None:

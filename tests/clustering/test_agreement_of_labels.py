@@ -62,12 +62,3 @@ def test_clients_are_on_the_right_side_of_a_bipartition(second: list[int], truth
 
 def test_one_group_has_no_right_bipartition() -> None:
     assert np.isnan(bipartition_accuracy([0, 1, 1], [4, 4, 4]))
-
-
-@pytest.mark.parametrize("measure", [ari, ami, purity, bipartition_accuracy])
-@pytest.mark.parametrize(("labels", "truth"), [([], []), ([0, 1], [0])])
-def test_agreement_needs_two_labels_for_each_client(
-    measure: Callable[..., float], labels: list[int], truth: list[int]
-) -> None:
-    with pytest.raises(ValueError, match="expected two labels for each of at least one client, found"):
-        measure(labels, truth)

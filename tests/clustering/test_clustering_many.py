@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstrata.clustering import agglomerate, ari, cluster_many, euclidean, kmeans, many, natural_cut, sketch
+from fedstrata.clustering import agglomerate, ari, cluster_many, euclidean, kmeans, many, natural_cut
 
 few = settings(deadline=None, max_examples=15)
 seeds = st.integers(0, 2**32 - 1)
@@ -60,54 +60,3 @@ def test_how_many_points_are_read_at_a_time_does_not_matter(monkeypatch: pytest.
     np.save(tmp_path / "points.npy", points.numpy())
     monkeypatch.setattr(many, "_NUMBERS_READ", 26)  # 13 points
     assert torch.equal(cluster_many(np.load(tmp_path / "points.npy", mmap_mode="r"), draw(1), 4, sample=50), whole)
-
-
-def test_it_stops_when_nobody_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    points, _ = blobs(500, 3, 2)
-    passes, once = [], many.nearest_means
-
-    def counted(points: Tensor, middle: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-        passes.append(means)
-        return once(points, middle, means)
-
-    monkeypatch.setattr(many, "nearest_means", counted)
-    cluster_many(points, draw(0), 3, sample=60)
-    assert len(passes) == 2
-    passes.clear()
-    monkeypatch.setattr(many, "_MAX_PASSES", 3)
-    cluster_many(torch.rand(500, 2, generator=draw(0)), draw(0), 8, sample=20)  # no groups at all
-    assert len(passes) == 3
-
-
-def test_a_mean_without_points_stays_where_it_is() -> None:
-    points = torch.tensor([[1.0], [2.0], [6.0]])
-    nearest, means = many.nearest_means(
-        points, torch.tensor([1.0]).double(), torch.tensor([[0.0], [4.0], [90]]).double()
-    )
-    assert nearest.tolist() == [0, 0, 1]
-    assert means.tolist() == [[0.5], [5], [90]]  # (1 + 2) / 2 - 1, 6 - 1
-
-
-def test_sketches_of_long_rows_group_as_the_rows_do() -> None:
-    rows, truth = blobs(300, 4, 3, d=5000)
-    assert ari(cluster_many(sketch(rows, 64, 0), draw(0), sample=100), truth) == 1
-
-
-def test_the_same_generator_finds_the_same_groups() -> None:
-    points = torch.rand(400, 2, generator=draw(0))
-    assert torch.equal(cluster_many(points, draw(5), 9, sample=40), cluster_many(points, draw(5), 9, sample=40))
-
-
-def test_bad_points_and_numbers_are_refused() -> None:
-    points = torch.zeros(30, 2)
-    points[17, 1] = torch.nan
-    with pytest.raises(ValueError, match="found nan or infinity in row"):
-        cluster_many(points, draw(0))
-    means = torch.zeros(1, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="expected finite points, found nan or infinity in row 17"):
-        many.nearest_means(points, means[0], means)
-    with pytest.raises(ValueError, match=r"expected rows of shape \(m, p\), found \(5,\)"):
-        cluster_many(torch.zeros(5), draw(0))
-    for k, sample in ((0, 5), (2, 0)):
-        with pytest.raises(ValueError, match=f"expected k >= 1 and a sample of at least 1, found {k} and {sample}"):
-            cluster_many(torch.zeros(5, 1), draw(0), k, sample)

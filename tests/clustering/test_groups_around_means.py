@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,17 +56,3 @@ def test_every_row_is_nearest_to_the_mean_of_its_own_group(m: int, k: int, seed:
     assert torch.allclose(away.gather(1, labels[:, None])[:, 0], away.amin(dim=1))
     order = torch.randperm(m, generator=generator)
     assert ari(kmeans(euclidean(rows[order]), k, weights[order]), labels[order]) == 1
-
-
-def test_it_stops_after_a_given_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.clustering.centers._MAX_STEPS", 1)
-    # 3.1 has moved, whether or not the means stand still after it.
-    assert kmeans(line(0, 2, 3.1, 6), 2, [100, 1, 1, 1]).tolist() == [0, 0, 1, 1]
-
-
-def test_what_is_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected k >= 1 and 2 weights above 0, found k = 0"):
-        kmeans(line(0, 1), 0)
-    for weights in ([1.0], [1.0, 0.0]):
-        with pytest.raises(ValueError, match="2 weights above 0"):
-            kmeans(line(0, 1), 1, weights)

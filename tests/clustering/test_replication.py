@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 
@@ -67,11 +66,3 @@ def test_the_order_of_clients_does_not_matter() -> None:
     once = replication(first, second)
     again = replication(first[:, order][:, :, order], second[:, order][:, :, order])
     assert torch.allclose(once.correlation, again.correlation)
-
-
-def test_arrays_are_taken_and_other_shapes_refused() -> None:
-    pattern = groups(5, 5).numpy()
-    assert replication(pattern, pattern).correlation.tolist() == pytest.approx([1.0])
-    for wrong in (pattern[0], pattern[:0], np.concatenate([pattern, pattern])):
-        with pytest.raises(ValueError, match=r"expected two of shape \(v, m, m\)"):
-            replication(wrong, pattern)

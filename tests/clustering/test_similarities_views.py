@@ -38,21 +38,6 @@ def test_columns_that_views_share_are_read_once_and_those_of_none_never() -> Non
     assert found.tolist() == pytest.approx([float(ROWS[:, view].double().sum()) for view in VIEWS.values()])
 
 
-def test_a_column_that_is_named_twice_counts_once() -> None:
-    assert torch.equal(cosine(ROWS, [tensor([5, 3, 5])]), cosine(ROWS, [tensor([3, 5])]))
-
-
-def test_views_of_arrays_and_other_integers_are_read_too() -> None:
-    some = tensor([1, 7], dtype=torch.int32)
-    assert torch.equal(euclidean(ROWS.numpy(), [some.numpy()]), euclidean(ROWS, [some.long()]))
-
-
-@pytest.mark.parametrize(("columns", "found"), [([0, 9000], "0 to 9000"), ([-1, 3], "-1 to 3")])
-def test_a_column_that_there_is_not_is_named(columns: list[int], found: str) -> None:
-    with pytest.raises(ValueError, match=rf"expected columns in 0\.\.8999, found {found}"):
-        cosine(ROWS, [tensor(columns)])
-
-
 def test_a_view_with_a_broken_row_names_the_row() -> None:
     rows = ROWS.clone()
     rows[4, 8990] = torch.nan

@@ -109,14 +109,3 @@ def test_what_says_nothing_is_not_tested() -> None:
     lone = newcomers_tested(folds[:, :2], last(2), seeded(), 0.02)
     assert lone.floor == pytest.approx(1 / 35) and not lone.tested  # 8 updates in two sets of 4
     assert groups_tested(folds[:, :3], seeded(), 0.05).reason == "too_few_members"
-
-
-def test_wrong_shapes_are_refused() -> None:
-    folds = updates(4, 5, draw=seeded())
-    alike = similarity_of(folds)
-    for matrices, f in ((alike, 3), (alike, 1), (alike[0], 4), (alike[:0], 4), (alike[:, :8], 4)):
-        with pytest.raises(ValueError, match="expected \\(v, f m, f m\\)"):
-            fold_test(matrices, f, seeded(), 0.05)
-    for new in (torch.zeros(5, dtype=torch.bool), torch.ones(5, dtype=torch.bool), last(4)):
-        with pytest.raises(ValueError, match="expected some of 5 clients to be new"):
-            newcomer_test(alike, 4, new, seeded(), 0.05)

@@ -3,12 +3,7 @@ from pathlib import Path
 import pytest
 
 from fedstrata.base.errors import RecordError
-from fedstrata.comparison.job_log import JobCount, JobLog
-
-
-def test_jobs_say_their_share() -> None:
-    assert str(JobCount(asked=4000, trained=1240)) == "trained 1,240 of 4,000 jobs; 31 %"
-    assert JobCount(0, 0).share == 1.0
+from fedstrata.comparison.document import JobCount, JobLog
 
 
 def test_a_job_log_goes_on_where_it_ends_and_counts_no_job_twice(tmp_path: Path) -> None:

@@ -61,13 +61,6 @@ def test_the_page_shows_the_grid_and_the_command_that_makes_the_sweep_again(
         assert (one["algorithm"], one["summary"]["acc_client"]) == (other["algorithm"], other["summary"]["acc_client"])
 
 
-def test_equal_work_of_settings_is_done_once(tmp_path: Path) -> None:
-    keys = {**KEYS, "rounds": 2, "engine": {"name": "loop"}}
-    done = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl", "layercfl"]}, out=tmp_path / "sweep", quiet=True)
-    jobs = done.comparison.jobs
-    assert jobs is not None and jobs.trained < jobs.asked
-
-
 def test_settings_with_other_networks_and_data_keys_are_runs_as_if_they_were_alone(tmp_path: Path) -> None:
     keys = {**IFCA_KEYS, "algorithm": {"name": "fedavg"}}
     grid: dict[str, list[Any]] = {
@@ -97,15 +90,6 @@ def test_equal_work_of_settings_with_one_network_is_done_once(tmp_path: Path) ->
     alone = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl"]}, out=tmp_path / "one", quiet=True).comparison.jobs
     assert jobs is not None and alone is not None
     assert jobs.asked == 2 * alone.asked and jobs.trained == 2 * alone.trained < jobs.asked
-
-
-def test_a_sweep_over_networks_has_a_table(tmp_path: Path) -> None:
-    keys = {**KEYS, "rounds": 1}
-    done = fedstrata.sweep(keys, {"model.name": ["mlp", "tsdp_cnn"]}, out=tmp_path / "sweep", quiet=True)
-    folder = tmp_path / "sweep"
-    written = (folder / "comparison.md").read_text(encoding="utf-8")
-    assert "| name=tsdp_cnn | 1 |" in written and "network" not in written.splitlines()[2]
-    assert done.choice is not None and (folder / "comparison.html").exists()
 
 
 def test_a_network_that_does_not_fit_is_refused_before_anything_is_run(tmp_path: Path) -> None:
@@ -150,17 +134,6 @@ def test_a_sweep_without_validation_data_is_told_before_it_runs(
     data = {**IFCA_KEYS["data"], "validation": 0.2}
     fedstrata.sweep({**IFCA_KEYS, "rounds": 1, "data": data}, {"local.lr": [0.05]}, out=tmp_path / "some")
     assert "no setting will be chosen" not in capsys.readouterr().err
-
-
-def test_the_files_say_that_nothing_was_chosen_without_validation_data(swept: fedstrata.Sweep) -> None:
-    assert swept.best is None and swept.choice.label is None
-    folder = swept.comparison.folder
-    kept = json.loads((folder / "comparison.json").read_text())
-    assert kept["sweep"]["label"] is None
-    # What the settings vary is not what they have in common.
-    assert "lr" not in kept["experiment"]["local"] and kept["experiment"]["local"]["batch"] == 16
-    for name in ("comparison.md", "comparison.html"):
-        assert "No setting is chosen, because no setting has validation data" in (folder / name).read_text()
 
 
 def test_scores_that_are_unknown_on_all_samples_end_no_sweep_and_are_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedstrata.base.registry import name_of_object
 from fedstrata.config import dumps, load_experiment
 from fedstrata.config.hyperparameters import algorithm_table, keys_of_algorithm
 from fedstrata.models import make
-from fedstrata.models.factories import called_with_shape
+from fedstrata.models.registry import called_with_shape
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,6 @@ class Mine(FedAvg):
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ValueError(f"k = {self.k}: expected at least 1")
-
-
-@dataclass(frozen=True)
-class Odd(FedAvg):
-    """An algorithm with a key that no file can hold."""
-
-    function: Any = None
-
-
-class Bare:
-    """No algorithm."""
 
 
 class Net(nn.Sequential):
@@ -77,32 +66,6 @@ def test_a_text_is_short_for_a_name(tmp_path: Path) -> None:
     assert load_experiment({"algorithm": {"name": "ifca", "k": 3}}, ["algorithm=ifca"]).algorithm_of() == IFCA(k=3)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "message"),
-    [
-        (Bare(), "expected a name, a table, or a dataclass with init, plan, update, assign, evaluations"),
-        (Odd(function=len), r"algorithm.function = .*: expected a number, a string, true, false"),
-        ({"name": f"{__name__}:Mine", "m": 3}, "algorithm.m: unknown key"),
-        ({"name": f"{__name__}:Mine", "k": 0}, "refuses its keys: k = 0: expected at least 1"),
-        ({"name": f"{__name__}:Bare"}, "expected a dataclass with init, plan, update, assign, evaluations"),
-        ({"name": f"{__name__}:Gone"}, "names no algorithm: AttributeError"),
-    ],
-)
-def test_what_is_no_algorithm_is_refused_in_one_line(algorithm: Any, message: str) -> None:
-    with pytest.raises(ExperimentError, match=message) as caught:
-        load_experiment({"algorithm": algorithm})
-    assert "\n" not in str(caught.value)
-
-
-def test_a_class_inside_of_a_function_is_refused() -> None:
-    @dataclass(frozen=True)
-    class Hidden(FedAvg):
-        pass
-
-    with pytest.raises(ExperimentError, match=r"Hidden is inside of a function"):
-        load_experiment({"algorithm": Hidden()})
-
-
 def test_a_network_is_made_with_or_without_its_shape() -> None:
     assert called_with_shape(Net, "net")((1, 8, 8), 10, hidden=3)[1].out_features == 3  # type: ignore[index]
     module = make(f"{__name__}:Net", (1, 8, 8), 10, 0, hidden=6)
@@ -121,21 +84,6 @@ def test_a_network_object_begins_with_its_weights() -> None:
     assert all((a == b).all() for a, b in zip(made.parameters(), network.parameters(), strict=True))
     with pytest.raises(ModelError, match=r"was given as an object, which no file holds; give it again"):
         make("object:Gone", (1, 8, 8), 10, 0)
-
-
-def pretrained() -> Net:
-    """The same weights whenever it is made."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Net()
-
-
-@pytest.mark.parametrize("model", [Net(), pretrained], ids=["object", "function"])
-def test_a_network_that_is_always_the_same_cannot_begin_several_models(model: Any) -> None:
-    """IFCA would have one cluster: all of its models would fit every client alike."""
-    keys = {"rounds": 1, "data": {"clients": 4, "samples": 20}, "model": model, "algorithm": IFCA(k=2)}
-    with pytest.raises(ExperimentError, match=r"begins with several different models"):
-        fedstrata.run(keys, "never", quiet=True)
 
 
 def test_two_networks_of_one_class_are_two_networks(tmp_path: Path) -> None:

@@ -2,21 +2,15 @@ import dataclasses
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.keys import STRICT
-from fedstrata.base.errors import DataError, ExperimentError, InputError
+from fedstrata.base.errors import ExperimentError
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.data import DATASETS, Location
 from fedstrata.models import MODELS
 
@@ -37,12 +31,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(text: str) -> Experiment:
     return load_experiment(tomllib.loads(text))
-
-
-def message(call: Callable[[], object]) -> str:
-    with pytest.raises(InputError) as caught:
-        call()
-    return str(caught.value)
 
 
 # What is read
@@ -110,10 +98,6 @@ def test_every_data_set_brings_its_own_network(name: str, found: None) -> None:
     assert load_experiment({"data": {"name": name}}).model.name == DATASETS[name].model
 
 
-def test_a_whole_number_is_fine_where_a_number_is_asked_for() -> None:
-    assert read("local.lr = 1").local.lr == 1.0
-
-
 def test_a_file_is_read_as_the_mapping_of_its_keys(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(b"\xef\xbb\xbfrounds = 3\n[probe]\ngap = ['dcos']\n")
@@ -124,27 +108,11 @@ def test_a_file_is_read_as_the_mapping_of_its_keys(tmp_path: Path) -> None:
     )
 
 
-def test_any_mapping_will_do_and_tuples_are_lists() -> None:
-    frozen = MappingProxyType({"partition": MappingProxyType({"scheme": "rotation", "sizes": (12, 8)})})
-    assert load_experiment(frozen).partition == {"scheme": "rotation", "sizes": [12, 8]}
-
-
-def test_options_of_the_network_are_passed_on() -> None:
-    experiment = read("model = {name = 'mlp', hidden = [20, 10], bias = true}")
-    assert experiment.model.options == {"hidden": [20, 10], "bias": True}
-    assert read("model.name = 'my.nets:small'").model.name == "my.nets:small"
-
-
 def test_the_scheme_is_ready_to_deal() -> None:
     inside = {"scheme": "dirichlet", "alpha": 0.5, "over": "clients"}
     experiment = load_experiment({"partition": {"scheme": "rotation", "groups": 2, "inside": inside}})
     experiment.scheme.check(clients=20, classes=10)
     assert experiment.partition["inside"] == inside
-
-
-def test_classes_of_unknown_data_are_left_to_the_partition(found: None) -> None:
-    text = "partition = {scheme = 'majority', groups = 15, share = 0.8}\nmodel.name = 'mlp'\ndata.name = 'folder'"
-    assert read(text).partition["groups"] == 15
 
 
 # Hyper-parameters of several algorithms
@@ -163,25 +131,6 @@ def test_the_table_of_the_algorithm_that_is_run_is_its_own_too() -> None:
     experiment = read("[algorithms.layercfl]\neps1 = 0.1\neps2 = 0.2\n[algorithm]\nname = 'layercfl'\neps2 = 0.3")
     assert (experiment.algorithm.options["eps1"], experiment.algorithm.options["eps2"]) == (0.1, 0.3)
     assert experiment.algorithms == {}
-
-
-def test_an_unknown_algorithm_is_refused_when_it_is_asked_for() -> None:
-    assert message(lambda: load_experiment().algorithm_of("cfll")).startswith(
-        "algorithms.cfll: unknown algorithm; expected one"
-    )
-
-
-def test_a_key_without_default_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True, config=STRICT)
-    class Needy(FedAvg):
-        k: int
-        name: str | None = None
-
-    monkeypatch.setattr("fedstrata.config.hyperparameters.ALGORITHMS", {"needy": Needy})
-    assert message(lambda: algorithm_from("needy", {})) == "algorithm.k: expected a value, found none"
-    misspelt = message(lambda: algorithm_from("needy", {"nam": "a"}))
-    assert misspelt == "algorithm.nam: unknown key; did you mean name?"
-    assert read("algorithm = {name = 'needy', k = 3}").algorithm.options == {"k": 3}
 
 
 # --set
@@ -219,17 +168,6 @@ def test_set_to_another_thing_drops_the_options_of_the_one_in_the_file() -> None
     assert (experiment.algorithm.options["eps1"], experiment.algorithm.options["eps2"]) == (0.1, 0.4)
     assert experiment.partition == {"scheme": "shards", "per_client": 2}
     assert experiment.model.options == {}
-
-
-def test_set_to_the_same_thing_keeps_its_options() -> None:
-    assert load_experiment(None, ["algorithm.name=strata", "partition.scheme=rotation"]) == load_experiment()
-
-
-def test_data_that_are_not_there_are_named() -> None:
-    with pytest.raises(DataError, match=r"data.name = 'cifar'.*not found.*did you mean cifar10\?"):
-        load_experiment({"data": {"name": "cifar"}})
-    with pytest.raises(DataError, match="'xxx"):
-        load_experiment({"data": {"name": LONG}, "model": {"name": "mlp"}})
 
 
 def test_a_data_set_without_a_network_of_its_own_needs_one(found: None) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_layouts import isolate, noise, write_images
+from data_layouts import isolate, noise
 
-from fedstrata.base.errors import DataError
-from fedstrata.data import Dataset, load_dataset
+from fedstrata.data import Dataset
 from fedstrata.data.cache import cache_folder, cached
 from fedstrata.data.mapped import InputWriter
 
@@ -109,52 +108,3 @@ def test_a_folder_that_cannot_be_written_does_not_fail_the_run(source: Path, mon
     cached([source], {}, decode)
     cached([source], {}, decode)
     assert decode.calls == 2
-
-
-def test_a_write_that_fails_leaves_nothing_behind(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("fedstrata.data.cache.np.savez", full)
-    cached([source], {}, Decode())
-    assert list(cache_folder().iterdir()) == []
-
-
-def test_an_error_of_the_decoding_is_not_kept(source: Path) -> None:
-    def broken(writer: InputWriter) -> Dataset:
-        raise DataError("row 3")
-
-    with pytest.raises(DataError, match="row 3"):
-        cached([source], {}, broken)
-    assert not cache_folder().exists()
-
-
-def test_a_link_to_nowhere_is_named(root: Path) -> None:
-    (root / "gone").symlink_to(root / "nowhere")
-    with pytest.raises(DataError, match="gone cannot be read"):
-        cached([root / "gone"], {}, Decode())
-
-
-def test_the_folder_is_ours_then_the_users_cache_then_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "a"))
-    assert cache_folder() == tmp_path / "a"
-    monkeypatch.setenv("FEDSTRATA_CACHE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert cache_folder() == tmp_path / "b" / "fedstrata"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "c"))
-    assert cache_folder() == tmp_path / "c" / ".cache" / "fedstrata"
-
-
-def test_writing_into_what_was_read_does_not_reach_the_copy(source: Path) -> None:
-    decode = Decode()
-    cached([source], {}, decode)
-    cached([source], {}, decode).inputs.zero_()
-    assert torch.equal(cached([source], {}, decode).inputs, decode.dataset.inputs)
-
-
-def test_load_reads_the_copy_of_a_parquet_set_and_no_image_twice(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = write_images(root / "mnist")
-    load_dataset("mnist", root)
-    monkeypatch.setattr("fedstrata.data.images.decode", None)
-    assert np.array_equal(load_dataset("mnist", root).inputs.numpy(), pixels)

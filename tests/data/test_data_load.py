@@ -52,11 +52,6 @@ def test_digits_are_1797_images_of_ten_classes() -> None:
     assert float(prepared.std()) == pytest.approx(1, abs=1e-4)
 
 
-def test_the_facts_of_digits_are_those_of_its_data() -> None:
-    data, source = load_dataset("digits"), DATASETS["digits"]
-    assert (data.classes, data.shape) == (source.classes, source.shape)
-
-
 def test_both_splits_of_a_known_set_share_the_constants_of_the_registry(root: Path) -> None:
     write_images(root / "mnist")
     write_images(root / "mnist", labels={"label": [5]}, split="test")
@@ -69,11 +64,6 @@ def test_a_test_split_is_normalised_as_its_training_split(root: Path) -> None:
     write_images(root / "mine", (3, 4, 4), split="test", seed=1)
     train, test = load_dataset("mine", root), load_dataset("mine", root, "test")
     assert (train.mean, train.std) == (test.mean, test.std)
-
-
-def test_windows_of_recordings_have_the_shape_that_the_registry_says(root: Path) -> None:
-    write(root / "usc_had" / "train-0.parquet", recordings([300, 128]))
-    assert load_dataset("usc_had", root).shape == DATASETS["usc_had"].shape
 
 
 @pytest.mark.parametrize("name", ["digits", "usc_had"])

@@ -44,18 +44,6 @@ def test_prepare_takes_the_samples_of_the_index_in_its_order() -> None:
     assert torch.equal(twice[1], data.prepare(torch.tensor([0]))[0])
 
 
-def test_preparing_leaves_the_stored_inputs_alone() -> None:
-    signals = torch.ones(4, 3, 5)
-    images(inputs=signals).normalise(signals)
-    images(inputs=signals).prepare(torch.tensor([0]))
-    assert torch.equal(signals, torch.ones(4, 3, 5))
-
-
-def test_a_dataset_knows_its_length_and_the_shape_of_one_sample() -> None:
-    assert len(images()) == 4
-    assert images().shape == (3, 4, 4)
-
-
 def test_resized_keeps_flat_images_flat_and_leaves_everything_else() -> None:
     data = images(inputs=torch.full((4, 3, 4, 4), 200, dtype=torch.uint8), columns={"who": np.arange(4)})
     larger = data.resized(7)
@@ -69,46 +57,6 @@ def test_resized_interpolates_between_neighbouring_pixels() -> None:
     row = torch.tensor([0, 100], dtype=torch.uint8).expand(4, 3, 2, 2)
     # Pixel centres of the four new columns lie at -0.25, 0.25, 0.75 and 1.25 of the old ones.
     assert images(inputs=row).resized(4).inputs[0, 0, 0].tolist() == [0, 25, 75, 100]
-
-
-def test_resizing_to_the_same_side_changes_nothing() -> None:
-    data = images()
-    assert data.resized(4) is data
-
-
-@pytest.mark.parametrize("side", [0, -1])
-def test_images_cannot_be_resized_to_nothing(side: int) -> None:
-    with pytest.raises(DataError, match="cannot be resized"):
-        images().resized(side)
-
-
-def test_signals_cannot_be_resized() -> None:
-    with pytest.raises(DataError, match=r"\(3, 8\) cannot be resized"):
-        images(inputs=torch.zeros(4, 3, 8)).resized(4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"inputs": torch.zeros(4, dtype=torch.uint8)}, "inputs are torch.uint8"),
-        ({"inputs": torch.zeros(4, 3, dtype=torch.float64)}, "expected uint8 or float32"),
-        ({"inputs": torch.zeros(5, 3)}, "inputs has 5 rows, but there are 4 labels"),
-        ({"labels": torch.zeros(4)}, "labels are torch.float32"),
-        ({"labels": torch.zeros(4, 1, dtype=torch.int64)}, "expected int64"),
-        ({"labels": torch.zeros(0, dtype=torch.int64)}, "holds no samples"),
-        ({"labels": torch.tensor([0, 1, 3, 2])}, "small: row 2 holds class 3; expected 0 to 2"),
-        ({"labels": torch.tensor([0, -1, 1, 2])}, "row 1 holds class -1"),
-        ({"columns": {"who": np.arange(3)}}, "who has 3 rows"),
-        ({"mean": (0.5,)}, "do not fit 3 channels"),
-        ({"std": (0.5, 0.5)}, "do not fit 3 channels"),
-        ({"std": (0.5, 0.0, 0.5)}, "do not fit 3 channels"),
-        ({"unit": "trial"}, "no column 'trial'; there are none"),
-        ({"class_names": ("a", "b")}, "2 class names for 3 classes"),
-    ],
-)
-def test_parts_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        images(**changes)
 
 
 def test_channel_statistics_are_those_of_numpy_for_bytes_and_for_floats() -> None:

@@ -12,7 +12,7 @@ from data_layouts import isolate
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import client_values, find, has_own_test, load_dataset
-from fedstrata.data.hub import hub_tables
+from fedstrata.data.libraries import hub_tables
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 from torch.utils.data import TensorDataset
 
 from fedstrata.base.errors import DataError
@@ -48,11 +47,6 @@ def test_a_pair_of_pairs_is_training_and_test_data_with_one_normalisation() -> N
     assert train.mean == test.mean == (4.5, 5.5, 6.5)  # of 0, 3, 6, 9 and so on
 
 
-def test_lists_of_arrays_are_pairs_as_tuples_are() -> None:
-    clients = {"Ghent": [[X, Y], [X[:2], Y[:2]]]}
-    assert (len(read(clients)), len(read(clients, "test"))) == (4, 2)
-
-
 def test_rows_of_a_frame_of_pandas_are_samples_whatever_their_numbers() -> None:
     """A part of a frame keeps the row numbers of the whole; they are no column, and change nothing."""
     pandas = pytest.importorskip("pandas")
@@ -62,27 +56,6 @@ def test_rows_of_a_frame_of_pandas_are_samples_whatever_their_numbers() -> None:
     assert found.feature_names == ("age",) and set(found.columns) == {"site", "client", "split"}
     assert found.inputs[:, 0].tolist() == [1, 3, 2, 4] and found.labels.tolist() == [0, 1, 1, 0]
     assert keep({site: part.reset_index(drop=True) for site, part in parts.items()}) == keep(parts)
-
-
-def test_an_index_of_a_frame_that_has_a_name_is_a_column() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"age": [1.0, 2], "patient": [7, 8], "label": [0, 1]}).set_index("patient")
-    assert read({"a": frame}).columns["patient"].tolist() == [7, 8]
-
-
-def test_frames_that_are_no_table_are_refused_with_the_name_of_the_client() -> None:
-    """Errors of pandas and Arrow came through as they were, and a client without rows was left out without a word."""
-    pandas = pytest.importorskip("pandas")
-    good = pandas.DataFrame({"age": [1.0, 2], "label": [0, 1]})
-    mixed = good.assign(dose=pandas.Series([1, "a"], dtype=object))
-    for wrong, message in (
-        (mixed, "client 'Lyon': expected a table that Arrow can hold .*dose"),
-        (pandas.concat([good, good[["age"]]], axis=1), "client 'Lyon': .*age"),
-        (good.iloc[:0], "client 'Lyon' has no samples to train"),
-        ((good, good.iloc[:0]), "client 'Lyon' has no samples to test"),
-    ):
-        with pytest.raises(DataError, match=message):
-            keep({"Ghent": good, "Lyon": wrong})
 
 
 def test_a_frame_of_polars_is_a_table() -> None:
@@ -107,11 +80,6 @@ def test_features_may_be_a_table_beside_their_classes() -> None:
     assert read(clients, "test").labels.tolist() == [1, 0]
 
 
-def test_further_arrays_of_a_client_are_columns() -> None:
-    found = read({"Ghent": {"x": X, "y": Y, "trial": [1, 1, 2, 2]}})
-    assert found.columns["trial"].tolist() == [1, 1, 2, 2]
-
-
 def test_clients_of_a_list_stay_in_its_order() -> None:
     """As texts, 10 would come before 2."""
     found = read([(X[:2], Y[:2])] * 12)
@@ -124,12 +92,6 @@ def test_names_of_classes_are_the_same_for_all_clients() -> None:
     assert found.class_names == ("ant", "cat", "dog") and found.labels.tolist() == [2, 0, 1, 0]
 
 
-def test_images_of_torch_data_sets_stay_bytes() -> None:
-    images = torch.zeros(4, 1, 5, 6, dtype=torch.uint8)
-    found = read([TensorDataset(images, torch.from_numpy(Y))])
-    assert found.inputs.dtype == torch.uint8 and found.shape == (1, 5, 6)
-
-
 def table(**columns: Any) -> Any:
     return pa.table({"age": [1.0, 2.0], "date": ["a", "b"], "label": ["ill", "well"], **columns})
 
@@ -139,26 +101,6 @@ def test_tables_have_their_columns_of_numbers_as_features() -> None:
     assert found.feature_names == ("age",) and found.inputs.tolist() == [[1.0], [2.0], [1.0], [2.0]]
     assert found.class_names == ("ill", "well") and owners(found) == ["Ghent", "Ghent", "Lyon", "Lyon"]
     assert found.columns["date"].tolist() == ["a", "b"] * 2
-
-
-def test_a_table_may_hold_lists() -> None:
-    found = read([pa.table({"signal": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]})])
-    assert found.inputs.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-
-
-class Frame:
-    """The part of a data frame that is looked at: Arrow's interface and its columns."""
-
-    def __init__(self, content: Any) -> None:
-        self.content = content
-        self.columns = content.column_names
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.content.__arrow_c_stream__(requested_schema)
-
-
-def test_anything_with_the_interface_of_arrow_is_a_table() -> None:
-    assert read({"Ghent": Frame(table())}).feature_names == ("age",)
 
 
 @pytest.mark.parametrize(
@@ -194,11 +136,6 @@ def test_the_name_is_that_of_the_content() -> None:
     assert keep([table()]) == keep([table()]) != keep([table(age=[1.0, 3.0])])
 
 
-def test_data_that_this_process_was_not_given_are_asked_for() -> None:
-    with pytest.raises(DataError, match="give the same ones again as clients="):
-        load_dataset("memory:0123456789abcdef")
-
-
 @pytest.mark.parametrize("form", ["mapping", "table"])
 def test_a_column_split_of_the_users_own_says_which_rows_are_for_testing(form: str) -> None:
     split = ["train", "train", "test", "train"]
@@ -210,44 +147,6 @@ def test_a_column_split_of_the_users_own_says_which_rows_are_for_testing(form: s
     wrong = {"x": X, "y": Y, "split": ["train", "test", "dev", "train"]}
     with pytest.raises(DataError, match="client Ghent: row 2 of column 'split' holds 'dev'; expected train or test"):
         read({"Ghent": wrong})
-
-
-def test_a_missing_value_among_objects_is_a_missing_value() -> None:
-    given = {"x": X, "y": Y, "patient": np.array(["p0", None, float("nan"), "p1"], dtype=object)}
-    assert read({"Ghent": given}).columns["patient"].tolist() == ["p0", "", "", "p1"]
-    mixed = {"x": X, "y": Y, "patient": np.array(["p0", 1, 2, 3], dtype=object)}
-    with pytest.raises(DataError, match="expected texts or numbers throughout, found 'p0' and 1; make them alike"):
-        read({"Ghent": mixed})
-
-
-def test_numbers_of_sixteen_bits_are_read() -> None:
-    halves = [torch.tensor(X).to(kind) for kind in (torch.bfloat16, torch.float16)]
-    assert all(torch.equal(read({"Ghent": (half, Y)}).inputs, half.float()) for half in halves)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (
-            ((X, Y), (X, Y), (X, Y)),
-            r"expected \(x, y\), .* to train and to test, found a tuple of 3",
-        ),
-        ({"x": X, "y": Y, "split": ["train"] * 3}, r"expected as many rows in each array, found .* split \(3,\)"),
-        ((csr_matrix(X), Y), r"expected arrays, found a sparse matrix; make an array of it by toarray\(\)"),
-    ],
-)
-def test_what_is_no_form_of_a_client_is_refused_in_one_line(data: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read({"Ghent": data})
-
-
-def test_categories_of_polars_are_texts() -> None:
-    polars = pytest.importorskip("polars")
-    words = polars.Series(["yes", "no", "yes", "no"], dtype=polars.Categorical)
-    ill = polars.Series(["a", "a", "b", "b"], dtype=polars.Enum(["a", "b"]))
-    found = read({"Ghent": polars.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "label": words, "patient": ill})})
-    assert found.class_names == ("no", "yes") and found.labels.tolist() == [1, 0, 1, 0]
-    assert list(found.columns["patient"]) == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize("module", ["pandas", "polars"])

@@ -40,11 +40,6 @@ def test_every_known_set_has_facts_that_fit_together() -> None:
         assert source.origin
 
 
-def test_digits_need_no_file(root: Path) -> None:
-    location = find("digits", root)
-    assert (location.train, location.test) == ((), ())
-
-
 def test_the_experiments_root_comes_before_the_environments(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -71,24 +66,12 @@ def test_the_registry_chooses_between_the_configurations_of_a_set(root: Path) ->
     assert find("svhn", root).train[0].parent.name == "cropped_digits"
 
 
-def test_a_folder_of_several_sets_asks_for_one_of_them(root: Path) -> None:
-    write_images(root / "mine" / "a")
-    write_images(root / "mine" / "b")
-    with pytest.raises(DataError, match=r"several data sets \(a, b\)"):
-        find(str(root / "mine"))
-
-
 def test_shards_come_in_order_and_none_may_be_missing(root: Path) -> None:
     files = [write(root / "mine" / f"train-{i:05}-of-00003.parquet", {"x": [1]}) for i in (2, 0, 1)]
     assert find("mine", root).train == tuple(sorted(files))
     files[2].unlink()
     with pytest.raises(DataError, match="holds 2 of the 3 train files"):
         find("mine", root)
-
-
-def test_a_file_without_numbers_in_its_name_is_a_split_too(root: Path) -> None:
-    write(root / "mine" / "train.parquet", {"x": [1]})
-    assert len(find("mine", root).train) == 1
 
 
 def test_a_path_is_used_directly_and_a_known_name_never_means_a_path(
@@ -109,12 +92,6 @@ def test_an_npz_file_says_by_its_arrays_whether_it_has_a_test_split(root: Path) 
     assert find(str(root / "both.npz")).test == (root / "both.npz",)
 
 
-def test_a_broken_npz_file_is_named(root: Path) -> None:
-    (root / "half.npz").write_bytes(b"PK\x03\x04")
-    with pytest.raises(DataError, match=r"half.npz is no readable .npz file"):
-        find("half.npz", root)
-
-
 def test_a_missing_set_says_where_was_looked_and_what_to_do_in_one_line(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -131,17 +108,6 @@ def test_a_missing_set_says_where_was_looked_and_what_to_do_in_one_line(
         "fedstrata[hub]",
     ):
         assert part in message
-
-
-def test_a_set_that_no_hub_has_does_not_advise_to_install_its_client(root: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        find("usc_had", root)
-    assert "fedstrata[hub]" not in str(caught.value)
-
-
-def test_an_unknown_name_lists_the_known_ones(root: Path) -> None:
-    with pytest.raises(DataError, match=r"'minst' not found.*known names are digits, mnist, .*usc_had"):
-        find("minst", root)
 
 
 def test_the_hubs_cached_copy_is_used_without_a_network(
@@ -171,33 +137,6 @@ def test_what_is_not_cached_is_downloaded(root: Path, monkeypatch: pytest.Monkey
     assert "cropped_digits/train-*.parquet" in calls[0]["allow_patterns"]
 
 
-def test_a_hub_id_of_the_users_own_is_asked_for_by_its_name(
-    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    write_images(tmp_path / "copy" / "data")
-    calls = hub(monkeypatch, lambda cached: str(tmp_path / "copy"))
-    assert find("someone/letters", root).train
-    assert calls[0]["repo_id"] == "someone/letters"
-
-
-@pytest.mark.parametrize("left", ["train-00000-of-00001.parquet", "train-00000-of-00002.parquet"])
-def test_an_interrupted_download_is_completed(
-    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, left: str
-) -> None:
-    write(tmp_path / "half" / left, {"x": [1]})
-    write_images(tmp_path / "whole")
-    write_images(tmp_path / "whole", split="test")
-    hub(monkeypatch, lambda cached: str(tmp_path / ("half" if cached else "whole")))
-    assert find("mnist", root).train[0].is_relative_to(tmp_path / "whole")
-
-
-def test_a_download_that_stays_incomplete_says_so(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write(tmp_path / "half" / "train-00000-of-00002.parquet", {"x": [1]})
-    hub(monkeypatch, lambda cached: str(tmp_path / "half"))
-    with pytest.raises(DataError, match="holds 1 of the 2 train files"):
-        find("mnist", root)
-
-
 def test_without_a_network_the_error_is_one_clear_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(cached: bool) -> str:
         raise OSError("Got: ConnectError: name not known\nAn error happened while trying to locate the files")
@@ -208,18 +147,3 @@ def test_without_a_network_the_error_is_one_clear_line(root: Path, monkeypatch: 
     message = str(caught.value)
     assert "ylecun/mnist could not be downloaded (Got: ConnectError: name not known)" in message
     assert "\n" not in message
-
-
-def test_an_error_without_words_is_named_by_its_type(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(cached: bool) -> str:
-        raise TimeoutError
-
-    hub(monkeypatch, download)
-    with pytest.raises(DataError, match=r"could not be downloaded \(TimeoutError\)"):
-        find("mnist", root)
-
-
-def test_a_hub_repository_without_parquet_says_so(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hub(monkeypatch, lambda cached: str(tmp_path))
-    with pytest.raises(DataError, match="someone/texts, whose files are no train"):
-        find("someone/texts", root)

@@ -250,37 +250,6 @@ def test_a_small_test_split_is_on_the_disk_beside_a_large_training_split(
         train.followed_by(load(keys, "auto", "test"))
 
 
-def test_values_in_quotes_go_on_in_the_next_line(root: Path) -> None:
-    """Notes of a file beyond a megabyte ended the run with advice that no user can follow."""
-    notes = [f"first line\nsecond, line of {'x' * (row % 60)}" for row in range(ROWS)]
-    keys = {"name": root / "all.csv"}
-    write_csv(root / "all.csv", table(note=notes))
-    same(load(keys, "ram"), load(keys, "disk"))
-    assert load(keys, "disk").columns["note"].tolist() == notes
-    rows = 15_000
-    write_csv(root / "all.csv", table(rows, note=["first line\n" + "second, line" * 6] * rows))
-    assert (root / "all.csv").stat().st_size > 2**20 and len(load(keys, "ram")) == rows
-
-
-def test_a_quote_inside_a_value_reads_no_further_than_a_block(root: Path) -> None:
-    lines = [f'{row},5" pipe {"x" * 20},{"xy"[row % 2]}' for row in range(31)]
-    (root / "all.csv").write_text("a,note,label\n" + "\n".join(lines) + "\n")
-    keys = {"name": root / "all.csv"}
-    same(load(keys, "ram"), load(keys, "disk"))
-
-
-def test_what_is_in_memory_already_is_not_put_on_the_disk() -> None:
-    with pytest.raises(DataError, match=r"data.memory = 'disk': expected data in files, found digits"):
-        load_dataset("digits", options=ReadOptions(memory="disk"))
-
-
-def test_a_folder_that_cannot_be_written_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = one_csv(root)
-    monkeypatch.setenv("FEDSTRATA_CACHE", str(keys["name"] / "below a file"))
-    with pytest.raises(DataError, match=r"below a file: expected a folder for inputs on disk .*; set FEDSTRATA_CACHE"):
-        load(keys, "disk")
-
-
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
 def test_a_converted_file_that_is_gone_or_cut_is_made_again_and_named_by_who_has_it_open(
     damage: Callable[[Path], Any], root: Path

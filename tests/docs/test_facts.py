@@ -17,7 +17,7 @@ from experiments.tools.descriptions import facts, title_of
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Plan, Report, State, make_pending
-from fedstrata.play.traffic import Traffic, traffic
+from fedstrata.play.recorder import Traffic, traffic
 from pulled import Pulled, pulled_problem
 from test_every_algorithm import CASES
 from turns import only

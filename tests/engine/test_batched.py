@@ -11,14 +11,10 @@ from small import dataset, fit_of, loop_of, network, partition_of, plan_of
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ModelError
-from fedstrata.build.build import build_run
-from fedstrata.build.run_setup import RunSetup
-from fedstrata.config import load_experiment
 from fedstrata.core import Evaluation, Layout, LocalTraining, Plan, Report
 from fedstrata.engine import ClientData, ClientStore, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import layout_of, row_of
-from turns import play
 
 SIZES = [12, 9, 16, 11, 3]
 LEAST = 1
@@ -167,18 +163,6 @@ def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
     assert_close(found, loop.run(plan))
 
 
-@pytest.mark.parametrize(("memory", "kinds"), [(1 << 30, 5), (LEAST, 4)])
-def test_many_kinds_of_fits_are_trained_though_memory_is_kept_for_few(
-    memory: int, kinds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedstrata.engine.vectorized.training._MAX_TRAINERS", 5)
-    loop, batched, layout, start = twins(SIZES, memory=memory)
-    fits = [fit_of(layout, [[0]] * 5, training=LocalTraining(batch=5, momentum=part / 10)) for part in range(6)]
-    plan = plan_of(start[None], *fits)
-    assert_close(batched.run(plan), loop.run(plan))
-    assert len(batched.trainers._known) == kinds
-
-
 def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
     loop, batched, layout, start = twins(SIZES)
     head, body = layout.select("fc"), layout.select("conv")
@@ -207,17 +191,6 @@ def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> No
     assert all(values.isnan().all() for name, values in batched.store.tensors().items() if name.startswith("0/"))
 
 
-def test_one_client_gone_astray_leaves_the_others_alone() -> None:
-    loop, batched, layout, start = twins(SIZES)
-    models = torch.stack([start, torch.full_like(start, torch.nan)])
-    found = batched.run(plan_of(models, fit_of(layout, [[0], [1], [0], [0], [0]]))).results["train"].updates
-    assert found.of(torch.tensor([1])).isnan().all()
-    plan = plan_of(models, fit_of(layout, [[0], [-1], [0], [0], [0]]))
-    result = batched.run(plan).results["train"]
-    others = Report({"train": replace(result, updates=found.without(torch.tensor([1])))})
-    assert_close(others, loop.run(plan))
-
-
 def test_nobody_one_client_and_facts() -> None:
     loop, batched, layout, start = twins([10, 10])
     evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
@@ -236,29 +209,6 @@ def test_nobody_one_client_and_facts() -> None:
         assert all(
             torch.equal(rows.values, expected.client_stats[name].values) for name, rows in found.client_stats.items()
         )
-
-
-def test_a_frozen_layer_stays_and_is_not_asked_for_gradients() -> None:
-    module = network(norm=True)
-    module.get_submodule("conv").requires_grad_(False)
-    loop, batched, layout, start = twins_of(module, SIZES)
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 5))
-    found = batched.run(plan)
-    assert_close(found, loop.run(plan))
-    assert not found.results["train"].updates.values[:, layout.columns(layout.select("conv"))].any()
-    (trainer,) = batched.trainers._known.values()
-    assert trainer._stack.moving.shape[1] == layout.count("norm") + layout.count("fc")
-
-
-def test_a_task_that_trains_nothing_but_frozen_parameters_returns_its_start() -> None:
-    module = network(norm=True)
-    module.get_submodule("conv").requires_grad_(False)
-    loop, batched, layout, start = twins_of(module, SIZES)
-    frozen = fit_of(layout, [[0]] * 5, trainable=layout.select("conv"))
-    plan = plan_of(start[None], frozen, fit_of(layout, [[0]] * 5))
-    found = batched.run(plan)
-    assert not found.results["train"].updates.values.any()
-    assert_close(found, loop.run(plan))
 
 
 class Odd(nn.Module):
@@ -329,31 +279,6 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
     assert torch.equal(batched.run(changes[0]).results["train"].updates.values, drawn[0])
 
 
-def test_half_precision_trains_near_float32_and_scores_in_float32() -> None:
-    loop, batched, layout, start = twins(SIZES, norm=True, precision="bfloat16")
-    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
-    plan = replace(plan_of(start[None], fit_of(layout, [[0]] * 5)), evaluations={"client": evaluation})
-    found, expected = batched.run(plan), loop.run(plan)
-    assert_close(found, expected, tolerance=0.1)
-    assert not torch.allclose(
-        found.results["train"].updates.values, expected.results["train"].updates.values, rtol=1e-4
-    )
-    own = replace(plan, evaluations={})
-    assert_close(batched.run(own), Loop(network(True), layout, batched.client_data, precision="bfloat16").run(own), 0.1)
-
-
-@pytest.mark.parametrize("im2col", [False, True], ids=["groups", "im2col"])
-def test_batch_norms_behind_layers_without_bias_are_trained_in_half_precision(im2col: bool) -> None:
-    """What comes before them is bfloat16 then; torch refused that beside their own float32."""
-    torch.manual_seed(3)
-    body = [nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)]
-    module = nn.Sequential(*body, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3, bias=False), nn.BatchNorm1d(3))
-    _, batched, layout, start = twins_of(module, SIZES, precision="bfloat16", im2col=im2col)
-    loop = Loop(module, layout, batched.client_data, precision="bfloat16")
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 5, training=LocalTraining(batch=0, lr=0.01)))
-    assert_close(batched.run(plan), loop.run(plan), tolerance=0.1)
-
-
 def test_several_federations_together_are_as_each_alone() -> None:
     loop, batched, layout, start = twins(SIZES)
     store = ClientStore()
@@ -389,56 +314,6 @@ def test_a_recorded_step_that_is_replayed_equals_the_loop(optimizer: str, monkey
         assert_close(batched.run(plan), loop.run(plan))
     # Steps of 5 for 5, 4 and 1 clients, and of the last 4, 2, 1 and 3: each is recorded once, and pays for it.
     assert 3 <= len(replayed) <= 8
-
-
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "adacfl": {},
-    "centralized": {},
-    "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
-    "ditto": {"epochs": 2},
-    "fedper": {},
-    "fedprox": {"mu": 0.5},
-    "fedrep": {"head_epochs": 2},
-    "fedtsdp": {"threshold": 0.5, "radius1": 0.02, "shrink": 0.8},
-    "hicfl": {"epsilon": 2.0, "rho": 1.0},
-    "ifca": {"k": 3},
-    "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "layers": "head"},
-    "lg_fedavg": {},
-    "pacfl": {},
-    "strata": {"alpha": 0.9, "folds": 2, "reassignment_rounds": 1},
-}
-
-
-def setting_of(name: str, **local: Any) -> RunSetup:
-    tables = {
-        "data": {"name": "digits", "clients": 6, "samples": 40, "test": 0.2, "public": 32},
-        "partition": {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]},
-        "model": {"name": "mlp", "hidden": [12, 8]},
-        "local": {"lr": 0.2, "batch": 20, **local},
-        "algorithm": {"name": name, **ALGORITHMS[name]},
-    }
-    return build_run(load_experiment({**tables, "engine": {"name": "loop"}}))
-
-
-def batched_twin(setup: RunSetup, **options: Any) -> RunSetup:
-    """The same federation on the batched engine."""
-    assert isinstance(setup.clients, Loop)
-    engine = Vectorized(setup.clients._module, setup.server.problem.layout, setup.client_data, **options)
-    problem = replace(setup.server.problem, predict=engine.predict)
-    return replace(setup, clients=engine, server=replace(setup.server, problem=problem))
-
-
-@on_devices
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_algorithms_decide_the_same(name: str, device: str) -> None:
-    setup = setting_of(name)
-    twin = batched_twin(setup, memory=200_000, device=device)
-    slow, fast = (play(each, 3, fraction=0.8) for each in (setup, twin))
-    for one, other in zip(fast, slow, strict=True):
-        assert torch.equal(one.after.labels, other.after.labels)
-        apart = (one.after.models - other.after.models).norm(dim=1)
-        assert bool((apart <= 1e-4 * other.after.models.norm(dim=1)).all())
-        assert close(one.devices, other.devices, tolerance=1e-4)
 
 
 @needs_cuda

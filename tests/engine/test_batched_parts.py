@@ -1,43 +1,29 @@
 """What the batched engine is made of: who steps together, dropout by salt, recordings, samples near a device."""
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import cache, partial
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import dataset, partition_of
 from torch import nn
 
 from fedstrata.core import rows
 from fedstrata.core.rows import rows_for
-from fedstrata.engine import ClientData
-from fedstrata.engine.device import exact, products_in
-from fedstrata.engine.vectorized import cuda_graphs
 from fedstrata.engine.vectorized.batches import (
-    Resident,
     arrange,
-    chunks,
     epoch_steps,
     full_batches_and_rest,
-    read_samples,
-    sample_source,
     undo_arrange,
 )
-from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder, session
 from fedstrata.engine.vectorized.network import (
-    BATCH_BYTES,
     Dropout,
     Im2colConv2d,
     LeftLinear,
     Network,
-    budget,
     vmappable_copy,
 )
 from fedstrata.models import layout_of
@@ -74,15 +60,6 @@ def test_clients_with_fewer_batches_drop_out() -> None:
     assert found == [([0, 1, 2, 3], 5), ([0, 1], 5), ([2, 4], 4), ([0, 3], 2)]  # 5+5+2, 5+5, 5+4, 5+2, 4
 
 
-@few
-@given(st.integers(1, 50), st.integers(1, 60))
-def test_chunks_are_few_and_even(count: int, most: int) -> None:
-    found = list(chunks(count, most))
-    sizes = [part.stop - part.start for part in found]
-    assert [row for part in found for row in range(count)[part]] == list(range(count))
-    assert max(sizes) <= most and max(sizes) - min(sizes) <= 1 and len(found) == -(-count // most)
-
-
 def salted(layer: nn.Module) -> Dropout:
     """A dropout of torch with masks that depend on a salt."""
     found = vmappable_copy(layer, im2col=False)
@@ -95,15 +72,6 @@ def dropped(layer: Dropout, salt: int, *shape: int) -> torch.Tensor:
     layer.salt.fill_(salt)
     found: torch.Tensor = layer.train()(torch.ones(shape))
     return found > 0
-
-
-def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
-    layer = salted(nn.Dropout(0.3))
-    values = layer.train()(torch.ones(1000, 100))
-    assert sorted(values.unique().tolist()) == pytest.approx([0.0, 1 / 0.7])
-    assert float(values.mean()) == pytest.approx(1, abs=0.01)  # 4 standard deviations are 0.0083
-    assert torch.equal(layer.eval()(values), values)
-    assert not salted(nn.Dropout(1.0)).train()(torch.ones(5, 5)).any()
 
 
 def test_masks_of_other_salts_and_of_the_next_call_are_independent() -> None:
@@ -227,13 +195,6 @@ def test_padded_products_are_those_of_images_with_a_margin_bit_for_bit() -> None
     assert torch.equal(padded(images), product(nn.functional.pad(images, (2, 2, 1, 1))))
 
 
-@pytest.mark.parametrize(("norm", "shape"), [(nn.BatchNorm1d(3), (4, 3)), (nn.BatchNorm2d(3), (4, 3, 2, 2))])
-def test_batch_norms_are_given_float32(norm: nn.Module, shape: tuple[int, ...]) -> None:
-    found, inputs = vmappable_copy(norm, im2col=True), torch.randn(shape, dtype=torch.bfloat16)
-    assert found(inputs).dtype == torch.float32 and norm(inputs).dtype == torch.bfloat16
-    assert torch.equal(found(inputs), norm(inputs.float()))
-
-
 def test_a_dropout_that_is_used_twice_has_one_salt() -> None:
     drop = nn.Dropout(0.5)
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), drop, nn.Linear(4, 3), drop)
@@ -322,206 +283,7 @@ def test_networks_of_which_something_cannot_be_described_are_batched_with_none()
     assert identity_of(Described(a=torch.tanh)) == identity_of(Described(a=torch.tanh))
 
 
-def test_recordings_start_after_a_warm_up_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "_MAX_RECORDINGS", 1)
-    recorded, total = list[Any](), torch.zeros(())
-
-    def add(value: torch.Tensor) -> None:
-        total.add_(value)
-
-    def record(function: Any) -> Any:
-        recorded.append(function)
-        return function
-
-    replay = Replay(record)
-    for number in range(6):
-        replay("a", add, torch.tensor(1.0 + number))
-        replay("b", add, torch.tensor(0.5))
-    assert float(total) == 21 + 3 and len(recorded) == 1
-
-
-def test_what_cannot_be_recorded_is_computed_and_not_tried_again() -> None:
-    tries, total = list[Any](), torch.zeros(())
-
-    def add(value: torch.Tensor) -> None:
-        total.add_(value)
-
-    def refuse(function: Any) -> None:
-        tries.append(function)
-
-    replay = Replay(refuse)
-    for number in range(6):
-        replay("a", add, torch.tensor(1.0 + number))
-        replay("b", add, torch.tensor(0.5))
-    assert float(total) == 21 + 3 and len(tries) == 1
-
-
-class Graph:
-    """A CUDA graph that is none."""
-
-    def __init__(self) -> None:
-        self.calls = list[str]()
-
-    def pool(self) -> str:
-        return f"pool of {id(self)}"
-
-    def replay(self) -> None:
-        self.calls.append("replay")
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Calls to a device that is not there, and what was the current stream."""
-    calls, current = list[Any](), list[Any](["default"])
-
-    class Stream:
-        def wait_stream(self, stream: Any) -> None:
-            calls.append(("wait", stream))
-
-        def synchronize(self) -> None:
-            calls.append(("synchronize", current[-1] is self))
-
-    @contextmanager
-    def enter(stream: Any) -> Iterator[None]:
-        current.append(stream)
-        yield
-        current.pop()
-
-    @contextmanager
-    def graph(made: Graph, pool: str | None, stream: Any) -> Iterator[None]:
-        calls.append(("capture", pool, stream is current[-1], gc.isenabled()))
-        yield
-
-    fake = SimpleNamespace(
-        stream=enter,
-        current_stream=lambda device=None: current[-1],
-        CUDAGraph=Graph,
-        graph=graph,
-        get_device_properties=lambda device: SimpleNamespace(total_memory=24 << 30),
-    )
-    monkeypatch.setattr(torch, "cuda", fake)
-    monkeypatch.setattr(cuda_graphs, "_FAILED_DEVICES", set())
-    # With a GPU, an earlier test has left a real stream.
-    monkeypatch.setattr(cuda_graphs, "_stream", cache(lambda device: Stream()))
-    return calls
-
-
-def recorded(function: Callable[[], None]) -> Callable[[], None]:
-    record = recorder(CUDA)
-    assert record is not None
-    replay = record(function)
-    assert replay is not None
-    return replay
-
-
-def test_on_cuda_a_recording_is_a_graph_made_on_the_sessions_own_stream(cuda: list[Any]) -> None:
-    """Without the device: which calls are made, in which order."""
-    assert recorder(CPU) is None
-    with session(CUDA):
-        assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-        replay: Any = recorded(lambda: cuda.append("work"))
-        replay()
-    assert cuda == [("wait", "default"), ("capture", None, True, False), "work", ("synchronize", True)]
-    assert replay.__self__.calls == ["replay"]
-    assert torch.backends.cudnn.allow_tf32 and gc.isenabled()
-
-
-def test_recordings_that_live_share_a_pool_and_one_after_all_are_gone_has_a_new_one(cuda: list[Any]) -> None:
-    """Torch refuses a pool whose last recording is gone, so no handle may be kept."""
-    one: Any = recorded(lambda: None)
-    pool = one.__self__.pool()
-    other: list[Any] = [recorded(lambda: None)]
-    assert [call[1] for call in cuda] == [None, pool]
-    del one
-    other += [recorded(lambda: None), other]  # a cycle: it is only gone once garbage is collected
-    assert cuda[-1][1] == other[0].__self__.pool()
-    del other
-    recorded(lambda: None)
-    assert cuda[-1][1] is None
-
-
-def test_where_a_recording_failed_nothing_is_recorded_any_more(cuda: list[Any]) -> None:
-    def look() -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    def fill() -> None:
-        raise torch.OutOfMemoryError("too much")
-
-    record = recorder(CUDA)
-    assert record is not None
-    with pytest.raises(torch.OutOfMemoryError):
-        record(fill)
-    assert record(look) is None and gc.isenabled() and len(cuda) == 2
-    other = recorder(CUDA)
-    assert other is not None and other(lambda: None) is None and len(cuda) == 2
-
-
-@pytest.fixture
-def flags() -> Iterator[dict[tuple[Any, str], object]]:
-    """What a user may have set: as precisions of their own, at which `cudnn.flags` raises."""
-    cudnn: Any = torch.backends.cudnn
-    products: Any = torch.backends.cuda.matmul
-    chosen: dict[tuple[Any, str], object] = {(cudnn, "deterministic"): False, (cudnn, "benchmark"): True}
-    for owner, precision in ((products, "tf32"), (cudnn.conv, "ieee"), (cudnn.rnn, "tf32")):
-        chosen[owner, "fp32_precision"] = precision
-    before = {flag: getattr(*flag) for flag in chosen}
-    for flag, value in chosen.items():
-        setattr(*flag, value)
-    yield chosen
-    for flag, value in before.items():
-        setattr(*flag, value)
-
-
-def test_cuda_computes_exactly_in_a_session_and_as_the_user_wants_afterwards(
-    flags: dict[tuple[Any, str], object],
-) -> None:
-    with pytest.raises(KeyError), exact():
-        assert [getattr(*flag) for flag in flags] == [True, False, "ieee", "ieee", "ieee"]
-        raise KeyError
-    assert {flag: getattr(*flag) for flag in flags} == flags
-
-
-def test_a_step_in_tf32_rounds_products_and_leaves_the_rest_of_a_session_exact(
-    flags: dict[tuple[Any, str], object],
-) -> None:
-    with exact():
-        with products_in("tf32"):
-            assert [getattr(*flag) for flag in flags] == [True, False, "tf32", "tf32", "tf32"]
-        for precision in ("float32", "bfloat16"):
-            with products_in(precision):
-                assert [getattr(*flag) for flag in flags] == [True, False, "ieee", "ieee", "ieee"]
-    assert {flag: getattr(*flag) for flag in flags} == flags
-
-
 def test_updates_that_do_not_fit_into_memory_are_not_pinned_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "IN_MEMORY", 0)
     room = rows_for(CUDA, 2, 3)  # without the device, pinning would fail
     assert room.shape == (2, 3) and not room.is_pinned()
-
-
-def test_of_an_accelerators_memory_a_quarter_is_worked_on(cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert budget(CUDA) == 6 << 30 and budget(CPU) == BATCH_BYTES["cpu"]
-    monkeypatch.setitem(BATCH_BYTES, "cuda", 1 << 30)
-    assert budget(CUDA) == 1 << 30
-
-
-def test_samples_kept_near_a_device_are_those_of_the_holdings() -> None:
-    client_data = ClientData(dataset(40), partition_of([12, 16], turns=[0, 1]), seed=0)
-    near, index = Resident(client_data, CPU), torch.tensor([3, 20, 35, 0, 12])
-    for found, expected in zip(near.samples(index), client_data.samples(index), strict=True):
-        assert torch.equal(found, expected)
-    assert near.samples(index)[0].is_contiguous(memory_format=torch.channels_last)
-    meta = torch.device("meta")
-    assert sample_source(client_data, CPU) is client_data and sample_source(client_data, meta) is sample_source(
-        client_data, meta
-    )
-
-
-def test_samples_of_several_federations_are_read_client_by_client() -> None:
-    one, other = (ClientData(dataset(40, seed), partition_of([12, 16]), seed=0) for seed in (0, 1))
-    index = torch.tensor([[3, 4], [5, 6], [3, 4]])
-    inputs, labels = read_samples([one, other, other], index)
-    assert inputs.shape == (3, 2, 1, 6, 6) and labels.shape == (3, 2)
-    for row, client_data in enumerate((one, other, other)):
-        assert torch.equal(inputs[row], client_data.samples(index[row])[0])
-        assert torch.equal(labels[row], client_data.samples(index[row])[1])

@@ -1,18 +1,17 @@
 """The choice of an engine; time is told by the tests."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from small import dataset, network, partition_of
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedstrata.base.errors import ExperimentError, ModelError
 from fedstrata.core import Clients, LocalTraining, Plan
-from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, benchmark
-from fedstrata.engine.benchmark import EngineCandidate, choose_engine, engine_candidates, measure_seconds
+from fedstrata.engine import ENGINES, Engine, Loop, Parallel, SimulationSpec, registry
+from fedstrata.engine.registry import EngineCandidate, choose_engine, engine_candidates
 from fedstrata.engine.vectorized import Vectorized
 from fedstrata.models import make
 from fedstrata.objective import Objective
@@ -61,24 +60,11 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
         assert task.stream == "auto" and not any(task.save_local)
 
 
-def test_clients_are_taken_from_the_whole_cohort(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The estimate is 0.8 ms for the four steps of a client, and little for its samples."""
-    monkeypatch.setattr(benchmark, "_BENCHMARK_SECONDS", 0.006)
-    plan, steps = benchmark._benchmark_plan(spec, TRAINING, COHORT)
-    assert plan.cohort.tolist() == [0, 3, 6, 9, 12, 15, 19] and steps == 28
-
-
 @pytest.mark.parametrize(("time", "name"), [(0.033, "loop"), (0.031, "batched")])
 def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(spec: SimulationSpec, time: float, name: str) -> None:
     clock = Clock({Loop: 0.040, Vectorized: time, Parallel: 1.0})
     chosen, _ = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS, clock)
     assert chosen.name == name
-
-
-def test_of_equal_ones_the_first_is_taken_and_slow_ones_are_told_with_a_digit(spec: SimulationSpec) -> None:
-    clock = Clock({Loop: 0.9, Vectorized: 0.9})
-    chosen, why = choose_engine(spec, candidates(spec, 1), TRAINING, COHORT, ROUNDS, clock)
-    assert chosen.name == "loop" and why == "loop: 4.4 steps/s against 4.4 for batched"
 
 
 def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec) -> None:
@@ -96,38 +82,7 @@ def test_the_estimate_of_operations_is_near_the_count_of_torch(name: str, shape:
     inputs = torch.zeros(2, *shape)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(inputs)
-    assert benchmark._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.02)
-
-
-class Reader(nn.Module):
-    """A table of words, a recurrent layer, and a layer that returns a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(1000, 8)
-        self.steps = nn.GRU(8, 16, batch_first=True)
-        self.last = Named()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.last(self.steps(self.words(inputs))[0])["classes"]
-        return found[:, -1]
-
-
-class Named(nn.Module):
-    """A linear layer without a class of torch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(16, 3))
-
-    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        return {"classes": inputs @ self.weight}
-
-
-def test_operations_of_a_text_network_are_those_of_its_recurrent_and_last_layer() -> None:
-    """Two sentences of five words: 10 places, two operations for each of 3 (16 (8 + 16) + 2 16) and 16 3 weights."""
-    inputs = torch.zeros(2, 5, dtype=torch.int64)
-    assert benchmark._operations(Reader().eval(), inputs) == 2 * 10 * (3 * (16 * 24 + 32) + 48)
+    assert registry._operations(module, inputs) == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
@@ -172,7 +127,7 @@ def test_an_engine_that_cannot_do_it_is_left_out(
     def fail(*_: object) -> Engine:
         raise error
 
-    monkeypatch.setattr(benchmark, "ENGINES", {**ENGINES, "batched": fail})
+    monkeypatch.setattr(registry, "ENGINES", {**ENGINES, "batched": fail})
     among = (EngineCandidate("loop"), EngineCandidate("batched"))
     _, why = choose_engine(spec, among, LocalTraining(batch=0), COHORT, 100_000, Clock({Loop: 0.01}))
     assert why == "loop: 100 steps/s"
@@ -210,15 +165,3 @@ def test_the_benchmark_leaves_the_runs_random_numbers_alone(spec: SimulationSpec
         lambda clients, plan: float(bool(clients.run(plan))),
     )
     assert torch.equal(torch.rand(1), expected)
-
-
-def test_seconds_are_those_of_the_second_time(spec: SimulationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks, runs = iter([10.0, 12.5]), list[Plan]()
-
-    class Counting:
-        def run(self, plan: Plan) -> Any:
-            runs.append(plan)
-
-    monkeypatch.setattr(benchmark, "perf_counter", lambda: next(ticks))
-    plan, _ = benchmark._benchmark_plan(spec, TRAINING, COHORT)
-    assert measure_seconds(Counting(), plan) == 2.5 and runs == [plan, plan]

@@ -9,9 +9,7 @@ from small import fit_of, loop_of, plan_of
 from fedstrata.base.errors import ContractError
 from fedstrata.core import LocalTask, LocalTraining, Plan
 from fedstrata.engine.loop import start_row
-from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
 from fedstrata.engine.vectorized import Vectorized
-from turns import same
 
 ONE_EPOCH = LocalTraining(epochs=1, batch=5, lr=0.1)
 
@@ -141,16 +139,6 @@ def test_what_is_saved_only_if_it_is_finite_leaves_a_client_what_it_had(batched:
     assert sorted(first) == [t for t in range(len(layout.tensors)) if head[t]]
     assert all(bool((values == 1e38).all()) for values in first.values())
     assert len(second) == len(layout.tensors) and engine.store.savers(range(1, 2)) == {1}
-
-
-def test_algorithms_that_share_an_engine_get_what_they_get_alone() -> None:
-    engine, layout, start = loop_of([12, 9, 16])
-    plan = _plan(layout, start)
-    alone = engine.run(plan)
-    stores = [LocalStores(engine), LocalStores(engine)]
-    (shared,) = run_shared([SharedRequest([plan, plan], engine, stores)])
-    assert all(same(report.results, alone.results) for report in shared.reports)
-    assert same(stores[0].store.tensors(), engine.store.tensors())
 
 
 def test_a_task_continues_an_earlier_one_and_has_a_share_for_each_candidate() -> None:

@@ -1,7 +1,6 @@
 """Rows that stay on an accelerator, on a simulated one."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from simulated_gpu import CUDA, SimulatedGPU
 from small import fit_of, loop_of, plan_of
 from torch import Tensor
 
-from fedstrata.base.errors import ContractError
 from fedstrata.core import Rows, aggregation, row_products, weighted_mean
 from fedstrata.core import rows as rows_in_memory
 from fedstrata.engine.vectorized import Vectorized
@@ -62,32 +60,6 @@ def test_values_are_copied_when_they_are_read_and_never_again(in_memory: bool, m
     assert copied(gpu)["to host"] == 1
 
 
-@pytest.mark.parametrize("places", [[0, 3], [3, 0, 4], []])
-def test_some_rows_are_those_of_the_same_clients_and_are_copied_alone(places: list[int]) -> None:
-    with SimulatedGPU() as gpu:
-        rows = Rows(CLIENTS, values().to(CUDA))
-        found, whole = rows.at(torch.tensor(places, dtype=torch.int64)), rows.at(torch.arange(5))
-        assert torch.equal(found.on_device.cpu(), values()[places])
-        gpu.notes.clear()
-        assert torch.equal(found.values, values()[places]) and torch.equal(found.values, values()[places])
-        assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 4 * 7 * len(places)
-    assert found.clients.tolist() == CLIENTS[places].tolist() and whole is rows
-
-
-def test_some_columns_are_copied_alone() -> None:
-    columns = torch.tensor([1, 4])
-    with SimulatedGPU() as gpu:
-        rows = Rows(CLIENTS, values().to(CUDA))
-        mask = torch.zeros(7, dtype=torch.bool).index_fill(0, columns, True)
-        assert torch.equal(rows.at(torch.tensor([3, 1])).take_columns(mask).values, values()[[3, 1]][:, columns])
-        gpu.notes.clear()
-        assert torch.equal(rows.take_columns(columns).values, values()[:, columns])
-        assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 4 * 5 * 2
-        assert torch.equal(rows.values, values()) and torch.equal(
-            rows.take_columns(columns).values, values()[:, columns]
-        )
-
-
 def test_norms_and_products_are_computed_on_the_device_in_any_order_and_rows_stay_there() -> None:
     order = torch.tensor([3, 0, 4, 1, 2])
     spans = (slice(0, 2), slice(3, 7))
@@ -102,17 +74,6 @@ def test_norms_and_products_are_computed_on_the_device_in_any_order_and_rows_sta
         assert row_products.products_of(rows, spans) == pytest.approx(mixed, rel=1e-5, abs=1e-6)
         assert sum(note.bytes for note in gpu.notes if note.kind == "to host") == 8 * (5 + 5 * 5)
     assert "values" not in vars(rows)
-
-
-def test_rows_without_one_owner_each_are_refused() -> None:
-    with SimulatedGPU(), pytest.raises(ContractError, match="expected one row for each"):
-        Rows(torch.tensor([1, 1, 2, 3, 4]), values().to(CUDA))
-
-
-def test_other_values_of_the_same_clients_are_theirs() -> None:
-    with SimulatedGPU():
-        rows = Rows(CLIENTS, values().to(CUDA))
-        assert torch.equal(replace(rows, on_device=torch.ones(5, 2).to(CUDA)).values, torch.ones(5, 2))
 
 
 def test_updates_that_would_take_too_much_of_the_device_go_to_the_computer_at_once() -> None:

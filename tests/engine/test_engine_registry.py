@@ -1,24 +1,16 @@
 import pytest
 import torch
-from forty import LAYOUT, MODELS, SITE, offers
+from forty import LAYOUT, MODELS, SITE
 from small import fit_of, plan_of
 
 from fedstrata.base.errors import ExperimentError
-from fedstrata.engine import ENGINES, Loop, Parallel, Processes, Ray, check_tf32, resolve_engine
-from fedstrata.engine.vectorized import Vectorized
+from fedstrata.engine import ENGINES, Parallel, Processes, Ray, check_tf32, resolve_engine
 
 
 @pytest.mark.parametrize(("name", "transport"), [("processes", Processes), ("ray", Ray)])
 def test_a_name_makes_an_engine_with_its_workers(name: str, transport: type[Processes | Ray]) -> None:
     engine = ENGINES[name](SITE, "cpu", 3, 600)
     assert isinstance(engine, Parallel) and isinstance(engine._transport, transport) and engine._transport.workers == 3
-
-
-@pytest.mark.parametrize(("name", "kind"), [("loop", Loop), ("batched", Vectorized)])
-def test_other_names_make_engines_without_workers(name: str, kind: type) -> None:
-    engine = ENGINES[name](SITE, "cpu", 0, 600)
-    report = engine.run(plan_of(MODELS, fit_of(LAYOUT, offers([0], of=3)), cohort=[4, 5, 6]))
-    assert type(engine) is kind and report.results["train"].sizes.tolist() == [5, 6, 7]
 
 
 def test_an_engine_computes_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

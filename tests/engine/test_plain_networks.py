@@ -1,9 +1,7 @@
 """What is computed without autograd has the bits of autograd, and everything else is left to it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -124,17 +122,6 @@ def test_numbers_that_are_not_finite_pass_as_they_do_in_autograd() -> None:
         assert torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def test_a_class_that_the_network_does_not_have_is_the_same_error() -> None:
-    module = mlp(30)
-    moving: list[Tensor] = list(module.parameters())
-    plain = plain_network(module, moving)
-    assert plain is not None
-    inputs = torch.zeros(2, 30)
-    for gradients in (plain.gradients, lambda *batch: by_autograd(module, moving, *batch)):
-        with pytest.raises(IndexError, match="Target 3 is out of bounds"):
-            gradients(inputs, torch.tensor([0, 3]))
-
-
 class Doubled(nn.Sequential):
     """A sequence that does more than its layers."""
 
@@ -222,68 +209,6 @@ def test_other_networks_are_left_to_autograd(name: str) -> None:
     assert plain_network(module, list(module.parameters())) is None
 
 
-def test_a_network_of_which_nothing_moves_is_left_to_autograd() -> None:
-    assert plain_network(mlp(36, 8), []) is None
-
-
-@contextmanager
-def global_hook() -> Iterator[None]:
-    """A hook that is called for every module."""
-    handle = nn.modules.module.register_module_forward_hook(lambda *given: None)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def anomaly_detection() -> Iterator[None]:
-    """Torch's search for gradients that are not finite, which warns that it is slow."""
-    torch.autograd.set_detect_anomaly(True)
-    try:
-        yield
-    finally:
-        torch.autograd.set_detect_anomaly(False)
-
-
-@pytest.mark.parametrize(
-    "mode", [global_hook, anomaly_detection, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["hook", "nan", "cast"]
-)
-def test_modes_of_torch_are_left_to_autograd(mode: Callable[[], AbstractContextManager[object]]) -> None:
-    module = mlp(36, 8)
-    with mode():
-        assert plain_network(module, list(module.parameters())) is None
-    assert plain_network(module, list(module.parameters())) is not None
-
-
-@pytest.mark.parametrize(
-    ("inputs", "targets"),
-    [
-        (torch.zeros(2, 36, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)),
-        (torch.zeros(2, 36, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)),
-        (torch.zeros(2, 35), torch.zeros(2, dtype=torch.int64)),
-        (torch.zeros(36), torch.zeros(36, dtype=torch.int64)),
-        (torch.zeros(2, 36), torch.zeros(3, dtype=torch.int64)),
-        (torch.zeros(2, 36), torch.zeros(2, 1, dtype=torch.int64)),
-        (torch.zeros(2, 36), torch.zeros(2)),
-        (torch.zeros(2, 36, device="meta"), torch.zeros(2, dtype=torch.int64)),
-    ],
-)
-def test_other_batches_are_not_read(inputs: Tensor, targets: Tensor) -> None:
-    module = mlp(36, 8)
-    plain = plain_network(module, list(module.parameters()))
-    assert plain is not None
-    assert not plain.reads(inputs, targets)
-
-
-def test_images_are_read_only_where_they_are_flattened() -> None:
-    module = nn.Sequential(nn.Linear(6, 3))
-    plain = plain_network(module, list(module.parameters()))
-    assert plain is not None
-    assert plain.reads(torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64))
-    assert not plain.reads(torch.zeros(2, 1, 6), torch.zeros(2, dtype=torch.int64))
-
-
 TRAINING = {
     "SGD": LocalTraining(epochs=2, batch=5, lr=0.1),
     "all samples at once": LocalTraining(epochs=2, batch=0, lr=0.1),
@@ -356,24 +281,3 @@ def test_the_loop_computes_without_autograd_what_is_plain(
             engine.run(plan)
     else:
         assert engine.run(plan).results["train"].updates.values.abs().max() > 0
-
-
-def test_batches_that_a_plain_network_does_not_read_are_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PlainNetwork, "gradients", refuse)
-    monkeypatch.setattr(PlainNetwork, "reads", lambda *given: False)
-    engine, start = engine_of()
-    report = engine.run(plan_of(start[None], fit_of(layout_of(engine._module), [[0], [0]])))
-    assert report.results["train"].updates.values.abs().max() > 0
-
-
-def test_what_has_other_targets_than_classes_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target of -100 is left out, so that the mean is not over all samples."""
-    monkeypatch.setattr(PlainNetwork, "gradients", refuse)
-    module = mlp(36, 8)
-    targets = torch.arange(29) % 3
-    targets[4] = -100
-    client_data = ClientData(replace(dataset(29), targets=targets), partition_of([12, 9]), seed=0)
-    layout = layout_of(module)
-    engine = Loop(module, layout, client_data)
-    report = engine.run(plan_of(row_of(module, layout)[None], fit_of(layout, [[0], [0]])))
-    assert report.results["train"].updates.values.abs().max() > 0

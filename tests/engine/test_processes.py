@@ -1,17 +1,15 @@
-import errno
 import gc
 import math
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -122,18 +120,6 @@ def test_what_a_worker_raises_is_raised_here_and_the_next_round_is_as_ever(tmp_p
     assert same(engine.run(plain()), Loop.at(SITE).run(plain()))
 
 
-class Own(Exception):
-    """An exception that cannot be made again of its message."""
-
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-def test_an_exception_that_cannot_be_sent_keeps_its_name_and_message_and_where_it_was_raised() -> None:
-    found = processes._portable(Own(1, 2))
-    assert str(found) == "Own: 1 and 2" and [note.partition("\n")[0] for note in found.__notes__] == ["in a worker:"]
-
-
 def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -204,32 +190,6 @@ def test_a_worker_that_makes_progress_may_take_longer_than_the_timeout(monkeypat
     transport.close()
 
 
-def test_a_worker_shows_progress_whenever_it_reads_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    frames, left = list[bytes](), threading.Event()
-    monkeypatch.setattr(os, "_exit", lambda status: left.set())
-    with line() as (here, there):
-        threading.Thread(target=processes.run_worker, args=(there, 1e-9), daemon=True).start()
-        SharedMessage(SITE).send(here)
-        SharedMessage(ShardRequest(plain(), {})).send(here, (0, 1))
-        while (frame := here.recv_bytes()) == processes.PROGRESS:
-            frames.append(frame)
-        answer, _ = ReceivedMessage(here, frame).open()
-        here.close()
-        assert left.wait(60)
-    # 1 and 2 samples are a batch each, in both of two epochs.
-    assert len(frames) == 4 and answer.report.results["train"].sizes.tolist() == [1, 2]
-
-
-def test_a_worker_that_does_not_read_what_it_is_sent_holds_nobody_up() -> None:
-    one, other = socket.socketpair()
-    processes._limit_waiting(one, 0.01)
-    with other, Connection(one.detach()) as connection:
-        with pytest.raises(BlockingIOError):
-            connection.send_bytes(bytes(2**24))
-        with pytest.raises(BlockingIOError):
-            connection.recv_bytes()
-
-
 WITHOUT_MEMORY = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28))\n"
 WITHOUT_FILES = (
     "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1,) * 2)"
@@ -271,22 +231,6 @@ def test_replaced_workers_leave_no_file_open_and_no_thread() -> None:
         counts.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
     assert len(set(counts)) == 1, counts
     engine.close()
-
-
-@pytest.mark.real_workers
-def test_a_process_that_cannot_start_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object, **options: object) -> None:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    transport = Processes(SITE, 1)
-    transport._data  # noqa: B018 (which takes a file of its own)
-    gc.collect()
-    before = os.listdir("/proc/self/fd")
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    with pytest.raises(OSError, match="temporarily unavailable"):
-        transport.run(ShardRequest(plain(), {}), [(0,)])
-    gc.collect()
-    assert os.listdir("/proc/self/fd") == before
 
 
 def interrupt() -> None:

@@ -4,14 +4,13 @@ import signal
 import sys
 from collections.abc import Container, Iterator, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forty import CLIENTS, SITE, check, deadly_site, fail, plain, rich, suicide
 
-from fedstrata.base.errors import EngineError, ExperimentError, ResourceError, UserCodeError
+from fedstrata.base.errors import EngineError, ExperimentError, UserCodeError
 from fedstrata.engine import Loop, Parallel, Ray
 from fedstrata.engine.parallel import ray as tasks
 from fedstrata.engine.parallel.sharding import ShardRequest, perform
@@ -119,13 +118,6 @@ class Cluster:
         return done, [task for task in given if task not in done]
 
 
-def test_what_a_task_does_is_sent_to_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray keeps everything that it was ever given as a task, and complains after a hundred times."""
-    cluster = Cluster(monkeypatch)
-    check(Parallel(SITE, Ray(SITE, 1)), [rich(), rich(2)])
-    assert cluster.sent == [{"num_cpus": 1, "max_retries": 2}] and cluster.limits == [600, 600]
-
-
 def test_what_a_worker_of_ray_does_not_answer_is_done_by_another_and_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,14 +136,6 @@ def test_what_no_worker_of_ray_answers_fails(monkeypatch: pytest.MonkeyPatch) ->
         Parallel(SITE, Ray(SITE, 3, timeout=50)).run(plain())
 
 
-def test_every_round_has_a_task_for_each_core_that_the_cluster_has_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes are added and lost, and the autoscaler of a cluster without any adds one when a task waits for it."""
-    Cluster(monkeypatch, cores=[3.0, 5.0])
-    engine = Ray(SITE)
-    assert [engine.workers for _ in range(3)] == [3, 5, 1]
-    assert Ray(SITE, 7).workers == 7
-
-
 def test_work_that_waits_for_a_node_is_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = {0}
     cluster = Cluster(monkeypatch, silent, cores=[])
@@ -168,33 +152,6 @@ def test_work_that_waits_for_a_node_is_not_taken_for_hung(monkeypatch: pytest.Mo
 def test_a_node_with_other_versions_is_refused() -> None:
     with pytest.raises(EngineError, match=r"expected torch 1\.0 on all nodes .* found 2\..* install the same there"):
         tasks._work([None], None, (0,), [], {**tasks._versions(), "torch": "1.0"})
-
-
-def test_without_a_timeout_ray_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(monkeypatch)
-    Parallel(SITE, Ray(SITE, 2, timeout=0)).run(plain())
-    assert cluster.limits == [None, None]
-
-
-def test_work_that_took_long_before_may_take_ten_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = count(0.0, 100.0)
-    monkeypatch.setattr(tasks, "monotonic", lambda: next(clock))
-    cluster = Cluster(monkeypatch)
-    Parallel(SITE, Ray(SITE, 2, timeout=50)).run(plain())
-    assert cluster.limits == [50, 1000]
-
-
-@pytest.mark.parametrize("error", ["ObjectStoreFullError", "OutOfDiskError"])
-def test_full_shared_memory_of_ray_is_told_in_one_line(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    def full(thing: object) -> None:
-        raise getattr(ray.exceptions, error)("the object does not fit")
-
-    Cluster(monkeypatch)
-    monkeypatch.setattr("ray.put", full)
-    with pytest.raises(ResourceError, match=r"expected room for what Ray's workers share, found: .* in /dev/shm"):
-        Parallel(SITE, Ray(SITE, 1)).run(plain())
 
 
 @pytest.mark.deploy

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, loop_of, plan_of
 
-from fedstrata.base.errors import ContractError
 from fedstrata.core import Clients, Evaluation, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
 from fedstrata.engine.shared_work import (
@@ -88,36 +87,6 @@ def test_work_that_differs_in_anything_is_not_shared(changes: dict[str, Any]) ->
     assert same(answers.reports, (alone(plain), alone(other)))
 
 
-def test_samples_that_clients_use_at_most_tell_jobs_apart_by_client() -> None:
-    engine, layout, start = loop_of(SIZES)
-    plans = [
-        plan_of(start[None], fit_of(layout, [[0]] * 3, max_samples=torch.tensor(most)))
-        for most in ([4, 1, 4], [4, 1, 5])
-    ]
-    answers = answer(engine, *plans)
-    assert answers.done == 4
-    assert same(answers.reports, tuple(map(alone, plans)))
-
-
-def test_several_offers_are_one_job_however_they_are_padded() -> None:
-    engine, layout, start = loop_of(SIZES)
-    models = moved(start, 3)
-    narrow = plan_of(models[:2], fit_of(layout, [[0, 1], [1, 0], [-1, 1]]))
-    wide = plan_of(models.flip(0), fit_of(layout, [[2, 1, -1, -1], [1, 2, -1, -1], [-1, -1, -1, -1]]))
-    answers = answer(engine, narrow, wide)
-    assert answers.done == 3
-    assert same(answers.reports, (alone(narrow), alone(wide)))
-    chosen = answers.reports[0].results["train"].chosen[:2]
-    assert torch.equal(answers.reports[1].results["train"].chosen, 2 - chosen)
-
-
-def test_of_two_offers_with_the_same_values_the_first_is_taken() -> None:
-    engine, layout, start = loop_of(SIZES)
-    plan = plan_of(torch.stack([start, start]), fit_of(layout, [[1, 0]] * 3))
-    assert answer(engine, plan).reports[0].results["train"].chosen.tolist() == [1, 1, 1]
-    assert same(answer(engine, plan).reports[0], alone(plan))
-
-
 def test_what_devices_keep_is_never_shared() -> None:
     """Both do the same in round 1, and train on in round 2 from what only they have."""
     engine, layout, start = loop_of(SIZES)
@@ -142,20 +111,6 @@ def test_what_devices_keep_is_never_shared() -> None:
     assert not engine.store.tensors()
     for device, other in zip(devices, separate, strict=True):
         assert device.store.tensors() and same(device.store.tensors(), other.store.tensors())
-
-
-def test_devices_give_the_engine_back_after_an_error() -> None:
-    engine, layout, start = loop_of(SIZES)
-    before = engine.store
-    with pytest.raises(ContractError, match="expected a fold, one of"):
-        LocalStores(engine).run(plan_of(start[None], fit_of(layout, [[0]] * 3, fold="C")))
-    assert engine.store is before
-
-
-def test_predictions_are_those_of_the_engine() -> None:
-    engine, _, start = loop_of(SIZES)
-    inputs = torch.zeros(2, 1, 6, 6)
-    assert torch.equal(LocalStores(engine).predict(start[None], inputs), engine.predict(start[None], inputs))
 
 
 def test_federations_share_no_work_and_bear_the_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,29 +161,6 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
         and sum(len(score.clients) for score in merged.evaluations.values()) == 3
     )
     assert answers.done == 0
-
-
-def test_plans_that_ask_for_nothing_are_answered_without_any_clients() -> None:
-    _, layout, start = loop_of(SIZES)
-
-    class Nobody:
-        def run(self, plan: Plan) -> Report:
-            raise AssertionError("there was nothing to do")
-
-    nobody = torch.empty(0, dtype=torch.int64)
-    idle = plan_of(start[None], fit_of(layout, [[-1]] * 3))
-    idle = replace(idle, evaluations={"client": Evaluation(nobody, nobody.reshape(0, 1), layout.nothing)})
-    answers = answer_of([idle, replace(idle, tasks={}, evaluations={})], Nobody(), [Nobody(), Nobody()])
-    assert same(answers.reports, (alone(idle), Report()))
-    assert answers.seconds[0] < 1 and answers.done == 0
-
-
-def test_plans_of_different_rounds_or_seeds_are_refused() -> None:
-    _, layout, start = loop_of(SIZES)
-    plan = plan_of(start[None], fit_of(layout, [[0]] * 3))
-    for other in (replace(plan, round=2), replace(plan, seed=1)):
-        with pytest.raises(ContractError, match="expected plans for one round of one seed"):
-            MergedPlan([plan, other])
 
 
 def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:

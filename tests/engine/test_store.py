@@ -35,14 +35,6 @@ def test_a_store_comes_back_from_its_tensors() -> None:
     assert other.tensors().keys() == store.tensors().keys()
 
 
-def test_everything_is_told_in_ascending_order_whoever_wrote_first() -> None:
-    store = ClientStore()
-    for client, tensor, round in ((10, 0, 9), (2, 11, 9), (10, 0, 10), (2, 3, 10)):
-        store.write(client, round, {tensor: torch.zeros(1)})
-    assert list(store.tensors()) == ["2/3/10", "2/11/9", "10/0/9", "10/0/10"]
-    assert sorted(store.read(2, before=11)) == [3, 11] and sorted(store.read(10, before=11)) == [0]
-
-
 def test_what_is_kept_does_not_change_with_the_row_that_it_was_cut_from() -> None:
     store, row = ClientStore(), torch.zeros(4)
     store.write(0, 1, {0: row[:2]})

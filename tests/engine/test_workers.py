@@ -1,4 +1,3 @@
-import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,14 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from forty import CLIENTS, EVERYONE, LAYOUT, MODELS, SITE, SIZES, check, line, nobody, offers, rich
+from forty import CLIENTS, EVERYONE, LAYOUT, MODELS, SITE, check, line, nobody, rich
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import fit_of, plan_of
 
-from fedstrata.base.errors import ResourceError
 from fedstrata.engine import Loop, Parallel
-from fedstrata.engine.parallel import messages
 from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
 from turns import same
@@ -58,15 +54,6 @@ def test_clients_that_were_led_astray_are_known() -> None:
         assert same(engine.run(plan).results["fourth"].sizes, loop.run(plan).results["fourth"].sizes)
     assert engine.store.not_finite_clients(1) == loop.store.not_finite_clients(1) != ()
     assert same(engine.store.read(0, before=3), loop.store.read(0, before=3))
-
-
-def test_shards_take_about_as_long() -> None:
-    plan = plan_of(MODELS, fit_of(LAYOUT, offers([0], of=5)))
-    # One and twice their 1, 2, 3, 4, 5 samples: 11, 9, then 7 and 5 to the less busy one, and 3 to the first of two.
-    assert SIZES[:5] == [1, 2, 3, 4, 5] and plan.tasks["train"].training.epochs == 2
-    assert split_into_shards(plan, SITE.client_data, 2) == [(4, 1, 0), (3, 2)]
-    assert split_into_shards(plan, SITE.client_data, 7) == [(4,), (3,), (2,), (1,), (0,)]
-    assert split_into_shards(replace(nobody(), evaluations={}), SITE.client_data, 3) == [()]
 
 
 @given(st.sets(st.integers(0, CLIENTS - 1)), st.integers(1, 50))
@@ -124,23 +111,6 @@ def test_memory_is_shared_by_all_that_a_segment_is_sent_to() -> None:
     assert other.tolist() == [0, 5, 0]
 
 
-def test_a_system_without_files_in_memory_takes_one_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    with line() as (here, there):
-        SharedMessage((torch.arange(3), "x")).send(here)
-        assert same(ReceivedMessage(there).open()[0], (torch.arange(3), "x"))
-
-
-def test_a_disk_without_room_for_what_workers_share_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(handle: int, offset: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(ResourceError, match=r"GB free in .* for what workers share, found: No space left .* TMPDIR"):
-        SharedMessage(torch.arange(3))
-
-
 def file_of(message: SharedMessage) -> int:
     """The file in which a message lies."""
     return os.fstat(message._handle).st_ino
@@ -169,22 +139,3 @@ def test_memory_is_written_again_when_nothing_reads_it_and_the_lender_was_told()
         assert file_of(third) == file_of(first)
         third.send(here)
         assert same(ReceivedMessage(there).open()[0], (torch.zeros(1), torch.full((9,), 7.0)))
-
-
-@needs_memory_files
-def test_little_memory_is_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    lender = BufferPool()
-    before = len(os.listdir("/proc/self/fd"))
-    sent = [SharedMessage(torch.zeros(4), lender) for _ in range(6)]
-    first, second, third, fourth = sent[2:]
-    del sent
-    # The memory of the last four may still be given back; a message has it open as well.
-    assert len(os.listdir("/proc/self/fd")) == before + 8
-    lender.take_back([0, 1, 2, 3])
-    assert file_of(SharedMessage(torch.zeros(4), lender)) == file_of(first)
-    assert file_of(SharedMessage(torch.zeros(4), lender)) not in map(file_of, (first, second, third, fourth))
-    monkeypatch.setattr(messages, "_MAX_KEPT", 8)
-    lender.take_back([4])
-    assert file_of(SharedMessage(torch.zeros(4), lender)) != file_of(third)
-    del lender, first, second, third, fourth
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,4 +1,6 @@
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from experiments.papers.catalogue import EXHIBITS
@@ -6,8 +8,11 @@ from experiments.strata.comparisons import ALIKE, COMPARED
 from experiments.strata.study import VARIANTS
 from experiments.tools import pages
 from experiments.tools.descriptions import facts
+from experiments.tools.schemes import drawings
 from experiments.tools.tables import ROOT, documents, filled
+from experiments.tools.textbook import example_of, textbook
 
+from blocks import agree
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config.tables import Experiment
 
@@ -25,7 +30,32 @@ def test_the_generated_pages_and_tables_are_up_to_date() -> None:
             f"run experiments/tools/tables.py: {path.name} is out of date"
         )
     assert set((ROOT / "docs" / "methods" / "algorithms").glob("*.md")) <= set(made)
-    assert set(facts()) == set(ALGORITHMS)
+    assert set(facts()) == set(textbook()) == set(ALGORITHMS)
+
+
+def test_the_pictures_of_the_pages_are_up_to_date() -> None:
+    drawn = drawings()
+    for path, text in drawn.items():
+        assert path.read_text() == text, f"run python -m experiments.tools.schemes: {path.name} is out of date"
+    assert {path.stem for path in drawn} == {told["picture"] for told in textbook().values()}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_page_begins_with_three_sentences_and_a_pseudo_code_of_one_screen(name: str) -> None:
+    told = textbook()[name]
+    assert len(re.findall(r"[.](?:\s|$)", told["idea"])) == 3
+    assert 5 <= len(told["pseudo_code"].strip().splitlines()) <= 15
+    assert 6 <= len(example_of(name).splitlines()) <= 10
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_example_of_a_page_prints_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = example_of(name)
+    exec(compile(program, name, "exec"), {})
+    assert agree([program.split("# ")[-1]], capsys.readouterr().out.splitlines())
 
 
 def test_every_experiment_of_a_table_is_there_with_its_algorithms() -> None:

@@ -17,6 +17,7 @@ from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
+from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_app import Device, register, work
 from fedstrata.flower.client_data import export_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registration
@@ -27,7 +28,9 @@ from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.run_config import RunConfig
 from fedstrata.flower.server_app import drive
+from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.run import run_experiment
+from fedstrata.play.steps import run_steps
 from fedstrata.results.run import Run
 
 KEYS: dict[str, Any] = {
@@ -217,9 +220,31 @@ class Deployed:
         clock = self.ticks.clock
         return drive(self.grid, experiment, self.members, out, resume=resume, clock=clock, public_keys=self.public_keys)
 
-    def simulated(self, out: Path, **tables: Any) -> Run:
-        """Run the experiment in the simulator."""
-        return run_experiment(load_experiment({**self.keys, **tables}), out, quiet=True)
+    def simulated(self, out: Path, absent: Mapping[int, list[int]] | None = None, **tables: Any) -> Run:
+        """Run the experiment in the simulator, where some clients do not answer the plans of some rounds."""
+        experiment = load_experiment({**self.keys, **tables})
+        if absent is None:
+            return run_experiment(experiment, out, quiet=True)
+        setup = build_run(experiment)
+
+        def reply(plan: Plan) -> PlanReply:
+            gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
+            return PlanReply(setup.clients.run(without(plan, gone)), 0.0)
+
+        with one_thread():
+            return answer_plans(run_steps(experiment, setup, out), reply)
+
+    def equals_the_simulator(self, folder: Path, events: Any = None, **tables: Any) -> tuple[Run, Run]:
+        """Run the experiment here and in the simulator, which is told what happens here: the same records and models.
+
+        Returns:
+            Both runs, which are in the folders "real" and "simulated".
+        """
+        real = self.run(folder / "real", **tables)
+        simulated = self.simulated(folder / "simulated", **tables, **({} if events is None else {"events": events}))
+        assert records(folder / "real") == records(folder / "simulated")
+        assert models(folder / "real") == models(folder / "simulated")
+        return real, simulated
 
 
 def lines(path: Path) -> list[Any]:

@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message
-from in_process import Deployed, Federation, at, federation, lines, without
+from in_process import Deployed, Federation, at, federation, lines
 
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
-from fedstrata.core import Plan
-from fedstrata.engine.device import one_thread
 from fedstrata.flower.federation import RoundRules
-from fedstrata.play.rounds import PlanReply, answer_plans
-from fedstrata.play.steps import run_steps
 from fedstrata.results.run import Run
 
 KEYS: dict[str, Any] = {**in_process.KEYS, "seed": 7, "algorithm": {"name": "strata"}}
@@ -41,19 +35,6 @@ def here(made: Federation, tmp_path: Path) -> Deployed:
     return made.deployed(tmp_path).where(rounds=RoundRules(deadline=5.0))
 
 
-def simulated(kind: str, out: Path, lost: set[int]) -> Run:
-    """The run in which a client does not answer in some rounds."""
-    experiment = load_experiment({**KEYS, "network": NETWORKS[kind]})
-    setup = build_run(experiment)
-
-    def reply(plan: Plan) -> PlanReply:
-        gone = torch.tensor([SLOW] if plan.round in lost else [], dtype=torch.int64)
-        return PlanReply(setup.clients.run(without(plan, gone)), 0.0)
-
-    with one_thread():
-        return answer_plans(run_steps(experiment, setup, out), reply)
-
-
 def bytes_up(run: Run) -> list[int]:
     return [record["bytes_up"] for record in run.rounds]
 
@@ -61,7 +42,7 @@ def bytes_up(run: Run) -> list[int]:
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_federation_has_the_bits_and_bytes_of_the_simulation(kind: str, here: Deployed, tmp_path: Path) -> None:
     real = here.run(tmp_path / "real", network=NETWORKS[kind])
-    wanted = simulated(kind, tmp_path / "simulated", set())
+    wanted = here.simulated(tmp_path / "simulated", {}, network=NETWORKS[kind])
     assert torch.equal(real.state.models, wanted.state.models)
     assert torch.equal(real.state.labels, wanted.state.labels)
     assert bytes_up(real) == bytes_up(wanted)
@@ -76,7 +57,7 @@ def test_what_a_client_has_left_out_of_a_lost_reply_does_not_count(here: Deploye
 
     here.grid.twist = lose
     real = here.run(tmp_path / "real", network=NETWORKS["top_k"])
-    wanted = simulated("top_k", tmp_path / "simulated", {2, 3})
+    wanted = here.simulated(tmp_path / "simulated", {2: [SLOW], 3: [SLOW]}, network=NETWORKS["top_k"])
     assert [record["absent"] for record in real.rounds] == [[], [SLOW], [SLOW], []]
     assert torch.equal(real.state.models, wanted.state.models)
 
@@ -84,7 +65,7 @@ def test_what_a_client_has_left_out_of_a_lost_reply_does_not_count(here: Deploye
 def test_a_resumed_federation_goes_on_with_what_was_left_out(here: Deployed, tmp_path: Path) -> None:
     here.run(tmp_path / "real", network=NETWORKS["top_k"], rounds=2)
     resumed = here.run(tmp_path / "real", network=NETWORKS["top_k"], resume=True)
-    wanted = simulated("top_k", tmp_path / "simulated", set())
+    wanted = here.simulated(tmp_path / "simulated", {}, network=NETWORKS["top_k"])
     assert torch.equal(resumed.state.models, wanted.state.models)
 
 

@@ -10,13 +10,12 @@ from typing import Any
 import in_process
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, Message
 from in_process import Deployed, Federation, Loopback, Ticks, absences, at, federation, lines, models, records
 from test_on_devices import ONLY_SIMULATED
 
 from fedstrata.base.errors import EngineError, ExperimentError, InputError
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock
 from fedstrata.config import load_experiment
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data
@@ -66,10 +65,7 @@ def kept_on_devices(folder: Path) -> list[bool]:
 def test_a_run_over_messages_leaves_what_a_simulated_run_leaves(
     here: Deployed, algorithm: dict[str, Any], tmp_path: Path
 ) -> None:
-    finished = here.run(tmp_path / "real", algorithm=algorithm)
-    simulated = here.simulated(tmp_path / "simulated", algorithm=algorithm)
-    assert records(tmp_path / "real") == records(tmp_path / "simulated")
-    assert models(tmp_path / "real") == models(tmp_path / "simulated")
+    finished, simulated = here.equals_the_simulator(tmp_path, algorithm=algorithm)
     assert (tmp_path / "real/experiment.toml").read_bytes() == (tmp_path / "simulated/experiment.toml").read_bytes()
     assert tree(tmp_path / "real") == tree(tmp_path / "simulated")
     personal = algorithm["name"] == "fedper"
@@ -122,10 +118,8 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
         node: replace(device, client_stats=("own_asking:shares",)) for node, device in here.grid.devices.items()
     }
     here.grid.devices = allowing
-    finished = here.run(tmp_path / "real", algorithm=algorithm, rounds=2)
-    simulated = here.simulated(tmp_path / "simulated", algorithm=algorithm, rounds=2)
+    finished, simulated = here.equals_the_simulator(tmp_path, algorithm=algorithm, rounds=2)
     assert finished.summary["algorithm"] == "own_asking:Asking"
-    assert records(tmp_path / "real") == records(tmp_path / "simulated")
     # Ten numbers of four bytes, beside the update.
     assert simulated.rounds[0]["bytes_up"] == 6 * 4 * (simulated.state.models.shape[1] + 10)
 
@@ -191,11 +185,7 @@ def test_a_server_that_is_lost_goes_on_and_ends_with_the_same_models(here: Deplo
 
 def test_a_client_that_comes_later_is_placed_by_the_algorithm(here: Deployed, tmp_path: Path) -> None:
     come_after_round_2(here)
-    here.where(min_clients=5).run(tmp_path / "real")
-    events = {"join": [{"round": 3, "clients": [5]}]}
-    here.simulated(tmp_path / "simulated", events=events)
-    assert records(tmp_path / "real") == records(tmp_path / "simulated")
-    assert models(tmp_path / "real") == models(tmp_path / "simulated")
+    here.where(min_clients=5).equals_the_simulator(tmp_path, {"join": [{"round": 3, "clients": [5]}]})
 
 
 def test_a_client_that_nobody_had_announced_has_its_name_in_the_end(here: Deployed, tmp_path: Path) -> None:
@@ -287,22 +277,6 @@ def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Deploy
     assert list(absent[1]) == ["2"] and "expected the client's own layers" in absent[1]["2"]
 
 
-def test_a_second_node_that_claims_a_taken_key_is_refused(
-    here: Deployed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here.grid.names = {node: device.key for node, device in here.grid.devices.items()} | {300: "site-7"}
-
-    def intrude(message: Message, reply: Message) -> list[Message]:
-        here.grid.devices[300] = replace(here.grid.devices[100], state=tmp_path / "intruder")
-        return [reply]
-
-    here.grid.twist = intrude
-    here.run(tmp_path / "run", algorithm={"name": "fedavg"})
-    said = capsys.readouterr().err
-    assert said.count("node 300 is refused: node 300 claims the client site-0, but is registered as site-7") == 1
-    assert not (tmp_path / "intruder").exists()
-
-
 def test_too_few_clients_end_the_run_before_its_first_round(here: Deployed, tmp_path: Path) -> None:
     del here.grid.devices[101]
     with pytest.raises(EngineError, match=r"expected 6 clients within 5 s, found site-0, site-2, .*, site-5; start"):
@@ -378,22 +352,9 @@ def test_an_update_that_is_far_too_large_is_rejected_as_in_the_simulator(
 def test_training_that_diverges_leaves_what_a_simulation_leaves(here: Deployed, algorithm: str, tmp_path: Path) -> None:
     """Also of a personal layer: one that is not finite is begun anew."""
     changes: dict[str, Any] = {"algorithm": {"name": algorithm}, "local": {"lr": 1e30, "batch": 8}}
-    finished = here.run(tmp_path / "real", **changes)
-    simulated = here.simulated(tmp_path / "simulated", **changes)
-    assert records(tmp_path / "real") == records(tmp_path / "simulated")
-    assert models(tmp_path / "real") == models(tmp_path / "simulated")
+    finished, simulated = here.equals_the_simulator(tmp_path, **changes)
     assert finished.summary["diverged"] == simulated.summary["diverged"]
     assert len(finished.summary["diverged"]["rounds"]) == KEYS["rounds"]
-
-
-def test_rounds_go_on_when_enough_have_answered(here: Deployed, tmp_path: Path) -> None:
-    finished = here.where(rounds=RoundRules(min_reply_fraction=0.5)).run(
-        tmp_path / "run",
-        algorithm={"name": "fedavg"},
-    )
-    absent = absences(tmp_path / "run")
-    assert [sorted(each) for each in absent] == [["3", "4", "5"]] * 5
-    assert isinstance(finished.state.models, torch.Tensor)
 
 
 def test_a_node_that_does_not_say_who_it_is_is_asked_again(here: Deployed, tmp_path: Path) -> None:
@@ -442,10 +403,7 @@ def test_a_stranger_that_answers_late_joins_then(here: Deployed, tmp_path: Path)
         return [reply]
 
     here.grid.twist = dawdle
-    here.where(min_clients=5).run(tmp_path / "real")
-    events = {"join": [{"round": 4, "clients": [5]}]}
-    here.simulated(tmp_path / "simulated", events=events)
-    assert records(tmp_path / "real") == records(tmp_path / "simulated")
+    here.where(min_clients=5).equals_the_simulator(tmp_path, {"join": [{"round": 4, "clients": [5]}]})
 
 
 def with_units(folder: Path, own_test: bool = False) -> Deployed:

@@ -5,7 +5,6 @@ the 20 are asked to train, and the first 10 answers are taken: over-selection by
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -13,16 +12,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from flwr.app import Message
-from in_process import Federation, Slow, Ticks, federation, lines, models, records, without
+from in_process import Federation, Slow, Ticks, federation, lines, models, records
 
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
-from fedstrata.core import Plan
 from fedstrata.flower.federation import RoundRules
-from fedstrata.play.rounds import PlanReply, answer_plans
-from fedstrata.play.steps import run_steps
 
 KEYS: dict[str, Any] = {
     "rounds": 4,
@@ -108,18 +101,6 @@ def trainers(grid: Slow, round: int) -> dict[int, float]:
     return {message.metadata.dst_node_id - 100: seconds(message) for message in asked}
 
 
-def simulated(out: Path, absent: Mapping[int, list[int]]) -> None:
-    """The run in the simulator, where some clients do not answer some plans."""
-    experiment = load_experiment(KEYS)
-    setup = build_run(experiment)
-
-    def reply(plan: Plan) -> PlanReply:
-        gone = torch.tensor(absent.get(plan.round, []), dtype=torch.int64)
-        return PlanReply(setup.clients.run(without(plan, gone)), 0.0)
-
-    answer_plans(run_steps(experiment, setup, out), reply)
-
-
 def scores(out: Path) -> list[Any]:
     """Accuracies by the clients' own layers."""
     return [line["acc_client"] for line in records(out)]
@@ -148,8 +129,10 @@ def test_a_late_reply_reaches_no_later_round(over_selected: Finished) -> None:
     assert all(over_selected.absent.values()), "some reply is late in every round"
 
 
-def test_a_simulation_of_who_answered_has_the_same_bits(over_selected: Finished, tmp_path: Path) -> None:
-    simulated(tmp_path / "run", over_selected.absent)
+def test_a_simulation_of_who_answered_has_the_same_bits(
+    over_selected: Finished, made: Federation, tmp_path: Path
+) -> None:
+    made.deployed(tmp_path).simulated(tmp_path / "run", over_selected.absent)
     assert models(over_selected.out) == models(tmp_path / "run") != {}
     assert scores(over_selected.out) == scores(tmp_path / "run")
 
@@ -208,6 +191,6 @@ def test_a_slow_disk_of_the_server_makes_no_client_late(
     assert grid.waited > 10 * KEYS["rounds"]
     absent = Finished(tmp_path / "run", grid).absent
     assert len(absent) == KEYS["rounds"] + 1 and not any(absent.values())
-    simulated(tmp_path / "simulated", {})
+    here.simulated(tmp_path / "simulated", {})
     assert models(tmp_path / "run") == models(tmp_path / "simulated") != {}
     assert scores(tmp_path / "run") == scores(tmp_path / "simulated")

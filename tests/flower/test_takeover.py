@@ -41,7 +41,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from machines import Machines, free_ports, within
 
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock
 from fedstrata.flower import deploy
 
 pytestmark = [

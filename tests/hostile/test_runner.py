@@ -14,19 +14,6 @@ def runner() -> Iterator[Runner]:
         yield made
 
 
-def test_a_refusal_of_the_command_line_is_one_line_and_status_2(runner: Runner, tmp_path: Path) -> None:
-    outcome = runner.call("fedstrata.cli:main", [["run", "nowhere.toml"]], folder=tmp_path, surroundings=tmp_path)
-    assert outcome.status == 2 and "nowhere.toml" in outcome.err
-    assert complaints(outcome) == []
-    assert complaints(outcome, accepted=True) == ["status 2, expected 0"]
-
-
-def test_an_exception_is_a_traceback_in_the_outcome(runner: Runner, tmp_path: Path) -> None:
-    outcome = runner.call("builtins:int", ["seven"], folder=tmp_path)
-    assert "ValueError" in outcome.error
-    assert [text.split(":")[0] for text in complaints(outcome)] == ["traceback", "status 1, expected 2"]
-
-
 def test_a_call_without_an_end_is_killed(tmp_path: Path) -> None:
     with Runner(seconds=1) as impatient:
         outcome = impatient.call("signal:pause", [], folder=tmp_path)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fedstrata.models import layout_of
-from fedstrata.models.forward_order import order_warning
+from fedstrata.models.rows import order_warning
 
 SAMPLES = torch.zeros(2, 6)
 

@@ -62,12 +62,6 @@ def test_importing_the_package_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_all_names_are_registered() -> None:
-    names = "mnist_cnn fmnist_cnn cifar_cnn tsdp_cnn vgg11 vgg16 resnet18 har_cnn mlp"
-    assert " ".join(MODELS) == names
-    assert all(callable(factory) for factory in MODELS.values())
-
-
 def row(name: str, seed: int) -> torch.Tensor:
     module = make(name, (3, 32, 32), 10, seed, **({"width": 1 / 64} if name == "vgg11" else {}))
     return row_of(module, layout_of(module))
@@ -104,11 +98,6 @@ def test_networks_say_which_side_they_need(ours: str) -> None:
         side("vgg19")
 
 
-def test_options_come_as_an_experiment_file_has_them() -> None:
-    module = make("mlp", (4,), 2, 0, hidden=[8, 4])
-    assert [tuple(weight.shape) for weight in module.parameters() if weight.ndim == 2] == [(8, 4), (4, 8), (2, 4)]
-
-
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
@@ -132,10 +121,6 @@ def test_a_user_gives_a_factory_by_import_path(ours: str) -> None:
     layout = layout_of(first)
     assert layout.count("1") == 6 * 5 + 5
     assert torch.equal(row_of(first, layout), row_of(again, layout))
-
-
-def test_a_user_gives_a_class_whose_annotations_are_not_read(ours: str) -> None:
-    make(f"{ours}:Net", (3,), 2, seed=0, scale="any")
 
 
 @pytest.mark.parametrize(

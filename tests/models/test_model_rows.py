@@ -53,17 +53,6 @@ def test_a_row_shares_no_memory_and_load_row_keeps_the_parameters() -> None:
     assert all(tensor.requires_grad and tensor.is_leaf for tensor in before)
 
 
-def test_load_row_takes_a_column_of_a_matrix() -> None:
-    module = nn.Linear(2, 1)
-    load_row(module, layout_of(module), torch.tensor([[1.0, 9.0], [2.0, 9.0], [3.0, 9.0]])[:, 0])
-    assert row_of(module, layout_of(module)).tolist() == [1.0, 2.0, 3.0]
-
-
-def test_a_row_of_a_half_precision_network_is_float32() -> None:
-    module = nn.Linear(2, 2).bfloat16()
-    assert row_of(module, layout_of(module)).dtype == torch.float32
-
-
 def test_statistics_of_batch_norm_are_averaged_and_never_selected() -> None:
     layout = layout_of(small("resnet18", 0))
     statistics = [slot for slot in layout.tensors if slot.kind == "buffer"]

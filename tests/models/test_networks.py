@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedstrata.base.errors import ModelError
-from fedstrata.models import MODELS, layout_of, make, side
-from fedstrata.models.networks import resnet18
+from fedstrata.models import layout_of, make
 
 MNIST, CIFAR, WINDOW, DIGITS = (1, 28, 28), (3, 32, 32), (6, 128), (1, 8, 8)
 
@@ -91,19 +89,6 @@ def test_vgg16_is_layercfls() -> None:
     assert layout.layers.index("linear1") + 1 == 14
 
 
-def test_vgg16_lets_the_signal_through() -> None:
-    logits = make("vgg16", CIFAR, 10, seed=0, width=0.25)(torch.randn(8, *CIFAR))
-    assert logits.std(dim=0).mean() > 0.01
-
-
-def test_vgg11_has_eight_convolutions_and_a_width() -> None:
-    module = make("vgg11", CIFAR, 100, seed=0, width=1 / 64)
-    counts = weights(module)
-    assert list(counts) == [*(f"conv{i}" for i in range(1, 9)), "linear1", "linear2", "linear3"]
-    # Channels 3-1-2-4-4-8-8-8-8, nine weights for each pair.
-    assert list(counts.values()) == [27, 18, 72, 144, 288, 576, 576, 576, 64, 64, 800]
-
-
 def test_batch_norm_of_vgg_follows_each_convolution_and_replaces_its_bias() -> None:
     names = [slot.name for slot in layout_of(make("vgg11", CIFAR, 10, seed=0, width=1 / 64, batch_norm=True)).tensors]
     assert names[:6] == [
@@ -121,12 +106,6 @@ def test_resnet18_is_the_usual_one_for_small_images() -> None:
     assert sum(layout.select("block3.*")) == 3
 
 
-def test_resnet18_quarters_the_image_thrice() -> None:
-    module = resnet18(CIFAR, 10, width=1 / 32)
-    blocks = nn.Sequential(*list(module)[:-3]).eval()
-    assert blocks(torch.zeros(2, *CIFAR)).shape == (2, 16, 4, 4)
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "options"),
     [("cifar_cnn", CIFAR, {}), ("vgg11", CIFAR, {"width": 1 / 64}), ("resnet18", CIFAR, {"width": 1 / 64})],
@@ -138,66 +117,3 @@ def test_forward_order_is_registration_order(name: str, shape: tuple[int, ...], 
         module.get_submodule(layer).register_forward_hook(lambda *_, layer=layer: ran.append(layer))
     module(torch.zeros(1, *shape))
     assert tuple(ran) == layers
-
-
-@pytest.mark.parametrize("name", ["mnist_cnn", "vgg11"])
-def test_pooling_before_relu_is_the_same_function(name: str) -> None:
-    shape, options = (MNIST, {}) if name == "mnist_cnn" else (CIFAR, {"width": 1 / 16, "batch_norm": True})
-    module = make(name, shape, 10, seed=0, **options).eval()
-    for norm in module.modules():
-        if isinstance(norm, nn.BatchNorm2d):  # a negative scale would tell pooling from normalising
-            nn.init.normal_(norm.weight)
-    textbook = list(module.children())
-    for i in range(len(textbook) - 1):
-        if isinstance(textbook[i], nn.MaxPool2d) and isinstance(textbook[i + 1], nn.ReLU):
-            textbook[i], textbook[i + 1] = textbook[i + 1], textbook[i]
-    assert [type(part) for part in textbook] != [type(part) for part in module.children()]
-    inputs = torch.randn(4, *shape)
-    assert torch.equal(nn.Sequential(*textbook)(inputs), module(inputs))
-
-
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        *(("mnist_cnn", (1, 16, 17)), ("fmnist_cnn", (2, 17, 16)), ("cifar_cnn", (3, 16, 16))),
-        *(("tsdp_cnn", (1, 6, 7)), ("resnet18", (1, 1, 2)), ("har_cnn", (3, 36))),
-    ],
-)
-def test_the_smallest_sample_fits_and_a_smaller_one_is_refused(name: str, least: tuple[int, ...]) -> None:
-    make(name, least, 3, seed=0)
-    with pytest.raises(ModelError, match=rf"^{name} takes .* found samples of shape .* mlp takes any shape$"):
-        make(name, tuple(size - 1 for size in least), 3, seed=0)
-
-
-def test_pooling_after_each_convolution_needs_ten_pixels() -> None:
-    make("tsdp_cnn", (1, 10, 10), 3, seed=0, pool="each")
-    with pytest.raises(ModelError, match="at least 10 x 10"):
-        make("tsdp_cnn", (1, 9, 10), 3, seed=0, pool="each")
-
-
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"har_cnn", "mlp"}))
-def test_networks_of_images_refuse_signals(name: str) -> None:
-    with pytest.raises(ModelError, match=rf"^{name} takes images"):
-        make(name, WINDOW, 12, seed=0)
-
-
-@pytest.mark.parametrize("shape", [MNIST, (3, 32, 28), (3, 64, 64)])
-def test_vgg_says_that_it_needs_32_pixels(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError, match="of 32 x 32 pixels, found samples of shape"):
-        make("vgg16", shape, 10, seed=0)
-
-
-def test_har_cnn_refuses_images() -> None:
-    with pytest.raises(ModelError, match=r"har_cnn takes windows .* found samples of shape \(3, 32, 32\)"):
-        make("har_cnn", CIFAR, 10, seed=0)
-
-
-def test_mlp_refuses_scalars() -> None:
-    with pytest.raises(ModelError, match="scalars"):
-        make("mlp", (), 10, seed=0)
-
-
-def test_every_network_with_a_side_takes_it() -> None:
-    for name in MODELS:
-        if pixels := side(name):
-            make(name, (1, pixels, pixels), 2, seed=0, width=1 / 64)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fedstrata.models import layout_of
-from fedstrata.models.tied_layers import tied_warning
+from fedstrata.models.rows import tied_warning
 
 
 class LanguageModel(nn.Module):

@@ -102,20 +102,6 @@ def test_an_error_in_ones_own_function_shows_its_line(ours: str) -> None:
     assert "return {}['weight']" in failure.value.trace and "fedstrata" not in failure.value.trace
 
 
-@pytest.mark.parametrize("engine", ["loop", "processes"])
-def test_the_command_prints_one_line_and_then_the_users_traceback(
-    ours: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    sets = [f"local.loss={ours}:broken", "data.clients=4", "rounds=1", f"engine.name={engine}", "engine.workers=2"]
-    with pytest.raises(SystemExit) as end:
-        main(["run", *(word for each in sets for word in ("--set", each)), "--quiet"])
-    first, *rest = capsys.readouterr().err.splitlines()
-    assert end.value.code == 1
-    assert first == f"fedstrata: local.loss = '{ours}:broken' failed: KeyError: 'weight'"
-    assert "    return {}['weight']" in rest
-
-
 @pytest.mark.parametrize("broken", ["at once", "on some samples"])
 def test_an_error_in_ones_own_network_shows_its_line(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -146,10 +132,3 @@ def test_algorithms_that_compare_class_probabilities_need_classes() -> None:
     for objective, outputs in ((Objective("mse"), torch.zeros(2, 1)), (Objective(), torch.zeros(2, 5, 3))):
         with pytest.raises(ExperimentError, match="expected a network that gives each sample one class"):
             objective.probabilities(outputs)
-
-
-def test_columns_with_a_single_one_are_no_class() -> None:
-    columns = torch.eye(3)[torch.tensor([0, 2, 1, 1])]
-    for targets in (columns, columns.long()):
-        with pytest.raises(ExperimentError, match=r"found 3 columns with a single 1 in mine; .* y\.argmax\(1\)"):
-            Objective().targets_for(torch.zeros(4, dtype=torch.int64), 1, targets, "mine")

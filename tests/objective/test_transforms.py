@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedstrata.objective import TRANSFORMS
-from fedstrata.objective.transforms import crop, flip, noise
+from fedstrata.objective.training import crop, flip, noise
 
 IMAGES = torch.arange(2 * 1 * 2 * 3, dtype=torch.float32).view(2, 1, 2, 3)
 

@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 
 from fedstrata.base.errors import ExperimentError
-from fedstrata.partition import PARTITIONS, Scheme, keys_of, scheme_from
-from fedstrata.partition.grouped import ClassPairs, Majority, Rotation
-from fedstrata.partition.ungrouped import IID, Dirichlet, Natural
+from fedstrata.partition import PARTITIONS, keys_of, scheme_from
+from fedstrata.partition.grouped import Rotation
+from fedstrata.partition.ungrouped import Dirichlet
 
 EVERY: list[dict[str, object]] = [
     {"scheme": "iid"},
@@ -33,10 +33,6 @@ def test_keys_of_returns_the_keys_that_made_a_scheme(keys: dict[str, object]) ->
 def test_keys_of_writes_defaults_and_leaves_out_what_is_not_there() -> None:
     assert keys_of(Dirichlet(alpha=1.0)) == {"scheme": "dirichlet", "alpha": 1.0, "over": "clients"}
     assert keys_of(Rotation(groups=2)) == {"scheme": "rotation", "groups": 2}
-
-
-def test_a_scheme_may_be_given_ready_made() -> None:
-    assert scheme_from({"scheme": "rotation", "groups": 2, "inside": IID()}) == Rotation(groups=2, inside=IID())
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -121,20 +117,6 @@ def test_wrong_keys_are_named_with_their_value_and_what_is_allowed(
         scheme_from({**keys, "scheme": scheme} if scheme is not None else keys).check(clients=3, classes=4)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-def test_check_needs_different_pairs_and_other_classes() -> None:
-    with pytest.raises(ExperimentError, match="expected at least 3 classes for different pairs, found 2"):
-        ClassPairs().check(clients=9, classes=2)
-    with pytest.raises(ExperimentError, match=r"partition.share = 0.5: expected 1 where there is one class"):
-        Majority(groups=1, share=0.5).check(clients=9, classes=1)
-
-
-@pytest.mark.parametrize(
-    "scheme", [IID(), Natural(column="x"), Rotation(groups=4), Rotation(sizes=(3, 2), inside=IID())]
-)
-def test_check_accepts_what_fits(scheme: Scheme) -> None:
-    scheme.check(clients=5, classes=10)
 
 
 def test_checking_and_partitioning_never_import_torch() -> None:

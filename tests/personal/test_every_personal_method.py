@@ -13,7 +13,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import CLIENT, SHARED, Plan
 from fedstrata.personal import PERSONAL
-from fedstrata.play.personal import make_personal
+from fedstrata.play.finish import make_personal
 from fedstrata.play.rounds import PlanReply, answer_plans
 from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 from turns import same

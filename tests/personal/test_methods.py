@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import fedstrata
-from builders import left
 from fedstrata.algorithms.tuning import SHARES
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
@@ -16,7 +15,6 @@ from fedstrata.personal import LastModels
 from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, keeps_tuning, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
-from fedstrata.play.run import run_experiment
 
 LAYOUT = Layout(
     (
@@ -179,11 +177,6 @@ def test_a_wrong_key_is_refused_in_one_line(table: dict[str, Any], message: str)
     assert "\n" not in str(caught.value)
 
 
-def test_layers_that_the_network_lacks_are_refused_before_data_are_read(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"personal\.layers = 'conv' matches no layer"):
-        fedstrata.run({**KEYS, "personal": {"method": "best", "layers": ["conv"]}}, tmp_path / "run", quiet=True)
-
-
 @pytest.mark.parametrize("method", ["finetune", "head", "ditto", "best"])
 def test_a_run_says_what_each_client_gained_and_its_models_are_taken_home(method: str, tmp_path: Path) -> None:
     run = fedstrata.run({**KEYS, "personal": {"method": method}}, tmp_path / "run", quiet=True)
@@ -203,56 +196,9 @@ def test_a_run_says_what_each_client_gained_and_its_models_are_taken_home(method
     assert len(fedstrata.export(run, tmp_path / "models")) > 2
 
 
-@pytest.mark.parametrize("method", ["ditto", "best"])
-def test_an_extended_run_is_the_longer_run(method: str, tmp_path: Path) -> None:
-    keys = {**KEYS, "personal": {"method": method}, "cohort": {"fraction": 0.5}}
-    run_experiment(load_experiment({**keys, "rounds": 1}), tmp_path / "extended", quiet=True)
-    again = fedstrata.run(None, tmp_path / "extended", sets=["rounds=3"], resume=True, quiet=True)
-    longer = run_experiment(load_experiment({**keys, "rounds": 3}), tmp_path / "longer", quiet=True)
-    assert left(tmp_path / "extended") == left(tmp_path / "longer")
-    assert again.summary["personal"]["clients"] == longer.summary["personal"]["clients"]
-
-
-def test_runs_of_a_comparison_may_have_personal_methods_of_their_own(tmp_path: Path) -> None:
-    keys = {
-        **KEYS,
-        "algorithms": {
-            "tuned": {"name": "oracle", "personal": {"method": "finetune", "epochs": 1}},
-            "held": {"name": "fedavg", "personal": {"method": "best", "epochs": 1}},
-        },
-    }
-    source = tmp_path / "three.toml"
-    source.write_text(fedstrata.config.dumps(load_experiment(keys)))
-    fedstrata.compare(source, ["oracle", "tuned", "held"], out=tmp_path / "out", quiet=True)
-    plain, tuned = (fedstrata.load(tmp_path / "out" / f"{name}-0") for name in ("oracle", "tuned"))
-    assert "personal" not in plain.summary and tuned.summary["personal"]["method"] == "finetune"
-    assert tuned.summary["acc_shared"] == plain.summary["acc_client"]
-    alone = run_experiment(replace_table(keys, "tuned"), tmp_path / "alone", quiet=True)
-    assert alone.summary["acc_client"] == tuned.summary["acc_client"]
-
-
-def test_runs_that_differ_in_the_personal_method_are_put_into_one_table(tmp_path: Path) -> None:
-    tables: tuple[dict[str, Any], ...] = ({"method": "none"}, {"method": "best"}, {"method": "best", "epochs": 1})
-    runs = [
-        fedstrata.run({**KEYS, "rounds": 1, "personal": table}, tmp_path / str(place), quiet=True)
-        for place, table in enumerate(tables)
-    ]
-    compared = fedstrata.tabulate(runs, tmp_path / "table")
-    plain, *tuned = (row.algorithm for row in compared.table)
-    assert plain == "oracle"
-    for label, epochs in zip(tuned, (4, 1), strict=True):
-        assert label.startswith(f"oracle personal.method=best personal.epochs={epochs}")
-
-
 def test_best_without_a_prior_is_chosen_by_each_client_alone(tmp_path: Path) -> None:
     table = {"method": "best", "prior": "none"}
     run = fedstrata.run({**KEYS, "rounds": 1, "personal": table}, tmp_path / "run", quiet=True)
     choices = run.summary["personal"]["clients"]
     assert len(choices) == KEYS["data"]["clients"] > 2
     assert all(0 <= each["share"] <= 1 for each in choices)
-
-
-def replace_table(keys: dict[str, Any], name: str) -> Any:
-    """The experiment of one run of a comparison."""
-    table = dict(keys["algorithms"][name])
-    return load_experiment({**keys, "personal": table.pop("personal"), "algorithm": table, "algorithms": {}})

@@ -1,7 +1,6 @@
 """The reference beside a run: FedAvg on the same clients, with ``report.baseline = true``."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 import fedstrata as fs
 from builders import left
-from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.steps import run_steps
@@ -96,21 +94,6 @@ def test_a_stop_during_the_reference_is_resumed(done: fs.Run, tmp_path: Path, mo
     assert resumed.summary["baseline_gain"] == done.summary["baseline_gain"]
 
 
-def test_an_extended_run_extends_its_reference(done: fs.Run, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(done.folder, tmp_path / "run"))
-    extended = fs.run(None, folder, sets=["rounds=5"], resume=True, quiet=True)
-    assert extended.summary["rounds"] == fs.load(folder / "baseline").summary["rounds"] == 5
-    assert read(folder).references["fedavg"].mean == extended.summary["baseline_acc_client"]
-
-
-def test_what_clients_keep_to_themselves_is_not_mixed_up(tmp_path: Path) -> None:
-    """The runs share an engine, and each has stores of its own."""
-    keys = {**ASKED, "rounds": 3, "algorithm": "ditto"}
-    personal = fs.run(keys, tmp_path / "run", quiet=True)
-    alone = fs.run({**keys, "report": {}}, tmp_path / "alone", quiet=True)
-    assert left(personal.folder) == left(alone.folder)
-
-
 def test_the_reference_has_the_personal_models_of_the_run(tmp_path: Path) -> None:
     """What differs is the grouping alone."""
     personal = {"personal": {"method": "finetune"}}
@@ -152,8 +135,3 @@ def test_a_comparison_adds_fedavg_once(tmp_path: Path) -> None:
     compared = fs.compare({**ASKED, "rounds": 1}, ["fedavg", "oracle"], out=tmp_path / "two", quiet=True)
     assert [run.algorithm for run in compared.runs] == ["fedavg", "oracle"]
     assert not list(tmp_path.glob("*/*/baseline"))
-
-
-def test_a_baseline_is_true_or_false() -> None:
-    with pytest.raises(ExperimentError, match=r"report\.baseline"):
-        load_experiment({**KEYS, "report": {"baseline": "fedavg"}})

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedstrata as fs
-from fedstrata.play import classified
+from fedstrata.play import used_models
 from fedstrata.records.final_scores import read_right_samples
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -83,7 +83,7 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
 
 
 def test_too_many_pairs_of_classes_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classified, "MOST_ROWS", 5)
+    monkeypatch.setattr(used_models, "MOST_ROWS", 5)
     run = fs.run({**KEYS, "rounds": 1, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
     assert not (run.folder / "confusion.parquet").exists()
 

@@ -20,7 +20,7 @@ import pytest
 import fedstrata as fs
 from builders import left
 from fedstrata.engine import Loop, Processes, Ray
-from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.interrupt import Interrupt
 from forked import Process, command, run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -134,11 +134,6 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert during == [before]
-
-
-def test_what_was_stopped_says_how_to_go_on_from_python() -> None:
-    stop = Stopped("stopped after round 3 of 5", Path("a"))
-    assert str(stop) == "stopped after round 3 of 5; go on with resume=True and out='a'"
 
 
 @dataclass(frozen=True)

@@ -85,12 +85,6 @@ def test_the_resolved_experiment_makes_the_same_run_again(tmp_path: Path) -> Non
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_probes_do_not_touch_training(tmp_path: Path) -> None:
-    run(tmp_path / "a", SMALL)
-    run(tmp_path / "b", SMALL, probe={"gap": []})
-    assert digest(tmp_path / "a") == digest(tmp_path / "b") and not (tmp_path / "b" / "gaps").exists()
-
-
 def test_torch_gets_its_threads_back(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     run(tmp_path / "run", SMALL, rounds=1)
@@ -182,18 +176,6 @@ def test_ctrl_c_ends_a_run_after_its_round_and_resumed_it_is_as_never_stopped(to
     assert without_clock(tmp_path / "broken") == without_clock(whole.folder)
 
 
-def test_ctrl_c_in_the_last_round_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_after(4, monkeypatch)
-    assert run(tmp_path / "run", SMALL).summary["rounds"] == 5
-
-
-def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
-    whole = run(tmp_path / "run", SMALL)
-    before = digest(whole.folder), without_clock(whole.folder)
-    fs.run(None, whole.folder, resume=True, quiet=True)
-    assert (digest(whole.folder), without_clock(whole.folder)) == before
-
-
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
@@ -232,63 +214,6 @@ def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
     decision = finished.tree[0].decision
     assert decision and decision.kind == "too_few_members"
     assert (decision.values["answered"], decision.values["asked"], decision.values["min_split"]) == (2, 4, 3)
-
-
-def test_a_probe_refuses_a_partition_without_truth(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"probe\.gap = .* needs a partition with true groups"):
-        run(tmp_path / "run", SMALL, partition={"scheme": "dirichlet", "alpha": 1.0})
-
-
-def test_samples_that_are_not_there_name_their_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.samples = 100000: "):
-        run(tmp_path / "run", SMALL, data={"samples": 100_000})
-    assert not (tmp_path / "run").exists()
-
-
-def test_damaged_checkpoints_are_never_silently_started_over(tmp_path: Path) -> None:
-    whole = run(tmp_path / "run", SMALL)
-    for path in (whole.folder / "checkpoint").glob("*.safetensors"):
-        path.write_bytes(b"damaged")
-    with pytest.raises(InputError, match="expected a sound checkpoint"):
-        fs.run(None, whole.folder, resume=True, quiet=True)
-    assert len((whole.folder / "rounds.jsonl").read_text().splitlines()) == 5
-
-
-def test_the_oracle_refuses_a_partition_without_truth(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs a partition with true groups"):
-        run(
-            tmp_path / "run",
-            SMALL,
-            algorithm={"name": "oracle"},
-            partition={"scheme": "dirichlet", "alpha": 1.0},
-            probe={"gap": []},
-        )
-    assert not (tmp_path / "run").exists()
-
-
-def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
-    model = {"name": "vgg11", "width": 0.0625}
-    finished = run(tmp_path / "run", SMALL, rounds=1, model=model, algorithm={"name": "fedavg"})
-    assert finished.summary["model"] == "vgg11"
-
-
-def test_a_column_can_be_named_as_the_independent_unit(tmp_path: Path) -> None:
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    path = tmp_path / "set.npz"
-    np.savez(path, x=rng.normal(size=(120, 6, 48)).astype("float32"), y=np.arange(120) % 3, trial=np.arange(120) // 4)
-    finished = fs.run(
-        {
-            "rounds": 1,
-            "data": {"name": str(path), "clients": 3, "samples": 0, "test": 0.25, "unit": "trial"},
-            "model": {"name": "har_cnn"},
-            "algorithm": {"name": "fedavg"},
-        },
-        tmp_path / "run",
-        quiet=True,
-    )
-    assert finished.summary["clusters"] == 1
 
 
 @pytest.mark.parametrize(("lr", "clients"), [(1e6, 0), (1e30, 8)])

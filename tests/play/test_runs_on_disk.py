@@ -13,7 +13,6 @@ import pytest
 from pyarrow import csv
 
 import fedstrata as fs
-from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.engine.parallel.messages import pack, unpack
@@ -80,14 +79,6 @@ def test_images_from_the_disk_are_turned_and_trained_on_as_in_memory(channels: i
     assert left(tmp_path / "ram") == left(tmp_path / "disk")
 
 
-def test_a_run_goes_on_with_its_samples_elsewhere(tmp_path: Path) -> None:
-    source = sites(tmp_path / "sites", "parquet") | {"engine": {"name": "loop"}}
-    whole = fs.run(source, tmp_path / "whole", sets=["rounds=3"], quiet=True)
-    fs.run(source, tmp_path / "run", sets=["data.memory=ram"], quiet=True)
-    fs.run(source, tmp_path / "run", sets=["data.memory=disk", "rounds=3"], resume=True, quiet=True)
-    assert left(tmp_path / "run") == left(whole.folder)
-
-
 def test_no_sample_on_the_disk_is_sent_to_workers(tmp_path: Path) -> None:
     source = keys(save(tmp_path / "all.npz", arrays() | as_test(arrays(1))), memory="disk")
     setup = build_run(load_experiment(source))
@@ -98,13 +89,6 @@ def test_no_sample_on_the_disk_is_sent_to_workers(tmp_path: Path) -> None:
     received = unpack(frame, tensors)
     index = setup.client_data.train(1)
     assert received.prepare(index).equal(setup.client_data.dataset.prepare(index))
-
-
-def test_the_vectorized_engine_says_that_it_needs_samples_in_memory(tmp_path: Path) -> None:
-    source = keys(save(tmp_path / "all.npz", arrays()), memory="disk")
-    with pytest.raises(ExperimentError, match=r"engine.name = 'batched': expected samples in memory \(data.memory"):
-        build_run(load_experiment(source, ["engine.name=batched"]))
-    assert build_run(load_experiment(source, ["engine.name=auto"])).engine.name != "batched"
 
 
 TRAINING = """

@@ -59,13 +59,6 @@ def test_the_command_prints_a_table_and_a_sentence(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == (told, "")
 
 
-def test_a_wrong_experiment_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("scout", "nowhere.toml") == 2
-    assert status("scout", "--set", "data.clients=0") == 2
-    assert status("scout", "--rounds", "1") == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
-
-
 def test_a_wrong_experiment_is_found_before_torch_is_imported() -> None:
     code = """
 import sys
@@ -76,7 +69,3 @@ except SystemExit as stop:
     assert stop.code == 2 and "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_the_embedded_federation_is_large_enough_to_be_scouted() -> None:
-    assert scan_experiment(load_experiment()).layer is not None

@@ -64,13 +64,6 @@ def test_only_the_models_of_the_last_clusters_are_left(tmp_path: Path) -> None:
     assert names == ["cluster-1.safetensors", "cluster-2.safetensors", "layout.json"]
 
 
-def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, 2)
-    with (folder.path / "rounds.jsonl").open("a") as file:
-        file.write('{"round": 3, "lab')
-    assert [record["round"] for record in folder.rounds()] == [1, 2]
-
-
 def test_rewinding_drops_what_is_newer_than_the_checkpoint(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, 4)
     folder.rewind(3)
@@ -104,8 +97,3 @@ def test_a_finished_run_holds_its_models_tree_and_summary(tmp_path: Path) -> Non
         }
     ]
     assert json.loads((folder.path / "models" / "layout.json").read_text())[0]["name"] == "conv.weight"
-
-
-def test_a_folder_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="found no such folder; name the folder of a run"):
-        Folder(tmp_path / "nowhere").summary()

@@ -30,12 +30,6 @@ def test_a_client_of_unknown_score_counts_neither_in_means_nor_as_the_worst() ->
     assert record["acc_worst"] == 0.0 and record["loss"] == 3.0
 
 
-def test_without_any_known_score_the_means_are_unknown() -> None:
-    score = replace(SCORE, correct=torch.full((4,), torch.nan))
-    record = complete({}, torch.tensor([0, 0, 1, 0]), None, {"client": score, "global": score})
-    assert {record[f"acc_{use}"] for use in ("client", "weighted", "cluster", "worst", "global")} == {None}
-
-
 def test_other_ways_of_using_the_models_are_recorded_by_name() -> None:
     better = Score(SCORE.clients, SCORE.samples, SCORE.samples, SCORE.loss)
     record = complete({}, torch.tensor([-1] * 4), None, {"client": SCORE, "personal": better})

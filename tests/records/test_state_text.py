@@ -7,8 +7,7 @@ import torch
 
 from fedstrata.base.errors import ContractError
 from fedstrata.core import State, extend_state, initial_state
-from fedstrata.records.checkpoint import find_checkpoint, save
-from fedstrata.records.state_text import require_saveable
+from fedstrata.records.checkpoint import find_checkpoint, require_saveable, save
 from fedstrata.testing import toy_problem
 
 

@@ -15,7 +15,6 @@ from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] 
 
 import fedstrata as fs
 from fedstrata.base.errors import ExperimentError
-from fedstrata.config import load_experiment
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import Progress
 from fedstrata.records.tracking import metric_name, require, track
@@ -129,20 +128,6 @@ def test_every_finite_number_of_a_record_is_logged_at_its_round_and_the_experime
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_run_that_goes_on_has_every_round_once_and_is_still_the_same_run(name: str, tmp_path: Path) -> None:
-    """Round 2 was logged, and then lost with the checkpoint that was not written any more."""
-    folder, ids = tmp_path / "tracking", []
-    for before, rounds in (([], [1, 2]), ([record(1)], [2, 3])):
-        with track(name, folder, TEXT, before) as log:
-            for round in rounds:
-                log(record(round))
-        ids.append([path.name.rpartition("-")[2] for path in folder.glob("wandb/offline-run-*")])
-    assert logged(name, folder) == {("acc_client", round): [round / 8] for round in (1, 2, 3)}
-    assert len(texts(name, folder)) == 1
-    assert ids[0] == ids[1] and len(ids[0]) == (name == "wandb")
-
-
-@pytest.mark.parametrize("name", TRACKERS)
 def test_a_run_that_is_stopped_and_goes_on_has_logged_what_its_records_say(name: str, tmp_path: Path) -> None:
     show = Progress.show
 
@@ -166,22 +151,6 @@ def test_a_run_that_is_stopped_and_goes_on_has_logged_what_its_records_say(name:
         names = {metric_name(metric).replace(" ", "_" if name == "tensorboard" else " ") for metric in each["metrics"]}
         assert names == {key for key, round in found if key.startswith("metrics/") and round == each["round"]}
     assert 'name = "digits"' in texts(name, tmp_path / "run" / "tracking")[0]
-
-
-def test_the_runs_of_a_comparison_are_tracked_side_by_side(tmp_path: Path) -> None:
-    keys = {**SMALL, "rounds": 2, "records": {"track": "wandb"}}
-    for run in fs.compare(keys, ["fedavg", "local"], out=tmp_path / "all", quiet=True).runs:
-        found = logged("wandb", run.folder / "tracking")
-        assert run.summary and found["acc_client", 2] == [pytest.approx(run.summary["acc_client"])]
-        names = [entry.run.display_name for entry in entries(run.folder) if entry.run.display_name]
-        assert names == [run.folder.name]
-
-
-def test_nothing_is_tracked_unless_it_is_asked_for(tmp_path: Path) -> None:
-    assert load_experiment({}).records.track == "none"
-    with track("none", tmp_path / "tracking", TEXT, [record(1)]) as log:
-        log(record(2))
-    assert not (tmp_path / "tracking").exists()
 
 
 @pytest.mark.parametrize(("name", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])

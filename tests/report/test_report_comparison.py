@@ -11,8 +11,7 @@ from synthetic_comparison import GAINS, compare, edit, run
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
-from fedstrata.comparison.document import Outcome, write_comparison
-from fedstrata.comparison.job_log import JobCount
+from fedstrata.comparison.document import JobCount, Outcome, write_comparison
 from fedstrata.report.comparison.folder import Statistic
 from fedstrata.report.comparison.page import build_comparison
 

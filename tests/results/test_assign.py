@@ -1,6 +1,4 @@
 import json
-import shutil
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tomli_w
 import torch
 from pyarrow import csv
 
@@ -74,21 +71,6 @@ def test_new_clients_are_placed_by_the_loss_of_the_models_on_their_data(finished
     assert before == sorted((path.name, path.stat().st_mtime_ns) for path in finished.rglob("*"))
 
 
-def test_newcomers_of_a_run_on_a_gpu_in_tf32_are_placed_on_any_machine(finished: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    keys = tomllib.loads((run / "experiment.toml").read_text())
-    keys["engine"] |= {"name": "batched", "device": "cuda", "precision": "tf32"}
-    (run / "experiment.toml").write_text(tomli_w.dumps(keys))
-    path = npz(tmp_path / "new.npz", 1)
-    assert assign(run, [path]) == assign(finished, [path])
-
-
-def test_a_client_is_placed_alike_whoever_else_is(finished: Path, tmp_path: Path) -> None:
-    paths = [npz(tmp_path / f"{turn}.npz", turn) for turn in (1, 2)]
-    assert assign(finished, paths) == assign(finished, paths[::-1])[::-1]
-
-
 def test_texts_and_parquet_are_read_and_classes_matched_by_name(finished: Path, tmp_path: Path) -> None:
     kept = (DIGITS.labels >= 7) & (torch.arange(len(DIGITS)) > 1000)
     inputs, labels = DIGITS.inputs[kept].numpy(), DIGITS.labels[kept].numpy()
@@ -145,13 +127,6 @@ def test_every_algorithm_places_new_clients(name: str, tmp_path: Path) -> None:
     for each in placed:
         assert each["new"] or each["cluster"] in done.state.nodes.tolist()
         assert (each["accuracy"] is None) == each["new"]
-
-
-def test_a_run_that_is_still_scouting_makes_room_for_newcomers(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    run_experiment(experiment({"name": "layercfl", "layers": "auto"}), folder, quiet=True)
-    (placed,) = assign(folder, [npz(tmp_path / "a.npz", 0)])
-    assert placed["cluster"] == 0 and placed["evidence"] == {"losses": {}}
 
 
 @dataclass(frozen=True)
@@ -263,11 +238,6 @@ def test_a_file_with_several_clients_is_not_one_newcomer(hospitals: Path, tmp_pa
         else:
             with pytest.raises(DataError, match=r"found 2 values of .*'site'; give each client"):
                 assign(hospitals, [tmp_path / "new.csv"])
-
-
-def test_data_that_are_not_there_are_never_taken_for_a_data_sets_name(finished: Path) -> None:
-    with pytest.raises(DataError, match="'digits': expected a client's data"):
-        assign(finished, [Path("digits")])
 
 
 def test_only_a_finished_run_places_clients(finished: Path, tmp_path: Path) -> None:

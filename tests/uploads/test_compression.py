@@ -14,8 +14,8 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Report, Result, Rows, TensorSpec
 from fedstrata.engine import ClientStore
+from fedstrata.play.recorder import traffic
 from fedstrata.play.run import run_experiment
-from fedstrata.play.traffic import traffic
 from fedstrata.uploads.compression import CompressedUploads, Compression, CompressionKind
 from fedstrata.uploads.steps import through
 from test_every_algorithm import EAGER

@@ -1,14 +1,24 @@
-"""What an algorithm discloses."""
+"""What an algorithm discloses, and what of it epsilon covers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.base.errors import ContractError
-from fedstrata.uploads.disclosure import DISCLOSURES, Disclosure, disclosure_of, register_disclosure
+from fedstrata.core import TRAIN, Plan, fedavg_plan, fixed_clusters
+from fedstrata.testing import toy_problem
+from fedstrata.uploads.disclosure import (
+    DISCLOSURES,
+    Coverage,
+    Disclosure,
+    coverage_of,
+    disclosure_of,
+    register_disclosure,
+)
 
 
 def test_every_algorithm_of_the_library_has_a_row_and_a_subclass_has_none() -> None:
@@ -52,3 +62,64 @@ def test_an_algorithm_of_ones_own_registers_a_row_or_a_function_that_makes_it() 
 def test_what_does_not_fit_together_is_refused(declared: dict[str, Any], message: str) -> None:
     with pytest.raises(ContractError, match=message):
         Disclosure(**declared)
+
+
+def plan_of(*labels: int) -> Plan:
+    """The first plan of some clients in two given clusters."""
+    problem = toy_problem(len(labels))
+    state = fixed_clusters(problem, torch.tensor(labels), k=2, kind="groups_given")
+    return fedavg_plan(problem, state, torch.arange(len(labels)))
+
+
+def covered(declared: Disclosure, kind: str, plan: Plan | None = None) -> Coverage:
+    found = coverage_of("central" if kind == "central" else "local", declared, plan or plan_of(0, 1), rounds=5)
+    assert isinstance(found, Coverage)
+    return found
+
+
+def test_comparisons_are_sums_and_further_updates_are_uploads() -> None:
+    declared = Disclosure(server_needs="updates", further_sums=2, further_uploads=7)
+    assert covered(declared, "central").further_queries == 2
+    assert covered(declared, "local").further_queries == 7
+
+
+def test_a_client_of_two_tasks_in_turn_sends_one_update_a_round() -> None:
+    plan = plan_of(0, 1)
+    one, other = (replace(plan.tasks[TRAIN], candidates=torch.tensor(rows)) for rows in ([[0], [-1]], [[-1], [1]]))
+    in_turn = replace(plan, tasks={TRAIN: one, "signature": other})
+    declared = Disclosure(server_needs="updates")
+    assert covered(declared, "local", in_turn).further_queries == 0
+    both = replace(plan, tasks={TRAIN: plan.tasks[TRAIN], "signature": other})
+    assert covered(declared, "local", both).further_queries == 5
+
+
+def test_the_numbers_of_samples_are_not_covered_where_groups_are_compared() -> None:
+    """The smallest client of a test decides on how many samples all others train."""
+    declared = Disclosure(server_needs="updates", compares_group_models=True, further_sums=2)
+    assert "the numbers of samples of the clients in a test" in covered(declared, "central").not_covered
+
+
+def test_clusters_are_covered_where_the_server_needs_sums_alone() -> None:
+    for kind in ("central", "local"):
+        assert covered(Disclosure(server_needs="sums"), kind).decisions
+        assert not covered(Disclosure(server_needs="updates"), kind).decisions
+
+
+def test_the_choice_of_a_client_without_a_given_cluster_is_not_covered() -> None:
+    declared = Disclosure(server_needs="sums", given_clusters=True)
+    for kind in ("central", "local"):
+        assert covered(declared, kind, plan_of(0, 1, 1)).decisions
+        assert not covered(declared, kind, plan_of(0, 1, -1)).decisions
+
+
+def test_a_choice_among_models_is_not_covered_although_sums_are_declared() -> None:
+    for kind in ("central", "local"):
+        assert not covered(Disclosure(server_needs="sums"), kind, plan_of(0, 1, -1)).decisions
+
+
+def test_a_declared_reason_is_why_there_is_no_epsilon() -> None:
+    declared = Disclosure(server_needs="updates", no_local_noise="clients send as they like")
+    assert coverage_of("local", declared, plan_of(0, 1), rounds=5) == "clients send as they like"
+    assert isinstance(coverage_of("central", declared, plan_of(0, 1), rounds=5), Coverage)
+    for needs in ("nothing", "data"):
+        assert isinstance(coverage_of("central", Disclosure(server_needs=needs), plan_of(0, 1), rounds=5), str)

@@ -21,7 +21,6 @@ from fedstrata.algorithms.bipartition.model_stability import (
     moving_layers,
     stability_threshold,
 )
-from fedstrata.algorithms.bipartition.norms import max_norm, mean_norm
 from fedstrata.algorithms.bipartition.round import (
     EVERY_PAIR,
     NEVER_REACHED,
@@ -31,6 +30,8 @@ from fedstrata.algorithms.bipartition.round import (
     SplitRules,
     apply_decisions,
     collect_answers,
+    max_norm,
+    mean_norm,
     one_cluster,
     proposed_splits,
     reopened,

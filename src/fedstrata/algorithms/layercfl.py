@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.bipartition.norms import EPS1_SHARE, EPS2_SHARE, max_norm, mean_norm, norm_threshold
 from fedstrata.algorithms.bipartition.round import (
     EVERY_PAIR,
     NEVER_REACHED,
@@ -25,6 +24,8 @@ from fedstrata.algorithms.bipartition.round import (
     SplitRules,
     apply_decisions,
     collect_answers,
+    max_norm,
+    mean_norm,
     one_cluster,
     proposed_splits,
     reopened,
@@ -62,6 +63,12 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
+
+_EPS1_SHARE = 0.1
+"""The automatic eps1 is this share of the largest update norm of the cluster (Sattler et al. 2020, section V)."""
+
+_EPS2_SHARE = 0.4
+"""The automatic eps2. The authors' own experiments use 4 times eps1 (0.4 and 1.6)."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -138,8 +145,8 @@ class LayerCFL:
         largest_so_far = answers.history
 
         # Algorithm 1 goes on until the model of the cluster is stationary (Eq. 27).
-        eps1 = norm_threshold(self.eps1, largest_so_far.max_norms[cluster], EPS1_SHARE)
-        eps2 = norm_threshold(self.eps2, largest_so_far.max_compared_norms[cluster], EPS2_SHARE)
+        eps1 = _threshold(self.eps1, largest_so_far.max_norms[cluster], _EPS1_SHARE)
+        eps2 = _threshold(self.eps2, largest_so_far.max_compared_norms[cluster], _EPS2_SHARE)
         updates = members.updates.take_columns(columns).values  # of the selected layers
         mean = mean_norm(problem, members)
         largest = max_norm(updates)
@@ -196,6 +203,11 @@ class LayerCFL:
         answers = collect_answers(problem, reopened(state), report, self._compared_columns(problem), EVERY_PAIR)
         decisions = {cluster: at_once.examine(problem, state, answers, cluster) for cluster in answers.usable}
         return proposed_splits(state, answers, decisions)
+
+
+def _threshold(value: float | str, largest: torch.Tensor, share: float) -> float:
+    """A threshold as given, or a share of the largest norm seen where it is ``"auto"``."""
+    return share * float(largest) if isinstance(value, str) else value
 
 
 @plain_dataclass(frozen=True)

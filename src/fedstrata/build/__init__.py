@@ -1,6 +1,5 @@
 """From an experiment to what a run needs: its problem, its clients, and what happens on the way between them.
 
 `build` makes a `run_setup.RunSetup` of the `samples`, the `problem` and the `server_setup`. `participation` draws who
-takes part. `attacks`, `privacy` and `probes` add what an experiment asks for, `users_algorithm` guards a
-user's own code, and `data_warnings` looks at the data.
+takes part. `attacks`, `privacy` and `probes` add what an experiment asks for, and `data_warnings` looks at the data.
 """

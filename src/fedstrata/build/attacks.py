@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import mean
@@ -19,21 +19,19 @@ from fedstrata.config import Experiment
 from fedstrata.core import Layout
 from fedstrata.data import Dataset
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.objective.named import in_user_code
+from fedstrata.objective.objective import in_user_code
 from fedstrata.partition import Partition
 from fedstrata.uploads.attacks import (
     ATTACKS,
     BACKDOOR,
     DATA_ATTACKS,
-    INFORMED_ATTACKS,
     LABEL_FLIP,
     NEED_GROUPS,
     Attack,
     ByzantineClients,
-    InformedAttack,
+    Knowledge,
     Trigger,
     choose_byzantine,
-    on_updates,
     trigger_of,
     with_backdoor,
 )
@@ -54,16 +52,13 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
     table = experiment.attack
     if table.all_honest:
         return None
-    if table.where == "one_cluster" and truth is None:
-        raise ExperimentError(
-            "attack.where = 'one_cluster': needs a partition with true groups, but partition.scheme = "
-            f"{experiment.partition['scheme']!r} has none; use another, or attack.where = 'spread'"
-        )
-    if table.kind in NEED_GROUPS and truth is None:
-        raise ExperimentError(
-            f"attack.kind = {table.kind!r}: needs a partition with true groups, but partition.scheme = "
-            f"{experiment.partition['scheme']!r} has none; use another, or another attack"
-        )
+    in_groups = {"where": table.where == "one_cluster", "kind": table.kind in NEED_GROUPS}
+    for key, needed in in_groups.items():
+        if needed and truth is None:
+            raise ExperimentError(
+                f"attack.{key} = {getattr(table, key)!r}: needs a partition with true groups, but partition.scheme = "
+                f"{experiment.partition['scheme']!r} has none; use another, or leave attack.{key} out"
+            )
     groups = truth if table.where == "one_cluster" else None
     idle = _idle_clients(experiment)
     ids = choose_byzantine(experiment.data.clients, table.share, groups, experiment.seed, idle)
@@ -133,7 +128,7 @@ def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
     return tuple(found)
 
 
-def attack_of(kind: str, strength: float | None) -> InformedAttack | None:
+def attack_of(kind: str, strength: float | None) -> Attack | None:
     """What Byzantine clients send by an attack of a name; None where it is what they have trained.
 
     Args:
@@ -143,37 +138,29 @@ def attack_of(kind: str, strength: float | None) -> InformedAttack | None:
     Raises:
         ExperimentError: When a user's own cannot be imported, or is no function.
     """
-    if kind in INFORMED_ATTACKS:
-        return INFORMED_ATTACKS[kind]
     if kind in DATA_ATTACKS:
         # With a strength, a backdoor replaces the model: Bagdasaryan et al., AISTATS 2020, Equation 3.
-        return None if strength is None else on_updates(ATTACKS["scaling"])
+        return None if strength is None else ATTACKS["scaling"]
     if kind in ATTACKS:
-        return on_updates(ATTACKS[kind])
+        return ATTACKS[kind]
     try:
-        attack: Attack = load_users_object(kind)
+        attack = load_users_object(kind)
     except ValueError as error:
         raise ExperimentError(f"attack.kind = {shown(kind)}: cannot be imported: {error}") from error
     if not callable(attack):
         raise ExperimentError(f"attack.kind = {shown(kind)}: expected a function, found {type(attack).__name__}")
-    return on_updates(partial(_own_attack, kind, attack))
+    return partial(_own_attack, kind, attack)
 
 
-def _own_attack(
-    kind: str,
-    attack: Attack,
-    own: torch.Tensor,
-    honest: torch.Tensor,
-    strength: float | None,
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """What a user's own attack sends.
+def _own_attack(kind: str, attack: Callable[..., Any], known: Knowledge) -> torch.Tensor:
+    """What a user's own attack sends, which is given a part of what Byzantine clients know.
 
     Raises:
         UserCodeError: When it fails, or returns something else than an update for each attacker.
     """
     place = f"attack.kind = {shown(kind)}"
-    found = in_user_code(place, attack, own, honest, strength, generator)
+    own = known.own
+    found = in_user_code(place, attack, own, known.honest, known.strength, known.generator)
     if not isinstance(found, torch.Tensor) or found.shape != own.shape:
         shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise UserCodeError(f"{place}: expected a tensor {tuple(own.shape)}, found {shape}")

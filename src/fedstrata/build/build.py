@@ -39,8 +39,7 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.models import MODELS, layout_of
-from fedstrata.models.forward_order import order_warning
-from fedstrata.models.tied_layers import tied_warning
+from fedstrata.models.rows import order_warning, tied_warning
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
 
@@ -103,8 +102,18 @@ def _check_before_data(experiment: Experiment, participation: Participation) -> 
     experiment.personal_of()
     resolve_engine(experiment.engine.name, experiment.engine.device)
     check_tf32(experiment.engine.precision, experiment.engine.device)
-    _refuse_public(experiment)
-    _refuse_one_bucket(experiment)
+    if experiment.data.public and not objective_of(experiment).classifies:
+        raise ExperimentError(
+            f"data.public = {experiment.data.public}: expected 0 with local.loss = {experiment.local.loss!r}, as "
+            "algorithms compare the class probabilities of public samples; use local.loss = 'cross_entropy'"
+        )
+    # Of buckets that hold all clients of a round, every robust rule makes their one mean.
+    size = experiment.server.bucket_size
+    if size > 1 and size >= most_answers(experiment):
+        raise ExperimentError(
+            f"server.bucket_size = {size}: expected fewer than the {most_answers(experiment)} clients of a round, of "
+            f"which server.aggregation = {experiment.server.aggregation!r} would see one mean; lower it"
+        )
     check_attack(experiment)
     require(experiment.records.track)
     info = data.find(experiment.data.name, experiment.data.root).info
@@ -150,25 +159,6 @@ def _sizes(client_data: ClientData, round: int) -> list[int]:
 def _weighted(participation: Participation, experiment: Experiment, client_data: ClientData) -> Participation:
     """Who takes part, with the weights that the experiment samples by."""
     return replace(participation, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
-
-
-def _refuse_one_bucket(experiment: Experiment) -> None:
-    """Refuse buckets that hold all clients of a round: of one mean, every robust rule makes the mean."""
-    size = experiment.server.bucket_size
-    if size > 1 and size >= most_answers(experiment):
-        raise ExperimentError(
-            f"server.bucket_size = {size}: expected fewer than the {most_answers(experiment)} clients of a round, of "
-            f"which server.aggregation = {experiment.server.aggregation!r} would see one mean; lower it"
-        )
-
-
-def _refuse_public(experiment: Experiment) -> None:
-    """Refuse public samples where models are no classifiers: algorithms compare the classes that they predict."""
-    if experiment.data.public and not objective_of(experiment).classifies:
-        raise ExperimentError(
-            f"data.public = {experiment.data.public}: expected 0 with local.loss = {experiment.local.loss!r}, as "
-            "algorithms compare the class probabilities of public samples; use local.loss = 'cross_entropy'"
-        )
 
 
 def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[str, ...]:

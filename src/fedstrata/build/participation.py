@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -299,8 +301,7 @@ def participation_of(experiment: Experiment) -> Participation:
         if client >= n:
             raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
     _check_entries(experiment)
-    _check_leaves(joins, leaves)
-    _check_changes(joins, leaves, handovers)
+    _check_order(joins, leaves, handovers)
     participation = Participation(
         clients=n,
         seed=experiment.seed,
@@ -329,95 +330,53 @@ def participation_of(experiment: Experiment) -> Participation:
 def _check_entries(experiment: Experiment) -> None:
     """Refuse events after the last round, and two entries of one kind for a client, or of misplacement for a round."""
     events = experiment.events
-    entries: dict[str, list[tuple[int, tuple[int, ...]]]] = {
-        "join": [(event.round, event.clients) for event in events.join],
-        "leave": [(event.round, event.clients) for event in events.leave],
-        "change": [(event.round, (event.client,)) for event in events.change],
-        "misplace": [(event.round, ()) for event in events.misplace],
+    entries: dict[str, list[tuple[int, set[int]]]] = {
+        "join": [(event.round, set(event.clients)) for event in events.join],
+        "leave": [(event.round, set(event.clients)) for event in events.leave],
+        "change": [(event.round, {event.client}) for event in events.change],
+        "misplace": [(event.round, {event.round}) for event in events.misplace],
     }
     for kind, found in entries.items():
-        for round, _ in found:
-            if round > experiment.rounds:
+        last = max((round for round, _ in found), default=0)
+        if last > experiment.rounds:
+            raise ExperimentError(
+                f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {last}; set more "
+                "rounds, or take the entry out"
+            )
+        what = "round" if kind == "misplace" else "client"
+        for subject, times in Counter(chain.from_iterable(subjects for _, subjects in found)).items():
+            if times > 1:
                 raise ExperimentError(
-                    f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {round}; set more "
-                    "rounds, or take the entry out"
+                    f"events.{kind}: expected each {what} in one entry, found {what} {subject} in {times}; keep one"
                 )
-        clients = [client for _, of_entry in found for client in sorted(set(of_entry))]
-        if (client := _first_repeated(clients)) is not None:
-            raise ExperimentError(
-                f"events.{kind}: expected each client in one entry, found client {client} in two; take it out of one "
-                "of them"
-            )
-    misplaced = _first_repeated([round for round, _ in entries["misplace"]])
-    if misplaced is not None:
-        raise ExperimentError(
-            f"events.misplace: expected one entry for each round, found two for round {misplaced}; take one of them out"
-        )
 
 
-def _first_repeated(numbers: Sequence[int]) -> int | None:
-    """The first number that is there a second time, if any is."""
-    seen = set[int]()
-    for number in numbers:
-        if number in seen:
-            return number
-        seen.add(number)
-    return None
-
-
-def _check_leaves(joins: Mapping[int, int], leaves: Mapping[int, int]) -> None:
-    """Refuse clients that leave before they join.
-
-    Args:
-        joins: The round in which a client joins, by client.
-        leaves: The round in which a client leaves, by client.
-    """
-    for client, round in leaves.items():
-        joined = joins.get(client, 0)
-        if round <= joined:
-            raise ExperimentError(
-                f"events.leave: expected client {client} to leave after round {joined}, in which it joins, found round "
-                f"{round}; let it leave later, or take one entry out"
-            )
-
-
-def _check_changes(
-    joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]
-) -> None:
-    """Refuse changes of data that cannot happen.
+def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:
+    """Refuse clients that leave before they join, and changes of data that cannot happen.
 
     Args:
         joins: The round in which a client joins, by client.
         leaves: The round in which a client leaves, by client.
         handovers: The round from which a client has the data of another one, and this one, by client.
     """
-    for client, (round, source) in handovers.items():
-        if client == source:
+    changes = {client: round for client, (round, _) in handovers.items()}
+    kinds = {"join": joins, "change": changes, "leave": leaves}
+    for client in {**joins, **changes, **leaves}:
+        rounds = {kind: named[client] for kind, named in kinds.items() if client in named}
+        if any(later <= earlier for earlier, later in pairwise(rounds.values())):
+            found = ", ".join(f"{kind} in round {round}" for kind, round in rounds.items())
             raise ExperimentError(
-                f"events.change: expected client {client} to take the data of another client, found its own number; "
-                "name another one in takes_data_of"
+                f"events: expected client {client} to join before it changes, and to change before it leaves, found "
+                f"{found}; move or take out one entry"
             )
-        for kind, named in (("join", joins), ("leave", leaves), ("change", handovers)):
-            if source in named:
-                raise ExperimentError(
-                    f"events.change: expected client {source}, whose data client {client} takes, to take no part "
-                    f"itself, found it in events.{kind} too; take that entry out, or name another one in takes_data_of"
-                )
-        _check_change_round(client, round, joins, leaves)
-
-
-def _check_change_round(client: int, round: int, joins: Mapping[int, int], leaves: Mapping[int, int]) -> None:
-    """Refuse a change of a client's data in a round in which it does not take part already, or no longer."""
-    if client in joins and round <= joins[client]:
-        raise ExperimentError(
-            f"events.change: expected client {client} to change after round {joins[client]}, in which it joins, found "
-            f"round {round}; let it join earlier, or take one entry out"
-        )
-    if client in leaves and round >= leaves[client]:
-        raise ExperimentError(
-            f"events.change: expected client {client} to change before round {leaves[client]}, in which it leaves, "
-            f"found round {round}; let it leave later, or take one entry out"
-        )
+    for client, (_, source) in handovers.items():
+        named_in = [kind for kind, named in kinds.items() if source in named]
+        if named_in:  # a client that is its own source is in the changes
+            raise ExperimentError(
+                f"events.change: expected client {client} to take the data of another client that takes no part "
+                f"itself, found client {source} of events.{named_in[0]}; name another "
+                "one in takes_data_of"
+            )
 
 
 def _check_dropout(experiment: Experiment, participation: Participation) -> None:

@@ -12,12 +12,11 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import Participation, cohort_size, most_answers
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import baseline_of
+from fedstrata.config.selection import baseline_of
 from fedstrata.config.tables import PrivacyTable
 from fedstrata.core import Layout, Mask, Plan, Problem
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for
-from fedstrata.uploads.coverage import Coverage, coverage_of
-from fedstrata.uploads.disclosure import Disclosure
+from fedstrata.uploads.disclosure import Coverage, Disclosure, coverage_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
 from fedstrata.uploads.rules import MEANS
 
@@ -248,8 +247,15 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
     clients = experiment.data.clients
     if least > clients:
         raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
-    if experiment.privacy.kind != "central":  # which counts the members of a cluster; else those who answer count
-        refuse_more_than_answer("min_cluster", least, experiment)
+    cohort = experiment.cohort
+    largest = most_answers(experiment)
+    # With central noise the members of a cluster are counted, and else those who answer: no model would ever move.
+    if experiment.privacy.kind != "central" and least > largest:
+        dropout = f", without cohort.dropout = {cohort.dropout:g}" if cohort.dropout else ""
+        raise ExperimentError(
+            f"privacy.min_cluster = {least}: expected at most {largest}, the clients of a round with cohort.fraction = "
+            f"{cohort.fraction:g} of {clients}{dropout}; lower it, or raise cohort.fraction"
+        )
     if least > 1 and disclosure is not None and not disclosure.clients_keep_data:
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with algorithm.name = {experiment.algorithm.name!r}, which has "
@@ -261,27 +267,6 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with server.aggregation = {rule!r}, which may hand on the "
             "update of a single client; use 'multi_krum', or another rule"
-        )
-
-
-def refuse_more_than_answer(key: str, least: int, experiment: Experiment) -> None:
-    """Refuse a least number of clients that answer, if so many never do: no model would ever move.
-
-    Args:
-        key: The key of ``[privacy]`` that says so.
-        least: Its value.
-        experiment: The experiment.
-
-    Raises:
-        ExperimentError: When it is too large.
-    """
-    cohort = experiment.cohort
-    largest = most_answers(experiment)
-    if least > largest:
-        dropout = f", without cohort.dropout = {cohort.dropout:g}" if cohort.dropout else ""
-        raise ExperimentError(
-            f"privacy.{key} = {least}: expected at most {largest}, the clients of a round with cohort.fraction = "
-            f"{cohort.fraction:g} of {experiment.data.clients}{dropout}; lower it, or raise cohort.fraction"
         )
 
 

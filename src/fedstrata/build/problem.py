@@ -15,7 +15,7 @@ from fedstrata.base.randomness import model_seed
 from fedstrata.config import Experiment
 from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
-from fedstrata.engine.batch_norms import normalises_over_batch
+from fedstrata.engine.outside_state import normalises_over_batch
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
 from fedstrata.uploads.checks.update_checks import CheckName, Checks

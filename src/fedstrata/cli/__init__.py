@@ -24,9 +24,7 @@ from fedstrata.cli.commands import (
     scout_command,
     sweep_command,
 )
-from fedstrata.cli.logs import note_error, start_logging, stop_logging
-from fedstrata.cli.plain_help import PlainCommand
-from fedstrata.cli.terminal import fail, say, show_error
+from fedstrata.cli.terminal import PlainCommand, fail, note_error, say, show_error, start_logging, stop_logging
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run_command,
@@ -73,20 +71,14 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         with resource_errors():
             command = _with_verbose(typer.main.get_command(_app))
             status = command.main(args, prog_name="fedstrata", standalone_mode=False)
-    except InputError as error:
-        note_error(error)
-        status = fail(error, 2)
-        show_error(error.trace)
     except MachineError as error:
         note_error(error)
         status = fail(error.reason + ("" if error.says_how else ", then give the same command again"), 1)
-    except UserCodeError as error:
-        note_error(error)
-        status = fail(error, 1)
-        show_error(error.trace)
     except FedstrataError as error:
         note_error(error)
-        status = fail(error, 1)
+        status = fail(error, 2 if isinstance(error, InputError) else 1)
+        if isinstance(error, InputError | UserCodeError):
+            show_error(error.trace)
     except click.ClickException as error:
         status = fail(error.format_message(), error.exit_code)
     finally:

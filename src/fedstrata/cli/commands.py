@@ -21,14 +21,17 @@ import typer
 import fedstrata
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.cli.completion import complete_algorithms, complete_key
 from fedstrata.cli.terminal import (
     AnyFolder,
     AsJson,
     ExperimentFile,
+    NewFolder,
     Quiet,
-    RunFolder,
+    Resume,
+    Seeds,
     Sets,
+    complete_algorithms,
+    complete_key,
     fail,
     resumable,
     resume_command,
@@ -50,8 +53,8 @@ _SECONDS_BETWEEN_LOOKS = 2.0
 def run_command(
     experiment: ExperimentFile = None,
     sets: Sets = None,
-    out: RunFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    out: NewFolder = None,
+    resume: Resume = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -100,14 +103,10 @@ def compare_command(
             autocompletion=complete_algorithms,
         ),
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="SEED,SEED", help="Seeds for each of them; by default the experiment's.")
-    ] = None,
+    seeds: Seeds = None,
     sets: Sets = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of the comparison; by default a new one in runs.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the comparison in the folder.")] = False,
+    out: NewFolder = None,
+    resume: Resume = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -152,14 +151,10 @@ def sweep_command(
             autocompletion=complete_key,
         ),
     ],
-    seeds: Annotated[
-        str | None, typer.Option(metavar="SEED,SEED", help="Seeds for each setting; by default the experiment's.")
-    ] = None,
+    seeds: Seeds = None,
     sets: Sets = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of the sweep; by default a new one in runs.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder.")] = False,
+    out: NewFolder = None,
+    resume: Resume = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

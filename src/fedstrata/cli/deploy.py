@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from fedstrata.base.files import parse_json, read_file
-from fedstrata.cli.plain_help import PlainCommand
-from fedstrata.cli.terminal import AsJson, ExperimentFile, RunFolder, Sets, say, say_json
+from fedstrata.cli.terminal import AsJson, ExperimentFile, NewFolder, PlainCommand, Sets, say, say_json
 
 commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
 
@@ -34,7 +33,7 @@ def deploy_init(
 def deploy_run(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
     federation: _FederationFolder,
-    out: RunFolder = None,
+    out: NewFolder = None,
     sets: Sets = None,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="In Flower's simulation on this machine: no node has to be up.")

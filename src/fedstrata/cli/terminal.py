@@ -1,7 +1,8 @@
-"""What the commands share: their options, and how they print."""
+"""What the commands share: their options with what the shell offers for them, how they print, and `--verbose`."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -10,12 +11,39 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
+import click
 import typer
+from typer.core import TyperCommand
 
 from fedstrata.base.errors import MachineError
 from fedstrata.base.quoting import printable
-from fedstrata.cli.completion import complete_key
 from fedstrata.play.interrupt import Stopped
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Offer the keys of an experiment for `--set`, such as ``local.lr=``."""
+    return [key for key in _keys() if key.startswith(incomplete)]
+
+
+def complete_algorithms(incomplete: str) -> list[str]:
+    """Offer names of algorithms between commas, those before the last comma as they are."""
+    from fedstrata.algorithms import ALGORITHMS
+
+    before, comma, begun = incomplete.rpartition(",")
+    taken = before.split(",")
+    return [f"{before}{comma}{name}" for name in ALGORITHMS if name.startswith(begun) and name not in taken]
+
+
+def _keys() -> Iterator[str]:
+    from fedstrata.config.tables import Experiment, Table
+
+    for name, field in Experiment.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Table):
+            yield from (f"{name}.{key}=" for key in kind.model_fields)
+        else:
+            yield f"{name}=" if kind is int else f"{name}."
+
 
 ExperimentFile = Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")]
 
@@ -24,7 +52,15 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.", autocompletion=complete_key),
 ]
 
-RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder; by default a new one in runs.")]
+NewFolder = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="The folder; by default a new one in runs.")
+]
+
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", metavar="SEED,SEED", help="Seeds for each; by default the experiment's.")
+]
+
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
 
 AnyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")]
 
@@ -138,3 +174,46 @@ def resumable(*command: str) -> Iterator[None]:
             raise
         fail(f"{error.reason}, then go on with: {resume_command(error.folder, *command)}", 1)
         raise typer.Exit(1) from None
+
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_LIBRARY = "fedstrata"
+"""The logger above all of the library's. Without `--verbose` it has no handler, so only warnings are shown."""
+
+
+def start_logging() -> None:
+    """Show everything that the library notes, on standard error."""
+    logger = logging.getLogger(_LIBRARY)
+    logger.setLevel(logging.DEBUG)
+    if not any(handler.get_name() == _LIBRARY for handler in logger.handlers):
+        handler = logging.StreamHandler()
+        handler.set_name(_LIBRARY)
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+def stop_logging() -> None:
+    """Undo `start_logging`: a process may run several commands, as tests do."""
+    logger = logging.getLogger(_LIBRARY)
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
+    for handler in [each for each in logger.handlers if each.get_name() == _LIBRARY]:
+        logger.removeHandler(handler)
+
+
+def note_error(error: BaseException) -> None:
+    """Show where an error came from, if `--verbose` was given."""
+    logging.getLogger(_LIBRARY).debug("this is where the error came from", exc_info=error)
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help has brackets as they are, such as those of "[required]".
+
+    Typer puts a backslash before them for Rich, also where Rich does not show the help.
+    """
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help, as text."""
+        return super().get_help(ctx).replace("\\[", "[")

@@ -3,26 +3,26 @@
 Every function takes torch tensors or numpy arrays, and gives tensors, floats or Python values. Labels are (m,) int64,
 numbered by the smallest member of each group; between equals, the lowest row decides.
 
-How alike clients are: `similarity`, `subspaces`, `client_measures`, and `patterns` of similarities. Groups from a
-matrix of pairs: `hierarchy`, `density`, `centers`; without one: `many`, and `classes` by the classes that clients hold.
+How alike clients are: `similarity`, `client_measures`, and `patterns` of similarities. Groups from a matrix of pairs:
+`hierarchy` and `density`; around means, with or without a matrix: `many`.
 
-Whether groups are real: `split_half` and `newcomers`, by `permutations`, `error_rates`, and `replication` without a
-test. How good groups are: `separation`, and `agreement` with others. `arrays` has what every function accepts,
-and `groups` statistics by group.
+Whether groups are real: `split_half`, by `permutations`. How good groups are: `separation`, and `agreement` with
+others. `arrays` has what every function accepts, and `groups` statistics by group.
 """
 
 from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity
-from fedstrata.clustering.centers import kmeans
-from fedstrata.clustering.classes import entropy
-from fedstrata.clustering.client_measures import CLIENT_MEASURES, ClientMeasure, ClientMeasureName
+from fedstrata.clustering.client_measures import (
+    CLIENT_MEASURES,
+    ClientMeasure,
+    ClientMeasureName,
+    entropy,
+    principal_angles,
+)
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
-from fedstrata.clustering.error_rates import error_rate_test
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut, splits
-from fedstrata.clustering.many import cluster_many, sketch
-from fedstrata.clustering.newcomers import newcomer_test
+from fedstrata.clustering.many import cluster_many, kmeans, sketch
 from fedstrata.clustering.patterns import centred, likeness
-from fedstrata.clustering.permutations import PermutationResult, not_tested, smallest_sure_p
-from fedstrata.clustering.replication import Replication, replication
+from fedstrata.clustering.permutations import PermutationResult, error_rate_test, not_tested, smallest_sure_p
 from fedstrata.clustering.separation import gap, intra_bound, reference_split, separable
 from fedstrata.clustering.similarity import (
     cosine,
@@ -33,8 +33,15 @@ from fedstrata.clustering.similarity import (
     stability,
     unusable_updates,
 )
-from fedstrata.clustering.split_half import contrast, fold_test, propose, split_half_test
-from fedstrata.clustering.subspaces import principal_angles
+from fedstrata.clustering.split_half import (
+    Replication,
+    contrast,
+    fold_test,
+    newcomer_test,
+    propose,
+    replication,
+    split_half_test,
+)
 
 __all__ = [
     "CLIENT_MEASURES",

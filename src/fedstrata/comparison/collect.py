@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import tomllib
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file, refuse_links, root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, refuse_links, root_folder
 from fedstrata.build.problem import objective_of
-from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, value_of, write_comparison
-from fedstrata.comparison.job_log import JobCount
+from fedstrata.comparison.document import Comparison, JobCount, Outcome, RunFailure, RunKey, value_of, write_comparison
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
+from fedstrata.records.final_scores import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison.folder import RunEntry, read_document
+from fedstrata.report.comparison.folder import read_document
 from fedstrata.report.comparison.words import COLUMNS
 from fedstrata.results.run import Run
-
-_SCORE_BYTES = 512 * 2**20
-"""A larger file of scores is not read."""
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")
 """The tables in which the runs of a comparison may differ."""
@@ -62,13 +54,14 @@ def conclude(
         jobs: The number of shared jobs.
     """
     runs, left_out = _outcomes(experiments, out, failures)
-    others = runs_not_named(out, experiments)
-    for run in others.kept:
+    kept = list[Outcome]()
+    for run in _runs_of_before(out, experiments):
         try:
             _refuse_other_data(run, runs)
+            kept.append(run)
         except RecordError as error:
             left_out[run.folder] = str(error)
-    runs = [*(run for run in others.kept if run.folder not in left_out), *runs]
+    runs = [*kept, *runs]
     common = _shared_keys(experiments)
     warnings, names = _about_data(runs)
     metric = objective_of(experiments[0]).metric_info
@@ -100,20 +93,8 @@ def _outcomes(
     return runs, left_out
 
 
-class OtherRuns(NamedTuple):
-    """The runs in the table of a comparison that none of its experiments names any more.
-
-    Attributes:
-        kept: Those that stay in the table: finished runs of the same experiment.
-        lost: The others, each in a few words.
-    """
-
-    kept: tuple[Outcome, ...]
-    lost: tuple[str, ...]
-
-
-def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> OtherRuns:
-    """Return the runs in the table of a comparison that none of its experiments names any more.
+def _runs_of_before(out: Path, experiments: Sequence[Experiment]) -> list[Outcome]:
+    """The finished runs in the table of a comparison that none of its experiments names, if their other keys are equal.
 
     Args:
         out: The folder of the comparison.
@@ -122,33 +103,20 @@ def runs_not_named(out: Path, experiments: Sequence[Experiment]) -> OtherRuns:
     try:
         document = read_document(out)
     except RecordError:
-        return OtherRuns((), ())
+        return []
     named = {folder_of(out, each) for each in experiments}
     common = _common_keys_of(experiments[0])
     kept = list[Outcome]()
-    lost = list[str]()
     for run in document.runs:
         folder = out / run.folder
-        if folder in named:
-            continue
         # The settings of a sweep are those of its grid.
-        outcome = None if document.sweep else _finished_outcome(run, folder, common)
-        if outcome is None:
-            lost.append(f"{run.algorithm} with seed {run.seed}")
-        else:
-            kept.append(outcome)
-    return OtherRuns(tuple(kept), tuple(lost))
-
-
-def _finished_outcome(run: RunEntry, folder: Path, common: Mapping[str, Any]) -> Outcome | None:
-    """The outcome of a run of an earlier table; None where it failed, or its experiment has other common keys."""
-    if run.summary is None:
-        return None
-    try:
-        outcome = _read_outcome(run.algorithm, run.seed, folder)
-        return outcome if _common_keys(_read_experiment(folder)) == common else None
-    except RecordError:
-        return None
+        if document.sweep or run.summary is None or folder in named:
+            continue
+        with suppress(RecordError):
+            outcome = _read_outcome(run.algorithm, run.seed, folder)
+            if _common_keys(_read_experiment(folder)) == common:
+                kept.append(outcome)
+    return kept
 
 
 def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) -> Comparison:
@@ -178,9 +146,8 @@ def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) ->
             left_out[folder] = str(error)
     if not experiments:
         raise RecordError(next(iter(left_out.values())))
-    repeated = [folder for folder, times in Counter(folders).items() if times > 1]
-    if repeated:
-        raise RecordError(f"expected different runs, found {repeated[0]} more than once; leave one out")
+    if len(set(folders)) < len(folders):
+        raise RecordError("expected different runs, found one more than once; leave it out")
     first_folder, *_ = experiments
     first = _common_keys(experiments[first_folder])
     names = _names(experiments)
@@ -268,15 +235,11 @@ def _shared_keys(experiments: Sequence[Experiment]) -> dict[str, Any]:
     shared = dict[str, Any]()
     for name, value in first.items():
         if isinstance(value, dict):
-            shared[name] = {key: own for key, own in value.items() if all(_at(o, name, key) == own for o in others)}
+            tables = [other.get(name, {}) for other in others]
+            shared[name] = {key: own for key, own in value.items() if all(each.get(key) == own for each in tables)}
         elif all(other.get(name) == value for other in others):
             shared[name] = value
     return shared
-
-
-def _at(keys: Mapping[str, Any], table: str, key: str) -> Any:
-    found = keys.get(table)
-    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def _read_experiment(folder: Path) -> dict[str, Any]:
@@ -297,17 +260,14 @@ def _read_experiment(folder: Path) -> dict[str, Any]:
 
 def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
     """The name of each run in the table: its label, or that of its algorithm with the keys in which it differs."""
-    labels = labels_of([{**each["algorithm"], **_personal_keys(each)} for each in experiments.values()])
-    pairs = zip(experiments.items(), labels, strict=True)
+    keys = list[dict[str, Any]]()
+    for experiment in experiments.values():
+        personal = experiment.get("personal", {})
+        if personal.get("method", NO_METHOD) == NO_METHOD:
+            personal = {}
+        keys.append({**experiment["algorithm"], **{f"personal.{key}": value for key, value in personal.items()}})
+    pairs = zip(experiments.items(), labels_of(keys), strict=True)
     return {folder: str(experiment.get("label") or label) for (folder, experiment), label in pairs}
-
-
-def _personal_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the personal method by their dotted names; none where there is no method."""
-    table = experiment.get("personal", {})
-    if table.get("method", NO_METHOD) == NO_METHOD:
-        return {}
-    return {f"personal.{key}": value for key, value in table.items()}
 
 
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
@@ -317,32 +277,17 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
     path = folder / "summary.json"
     try:
         measures = {key: value_of(summary, key) for key in COLUMNS}
-        last = folder / "clients" / f"{summary['rounds']:05d}.parquet"
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError) as error:
         raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
-    try:
-        # Threads of pyarrow may abort a process that ends at once, as where the runs cannot be compared.
-        file = pq.ParquetFile(io.BytesIO(read_file(last, _SCORE_BYTES)))
-        table = file.read(["client", "accuracy"], use_threads=False)
-        clients, scores = table.to_pydict().values()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise RecordError(
-            f"expected the scores of the clients in {last}, found: {error}; restore it or run again"
-        ) from None
-    if not all(isinstance(score, int | float) for score in scores):
-        raise RecordError(f"{last}: expected a number for every client, found others; restore it or run again")
     # Where the metric of a client is not defined, as R² of one sample, its score is unknown.
-    known = {client: score for client, score in zip(clients, scores, strict=True) if isfinite(score)}
+    known = {client: score for client, (_, score) in last_scores(folder).items()}
     if not known:
         raise RecordError(
-            f"{last}: expected the score of at least one client, found none that is known; give clients more test "
-            "samples, or choose another local.metric"
+            f"{folder / 'clients'}: expected the last score of at least one client, found none that is known; run "
+            "again, with more test samples of each client or another local.metric if its metric is not defined"
         )
     for key, value in measures.items():
-        if not _is_finite(value) and (key, value) != ("ari", None):  # a partition without true groups has none
+        finite = isinstance(value, int | float) and isfinite(value)
+        if not finite and (key, value) != ("ari", None):  # a partition without true groups has none
             raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
     return Outcome(name, seed, folder, summary, known)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and isfinite(value)

@@ -20,9 +20,8 @@ from scipy.special import stdtrit
 from fedstrata.base.errors import ContractError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
-from fedstrata.comparison.job_log import JobCount
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.partition.registry import PARTITIONS
+from fedstrata.partition.scheme import PARTITIONS
 from fedstrata.records.measures import diverged
 from fedstrata.report.comparison.folder import Difference, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.page import write_comparison_page
@@ -33,6 +32,10 @@ from fedstrata.results.plot import plot
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+
+from fedstrata.base.errors import RecordError
+from fedstrata.base.files import append_line, parse_json, read_file
 
 _logger = logging.getLogger(__name__)
 
@@ -169,6 +172,8 @@ class Comparison:
 
         All runs of a seed have the same clients, data and cohorts.
         """
+        scheme = self.experiment.get("partition", {}).get("scheme")
+        same_clients = scheme in PARTITIONS and PARTITIONS[scheme].same_clients  # with every seed
         finished: dict[str, dict[int, Outcome]] = {}
         for run in self.runs:
             if run.summary is not None:
@@ -178,18 +183,12 @@ class Comparison:
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric, same_clients=self._same_clients))
+                found.append(_difference(pairs, self.metric, same_clients=same_clients))
         return tuple(found)
 
     def plot(self, chart: str | None = None) -> Figure:
         """Draw one of the charts of the page of the comparison, as `fedstrata.plot`."""
         return plot(self, chart)
-
-    @property
-    def _same_clients(self) -> bool:
-        """Whether a client of one seed is the client of the same id with every other seed."""
-        scheme = self.experiment.get("partition", {}).get("scheme")
-        return scheme in PARTITIONS and PARTITIONS[scheme].same_clients
 
     @property
     def troubles(self) -> list[str]:
@@ -408,3 +407,78 @@ def _markdown(comparison: Comparison) -> str:
         paragraphs.append(f"Differences in {metric.name} between runs of the same seed, ± their standard deviation:")
         paragraphs.append("\n".join(f"- {difference_text(each, metric)}" for each in comparison.differences))
     return "\n\n".join([*filter(None, paragraphs), *comparison.warnings, *comparison.troubles]) + "\n"
+
+
+@dataclass(frozen=True)
+class JobCount:
+    """A number of local jobs: what a client does for one task.
+
+    Attributes:
+        asked: The jobs that all algorithms asked for.
+        trained: The jobs that had to be done, equal ones once.
+    """
+
+    asked: int
+    trained: int
+
+    @property
+    def share(self) -> float:
+        """The share of the jobs that had to be done; 1 while none was asked for."""
+        return self.trained / self.asked if self.asked else 1.0
+
+    def __str__(self) -> str:
+        """The numbers in words."""
+        return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
+
+
+class JobLog:
+    """A file with a line of job counts for every seed and round.
+
+    Args:
+        path: The file. The lines that it holds already are counted, but for one that was cut short.
+
+    Attributes:
+        jobs: The jobs of all lines.
+
+    Raises:
+        RecordError: When one of the lines holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there."""
+        self.jobs = JobCount(0, 0)
+        self._path = path
+        self._counted = dict[tuple[int, int], set[str]]()
+        try:
+            lines = read_file(path).splitlines(keepends=True)
+        except FileNotFoundError:
+            lines = []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if whole != lines:
+            replace_file(path, b"".join(whole))
+        for number, line in enumerate(whole, start=1):
+            try:
+                self._count(**parse_json(line))
+            except (ValueError, TypeError, AttributeError):
+                raise RecordError(
+                    f"{str(path)!r}: expected a seed, a round and their jobs in line {number}, found something else; "
+                    "delete the file, and jobs are counted anew from here on"
+                ) from None
+
+    def add(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
+        """Write a line, unless its jobs were counted before the comparison was interrupted in that round.
+
+        Args:
+            seed: The seed of the runs.
+            round: The round, counted from 1.
+            asked: The jobs that each algorithm asked for.
+            trained: The jobs that had to be done.
+        """
+        if any(asked.values()) and not asked.keys() <= self._counted.get((seed, round), set()):
+            self._count(seed, round, asked, trained)
+            entry = {"seed": seed, "round": round, "asked": dict(asked), "trained": trained}
+            append_line(self._path, json.dumps(entry) + "\n")
+
+    def _count(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
+        self._counted.setdefault((seed, round), set()).update(asked)
+        self.jobs = JobCount(self.jobs.asked + sum(asked.values()), self.jobs.trained + trained)

@@ -1,10 +1,10 @@
-"""Run several algorithms with several seeds, on shared work."""
+"""Run several algorithms with several seeds, on shared work: round by round side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,28 +12,26 @@ from typing import Any, NamedTuple
 import torch
 
 from fedstrata.base.errors import InputError
-from fedstrata.base.files import root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.participation import participation_of
 from fedstrata.build.problem import objective_of, problem_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.build.server_setup import server_setup
-from fedstrata.comparison.collect import conclude, finished, runs_not_named
-from fedstrata.comparison.document import Comparison, RunFailure, RunKey
-from fedstrata.comparison.job_log import JobLog
-from fedstrata.comparison.lockstep import ActiveRun, Lockstep
+from fedstrata.comparison.collect import conclude, finished
+from fedstrata.comparison.document import Comparison, JobLog, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import State
+from fedstrata.core import Clients, Plan, State
 from fedstrata.engine.device import one_thread
-from fedstrata.engine.shared_work import LocalStores
+from fedstrata.engine.shared_work import LocalStores, SharedRequest, count_jobs, run_shared
 from fedstrata.engine.vectorized import budget
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import ComparisonProgress, StatusLine
-from fedstrata.play.steps import run_steps
+from fedstrata.play.rounds import PlanReply
+from fedstrata.play.steps import RunSteps, run_steps
 
 _FLOAT_BYTES = 4
 """The bytes of a number."""
@@ -76,11 +74,6 @@ def compare_experiments(
 
         if resume:
             lock()
-            if lost := runs_not_named(out, experiments).lost:
-                line.keep(
-                    f"the table will be without {', '.join(lost)}, which this comparison does not name any more, and "
-                    "which are not finished or have other keys; their runs stay in its folder"
-                )
         job_log = JobLog(out / "jobs.jsonl")
         queue = _RunQueue(experiments, out, resume, line, lock)
         while queue.waiting:
@@ -241,14 +234,14 @@ class _RunQueue:
             except InputError as error:
                 raise type(error)(f"{experiment.title}: {error}") from None
 
-    def _note(self, seed: int, name: str, record: Mapping[str, Any], state: State) -> None:
-        """Note a finished round of one run."""
-        self.progress.note(seed, name, record)
-
     def _active_runs(
         self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
     ) -> dict[RunKey, ActiveRun]:
         """The runs of a seed, on one federation and each on devices of its own; none has begun."""
+
+        def note(name: str, record: Mapping[str, Any], state: State) -> None:
+            self.progress.note(seed, name, record)
+
         runs = {}
         for name, experiment in experiments.items():
             devices = LocalStores(setup.clients)
@@ -257,7 +250,7 @@ class _RunQueue:
                 replace(on_same_clients(setup, experiment), clients=devices),
                 folder_of(self._out, experiment),
                 resume=self._resume,
-                on_round=partial(self._note, seed, name),
+                on_round=partial(note, name),
                 tell=self._line.keep,
             )
             runs[RunKey(seed, name)] = ActiveRun(running, devices, setup.clients)
@@ -283,3 +276,150 @@ def _seeds_at_once(setup: RunSetup, runs: int) -> int:
         return 1
     numbers = setup.client_data.floats + runs * problem.clients * problem.layout.p
     return max(1, budget(torch.device(setup.engine.device)) // (_FLOAT_BYTES * numbers))
+
+
+@dataclass(frozen=True)
+class ActiveRun:
+    """A run that is advanced with others.
+
+    Attributes:
+        steps: The run, not begun.
+        devices: The devices of its algorithm.
+        engine: The engine that computes for all algorithms of the seed.
+    """
+
+    steps: RunSteps
+    devices: Clients
+    engine: Clients
+
+
+@dataclass(frozen=True)
+class RoundResults:
+    """What came back for one round.
+
+    Attributes:
+        replies: The reply to each run that did not fail.
+        jobs_done: The jobs that were done, by seed.
+    """
+
+    replies: Mapping[RunKey, PlanReply]
+    jobs_done: Mapping[int, int]
+
+
+class Lockstep:
+    """Runs of several algorithms, with one seed or with several whose federations are one batch to the engine.
+
+    A run that fails is dropped, and the others go on.
+
+    Args:
+        runs: The runs.
+
+    Attributes:
+        failures: Why runs were dropped.
+    """
+
+    def __init__(self, runs: Mapping[RunKey, ActiveRun]) -> None:
+        """Begin every run, up to its first plan."""
+        self.failures: dict[RunKey, RunFailure] = {}
+        self._runs = runs
+        self._one_batch = True
+        self._plans: dict[RunKey, Plan] = {}
+        for run in runs:
+            self._advance(run)
+
+    @property
+    def round(self) -> int | None:
+        """The next round; runs that are further on wait for it. None when all are over."""
+        return min((plan.round for plan in self._plans.values()), default=None)
+
+    def step(self, count: Callable[[int, int, Mapping[str, int], int], None]) -> None:
+        """Do the next round.
+
+        Args:
+            count: Is called for every seed before any run goes on, with the seed, the round, the local jobs that each
+                algorithm asked for, and the number that was done.
+        """
+        round = self.round
+        assert round is not None
+        seeds = _by_seed(run for run, plan in self._plans.items() if plan.round == round)
+        results = self._run_plans(seeds)
+        for seed, runs in seeds.items():
+            asked = {run.algorithm: count_jobs(results.replies[run].report) for run in runs if run in results.replies}
+            count(seed, round, asked, results.jobs_done.get(seed, 0))
+        for run, reply in results.replies.items():
+            self._advance(run, reply)
+
+    def close(self) -> None:
+        """Leave the runs that are not over as they are, ready to be resumed."""
+        for run in self._plans:
+            self._runs[run].steps.close()
+
+    def _run_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults:
+        """Run the plans of all seeds as one batch. Where that fails, go seed by seed, and then run by run."""
+        several = len(seeds) > 1
+        if self._one_batch or not several:
+            results = self._try_plans(seeds)
+            if isinstance(results, RoundResults):
+                return results
+            runs = [run for runs in seeds.values() for run in runs]
+            if len(runs) == 1:
+                self._drop(runs[0], results)
+                return RoundResults({}, {})
+            if several:
+                # What was too much for one batch would be so again.
+                self._one_batch = False
+        if several:
+            parts = [{seed: runs} for seed, runs in seeds.items()]
+        else:
+            # One by one, only the runs fail whose plans cannot be run.
+            parts = [{seed: [run]} for seed, runs in seeds.items() for run in runs]
+        replies = dict[RunKey, PlanReply]()
+        jobs_done = dict[int, int]()
+        for part in parts:
+            results = self._run_plans(part)
+            replies.update(results.replies)
+            jobs_done.update({seed: jobs_done.get(seed, 0) + count for seed, count in results.jobs_done.items()})
+        return RoundResults(replies, jobs_done)
+
+    def _try_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults | RunFailure:
+        """Run the plans, or say why they fail. An exception would keep all tensors of its frames alive."""
+        try:
+            found = run_shared(
+                [
+                    SharedRequest(
+                        [self._plans[run] for run in runs],
+                        self._runs[runs[0]].engine,
+                        [self._runs[run].devices for run in runs],
+                    )
+                    for runs in seeds.values()
+                ]
+            )
+        except Exception as error:
+            return RunFailure.of(error)
+        replies = {
+            run: PlanReply(report, seconds)
+            for runs, shared in zip(seeds.values(), found, strict=True)
+            for run, report, seconds in zip(runs, shared.reports, shared.seconds, strict=True)
+        }
+        return RoundResults(replies, {seed: shared.done for seed, shared in zip(seeds, found, strict=True)})
+
+    def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
+        """Give a run its reply, and take its next plan."""
+        try:
+            steps = self._runs[run].steps
+            self._plans[run] = next(steps) if reply is None else steps.send(reply)
+        except StopIteration:
+            del self._plans[run]
+        except Exception as error:
+            self._drop(run, RunFailure.of(error))
+
+    def _drop(self, run: RunKey, failure: RunFailure) -> None:
+        self._plans.pop(run, None)
+        self.failures[run] = failure
+
+
+def _by_seed(runs: Iterable[RunKey]) -> dict[int, list[RunKey]]:
+    seeds = dict[int, list[RunKey]]()
+    for run in runs:
+        seeds.setdefault(run.seed, []).append(run)
+    return seeds

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from fedstrata.base.files import root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.comparison.document import Comparison, Outcome, write_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan

@@ -13,8 +13,7 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from fedstrata.base.errors import ExperimentError, RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
-from fedstrata.base.folder_lock import LOCK_FILE
+from fedstrata.base.files import LOCK_FILE, MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
 from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.reading import load_experiment
 from fedstrata.config.tables import EngineTable, Experiment

@@ -16,7 +16,7 @@ from fedstrata.base.limits import ALGORITHM_KEYS, MAX_COUNT, MAX_LIST_ENTRIES, M
 from fedstrata.base.quoting import dotted, shown
 from fedstrata.base.registry import load_users_object, name_of_object
 from fedstrata.core import Algorithm
-from fedstrata.objective.named import KINDS
+from fedstrata.objective.objective import KINDS
 from fedstrata.personal import PERSONAL, PersonalMethod
 
 NO_METHOD = "none"

@@ -25,7 +25,32 @@ from fedstrata.config.folders import (
 )
 from fedstrata.config.hyperparameters import NO_METHOD, algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
-from fedstrata.config.tables import Experiment
+from fedstrata.config.tables import AlgorithmTable, EngineTable, Experiment, ProbeTable, RecordsTable, ReportTable
+
+BASELINE_ALGORITHM = "fedavg"
+"""The algorithm of the baseline."""
+
+
+def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | None:
+    """The experiment of the baseline of a run; None where none is asked for, or the run is one of FedAvg itself.
+
+    Args:
+        experiment: The experiment of the run.
+        engine: Its engine, with the choice that "auto" led to.
+    """
+    if not experiment.report.baseline or experiment.algorithm.name == BASELINE_ALGORITHM:
+        return None
+    changes = {
+        "algorithm": AlgorithmTable(name=BASELINE_ALGORITHM),
+        "algorithms": {},
+        "label": None,
+        "engine": engine,
+        "probe": ProbeTable(),
+        "records": RecordsTable(),
+        "report": ReportTable(),
+    }
+    return experiment.model_copy(update=changes)
+
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -111,7 +136,7 @@ def choose_all(
     """
     base = load_experiment(source, sets)
     entries = _entries(_listed(algorithms), base)
-    if base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
+    if entries and base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
         entries.append(_Entry("fedavg", {}))
     chosen = check_seeds(seeds, base.seed)
     runs = len(entries) * len(chosen)

@@ -31,7 +31,7 @@ from fedstrata.base.limits import (
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
-from fedstrata.data.options import Memory, ReadOptions
+from fedstrata.data.column_roles import Memory, ReadOptions
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod

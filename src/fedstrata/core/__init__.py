@@ -12,7 +12,7 @@ travels. `layout` and `rows` are networks as rows of numbers, with `row_products
 size of clients changes.
 
 `standard_round` has what most algorithms are made of. `aggregation` makes one update of many, `server_optimizer`
-applies it, and `update_checks` is what is known of the updates of clients.
+applies it.
 """
 
 from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core.aggregation import Aggregation
 from fedstrata.core.layout import Layout, Mask
-from fedstrata.core.messages import LocalTraining
-from fedstrata.core.state import ServerMoments
-from fedstrata.core.update_checks import UpdateChecks
+from fedstrata.core.messages import LocalTraining, Report
+from fedstrata.core.state import ServerMoments, UpdateHistory
 
 
 class Server(Protocol):
@@ -48,6 +47,55 @@ class Server(Protocol):
 
         Returns:
             The moves, (k', p), and the moments after the round; None for an optimiser without moments.
+        """
+
+
+@dataclass(frozen=True)
+class CheckedUpdates:
+    """The updates of a round.
+
+    Attributes:
+        history: What is now known.
+        report: The report for decisions. Whoever keeps sending long updates sends none here that is longer than those
+            of others, but for the normal training.
+        counted: The report for the means of clusters, without the updates that are left out.
+        events: What was done to whose updates, an event of each kind where there are some.
+    """
+
+    history: UpdateHistory
+    report: Report
+    counted: Report
+    events: tuple[dict[str, Any], ...] = ()
+
+
+class UpdateChecks(Protocol):
+    """Says which updates of a round count in the means of clusters."""
+
+    def no_history(self, clients: int) -> UpdateHistory:
+        """What is known before the first round, of n clients."""
+
+    def check(
+        self,
+        layout: Layout,
+        history: UpdateHistory,
+        report: Report,
+        before: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        newcomers: torch.Tensor | None = None,
+        chose: torch.Tensor | None = None,
+    ) -> CheckedUpdates:
+        """Check the updates of the normal training of a round.
+
+        Args:
+            layout: The layout of the network.
+            history: What was known before.
+            report: The report of the round.
+            before: The cluster of each client before the round, (n,); -1 for a pending client.
+            labels: The cluster of each client now, (n,), by the same numbers.
+            newcomers: Who was not compared with its cluster yet, bool (n,); None for nobody.
+            chose: Who was offered the models of all clusters, bool (n,); None where nobody ever is, so that it is not
+                asked whose data have changed.
         """
 
 

@@ -17,13 +17,13 @@ from fedstrata.core.state import (
     State,
     StateT,
     Tree,
+    UpdateHistory,
     descends,
     nearest_open_ancestor,
     with_children,
     with_decisions,
     with_members,
 )
-from fedstrata.core.update_checks import UpdateHistory
 
 
 def initial_state(problem: Problem) -> State:

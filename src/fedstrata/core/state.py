@@ -9,7 +9,6 @@ from typing import Any, Self, TypeVar
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.update_checks import UpdateHistory
 
 
 @dataclass(frozen=True)
@@ -128,6 +127,33 @@ class ServerMoments:
     nodes: torch.Tensor
     first: torch.Tensor
     second: torch.Tensor
+
+
+@dataclass(frozen=True)
+class UpdateHistory:
+    """What is known of the updates of clients. Here nothing: `Problem.checks` remembers more, in a subclass."""
+
+    @property
+    def suspect(self) -> torch.Tensor | None:
+        """Whose updates may do harm, bool (n,); None where nobody checks it."""
+        return None
+
+    @property
+    def drifted(self) -> torch.Tensor | None:
+        """Whose data seem to have changed, bool (n,); None where nobody checks it."""
+        return None
+
+    def left_out(self, n: int) -> torch.Tensor:
+        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
+        return torch.zeros(n, dtype=torch.bool)
+
+    def forgetting(self, clients: torch.Tensor) -> UpdateHistory:
+        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
+        return self
+
+    def doubting(self, clients: torch.Tensor) -> UpdateHistory:
+        """The same where some clients, ids, are doubted."""
+        return self
 
 
 @dataclass(frozen=True)

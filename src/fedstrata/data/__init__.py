@@ -1,13 +1,12 @@
 """Load data sets by name. Importing this package imports no torch; `load_dataset` does.
 
 A `dataset` has inputs in memory or `mapped` from a file, and a `sample_format`. `registry` has the known ones, `locate`
-finds files of them, and `locate_own` those of a user's own; both give a `location`. `options` says how they are read,
-`cache` keeps what was decoded, and `contents` looks into files without reading them.
+finds files and looks into them, and `location` says where they are and in which forms people have data of their own.
+`column_roles` says what columns are for, and `cache` keeps what was decoded.
 
-Kinds of files: `npz`, `csv_files`, `parquet` (with `parquet_columns` and `parquet_answers`), `image_folder` (with
-`images`), a file for each client (`client_files`), the `hub`, scikit-learn's `digits`, and objects in `memory`. `parts`
-puts several files together, `tables` and `recordings` make samples of rows, `features` of columns, and `column_roles`
-and `split_column` read what columns mean.
+Kinds of files: `npz`, `csv_files`, `parquet` (by its `parquet_columns`), `images`, a file for each client
+(`client_files`), what other `libraries` read, and objects in `memory`. `features` makes samples of columns, and `parts`
+puts several files together.
 """
 
 from __future__ import annotations
@@ -21,17 +20,14 @@ from typing import TYPE_CHECKING
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import memory_limit
 from fedstrata.base.registry import load_object
-from fedstrata.data.column_roles import SPLIT_COLUMN
-from fedstrata.data.contents import client_values, has_own_test
-from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
-from fedstrata.data.hub import read_hub
-from fedstrata.data.locate import find
+from fedstrata.data.column_roles import DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions
+from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics, is_test
+from fedstrata.data.libraries import read_hub
+from fedstrata.data.locate import client_values, find, has_own_test
 from fedstrata.data.location import Location
 from fedstrata.data.memory import read_kept
-from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
-from fedstrata.data.split_column import is_test
 
 if TYPE_CHECKING:
     from fedstrata.data.mapped import InputWriter
@@ -181,7 +177,7 @@ def _reader(
 ) -> tuple[Callable[[InputWriter | None], Dataset], bool]:
     """Return what reads the files of a data set, and whether what it reads in memory is kept for the next time."""
     if location.kind == "images":
-        from fedstrata.data.image_folder import read_image_folder
+        from fedstrata.data.images import read_image_folder
 
         return partial(read_image_folder, location, options), True
     if location.kind == "parquet":

@@ -20,9 +20,9 @@ import numpy as np
 from fedstrata.base.errors import DataError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import memory_limit
+from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs, too_large_for_memory
-from fedstrata.data.options import Memory
 
 _VERSION = 7
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""

@@ -15,14 +15,12 @@ import pyarrow.parquet as pq
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.limits import memory_limit
 from fedstrata.data.cache import cache_folder
-from fedstrata.data.column_roles import holds_codes
+from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv, with_texts
 from fedstrata.data.dataset import Dataset, Split
-from fedstrata.data.locate_own import client_of
-from fedstrata.data.location import Location, ending_of
+from fedstrata.data.location import Location, client_of, ending_of
 from fedstrata.data.mapped import InputWriter, make_folder, too_large_for_memory
 from fedstrata.data.npz import archive_bytes, convert_inputs, read_arrays
-from fedstrata.data.options import ReadOptions
 from fedstrata.data.parquet import read_parquet
 from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
 from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema

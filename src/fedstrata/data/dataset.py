@@ -9,10 +9,13 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
+from fedstrata.base.quoting import shown
+from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, joined, picked
 from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
 
@@ -431,3 +434,26 @@ def check_class_count(classes: int, place: str) -> None:
 
 def _six_digits(values: Tensor) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values.tolist())
+
+
+def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
+    """Read a column ``split``: whether each sample is for testing, (samples,).
+
+    Args:
+        values: The column, (samples,).
+        name: Where the column comes from, for the message.
+
+    Raises:
+        RowError: When a value is not "train" or "test".
+    """
+    texts = np.array(["" if value is None else str(value) for value in values.tolist()])
+    strange = [text for text in np.unique(texts).tolist() if text not in SPLITS]
+    if strange:
+        raise RowError(
+            name,
+            int(np.flatnonzero(texts == strange[0])[0]),
+            f"of column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; give other "
+            "samples another file, or the column another name",
+        )
+    found: NDArray[np.bool_] = texts == "test"
+    return found

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedstrata.base.errors import DataError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import memory_limit
-from fedstrata.data.options import Memory
+from fedstrata.data.column_roles import Memory
 from fedstrata.data.sample_format import resize
 
 if TYPE_CHECKING:

@@ -15,11 +15,15 @@ import numpy as np
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.quoting import shown
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, is_nameless_index, refuse_same_names
-from fedstrata.data.dataset import Dataset, Split
-from fedstrata.data.options import ReadOptions
+from fedstrata.data.column_roles import (
+    CLIENT_COLUMN,
+    SPLIT_COLUMN,
+    ReadOptions,
+    is_nameless_index,
+    refuse_same_names,
+)
+from fedstrata.data.dataset import Dataset, Split, is_test
 from fedstrata.data.parts import Part, put_together
-from fedstrata.data.split_column import is_test
 
 PREFIX = "memory:"
 """Begins the name of data that were given as objects."""

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.data.column_roles import label_column
+from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions, label_column, refuse_same_names
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
-from fedstrata.data.features import dataset_of_features, feature_columns, finite_features
+from fedstrata.data.features import (
+    dataset_of_columns,
+    dataset_of_features,
+    feature_columns,
+    finite_features,
+    holds_recordings,
+    read_recordings,
+)
 from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
-from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
-from fedstrata.data.parquet_answers import dataset_of_answers, hugging_face_names, read_answers
 from fedstrata.data.parquet_columns import (
+    dataset_of_answers,
     empty_columns,
+    hugging_face_names,
     is_image,
     is_list,
+    is_scalar,
+    read_answers,
     read_arrays,
     read_chunks,
     read_columns,
@@ -28,7 +41,6 @@ from fedstrata.data.parquet_columns import (
     to_numpy,
     unread_numbers,
 )
-from fedstrata.data.recordings import holds_recordings, read_recordings
 
 
 def read_parquet(
@@ -121,3 +133,36 @@ def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:
         return "", label
     options.refuse_other_inputs(inputs[0], str(file))
     return inputs[0], label
+
+
+def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) -> Dataset:
+    """Make a data set of a ``pyarrow.Table`` with a row for each sample.
+
+    The inputs are its one column of images or lists, or else its columns of numbers.
+
+    Args:
+        name: The name of the data set.
+        table: The table.
+        options: The columns that are inputs and classes.
+        place: Where the table comes from, for messages.
+
+    Raises:
+        DataError: When a column is missing, or holds something that does not fit.
+    """
+    refuse_same_names(table.column_names, place)
+    if not any(is_image(field.type) or is_list(field.type) for field in table.schema):
+        columns = {
+            field.name: to_numpy(table[field.name].combine_chunks()) for field in table.schema if is_scalar(field.type)
+        }
+        dataset = dataset_of_columns(name, columns, options, place)
+        names = hugging_face_names(table.schema.metadata, label_column(columns, options, place))
+        return replace(dataset, class_names=names) if len(names) == dataset.classes else dataset
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "train.parquet"
+        pq.write_table(table, file)
+        try:
+            return read_parquet(Location(name, None, (file,)), "train", options)
+        except RowError as error:
+            raise RowError(place, error.row, error.problem) from None
+        except DataError as error:
+            raise DataError(str(error).replace(str(file), place)) from None

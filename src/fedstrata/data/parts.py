@@ -11,10 +11,9 @@ import numpy as np
 
 from fedstrata.base.errors import DataError, RowError, first_line
 from fedstrata.base.quoting import shown
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, may_be_feature, refuse_same_names
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, ReadOptions, may_be_feature, refuse_same_names
 from fedstrata.data.dataset import Dataset, Split, is_number
 from fedstrata.data.mapped import Inputs
-from fedstrata.data.options import ReadOptions
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Datase
     """Make a data set of parts that are tables."""
     import pyarrow as pa
 
-    from fedstrata.data.tables import dataset_of_table
+    from fedstrata.data.parquet import dataset_of_table
 
     table_schema(name, parts, options)
     table = pa.concat_tables([part.with_role_columns(part.table) for part in parts], promote_options="permissive")

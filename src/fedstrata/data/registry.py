@@ -57,7 +57,7 @@ _ALL = (
         shape=(1, 8, 8),
         model="mlp",
         samples=1797,
-        reader="fedstrata.data.digits:read_digits",
+        reader="fedstrata.data.libraries:read_digits",
     ),
     DatasetInfo(
         name="mnist",

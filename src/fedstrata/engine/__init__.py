@@ -1,21 +1,20 @@
 """The engines, which simulate clients. No other package computes gradients.
 
-`registry` has their names. `loop` trains one client after the other and defines what all must equal, `parallel` has
-worker processes and Ray, and `vectorized` trains all clients as one program. `benchmark` chooses among them.
+`registry` has their names, and chooses the fastest. `loop` trains one client after the other and defines what all must
+equal, `parallel` has worker processes and Ray, and `vectorized` trains all clients as one program.
 
-What they work on: `client_data`, of which `client_stats` are statistics, and the tensors that clients keep in the
-`client_store`. How they train: `optimizer`, and `plain_networks` without autograd; `batch_norms` and `outside_state`
-are about networks that need care. Where: `device`.
+What they work on: `client_data` with its statistics, and the tensors that clients keep in the `client_store`. How they
+train: `optimizer`, and `plain_networks` without autograd; `outside_state` is about networks that need care. Where:
+`device`.
 
 `shared_work` does once what several algorithms ask of the same clients.
 """
 
-from fedstrata.engine.benchmark import choose_engine, engine_candidates
 from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_store import RESIDUAL, ClientStore
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
-from fedstrata.engine.registry import ENGINES, Engine, check_tf32, resolve_engine
+from fedstrata.engine.registry import ENGINES, Engine, check_tf32, choose_engine, engine_candidates, resolve_engine
 from fedstrata.engine.vectorized import Vectorized, run_together
 
 __all__ = [

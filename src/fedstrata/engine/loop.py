@@ -24,17 +24,15 @@ from fedstrata.core import (
     empty_rows,
 )
 from fedstrata.core.rows import unsent_rows
-from fedstrata.engine.batch_norms import normalises_over_batch
-from fedstrata.engine.client_data import ClientData, SimulationSpec
-from fedstrata.engine.client_stats import client_stats_of
+from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import products_in, repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
-from fedstrata.engine.outside_state import OutsideState
+from fedstrata.engine.outside_state import OutsideState, normalises_over_batch
 from fedstrata.engine.plain_networks import plain_network
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
-from fedstrata.objective.named import in_user_code
+from fedstrata.objective.objective import in_user_code
 
 EVALUATION_BATCH = 1024
 """Samples of a batch without gradients."""

@@ -1,7 +1,8 @@
-"""What a network keeps outside the row of its values: counters, and attributes of a user's own layers.
+"""Networks that need care: what one keeps outside the row of its values, and layers that normalise over a batch.
 
-It is of no client. So each client begins with what it was when the network was made, whichever clients the same network
-has trained before, and in whichever process.
+Counters, and attributes of a user's own layers, are of no client. So each client begins with what they were when the
+network was made, whichever clients the same network has trained before, and in whichever process. A batch of a single
+sample has no variance that a layer could normalise by.
 """
 
 from __future__ import annotations
@@ -100,3 +101,20 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     return one is other or (isinstance(one, set) and one == other)
+
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""The layers of torch that normalise over a batch."""
+
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+"""The layers of torch that normalise over each sample, and may have a running variance too."""
+
+
+def is_norm(layer: nn.Module) -> bool:
+    """Whether a layer may call torch's batch norm: one of torch's, or one of the user's own with a running variance."""
+    return isinstance(layer, (*BATCH_NORMS, *INSTANCE_NORMS)) or isinstance(getattr(layer, "running_var", None), Tensor)
+
+
+def normalises_over_batch(module: nn.Module) -> bool:
+    """Whether a network needs batches of two samples: it has a BatchNorm, or one of its own with a running variance."""
+    return any(is_norm(layer) and not isinstance(layer, INSTANCE_NORMS) for layer in module.modules())

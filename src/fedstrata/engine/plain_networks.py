@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
 from fedstrata.engine.optimizer import Gradients
-from fedstrata.objective.losses import IGNORED
+from fedstrata.objective.training import IGNORED
 
 _MEAN = 1
 """The mean over samples, as torch's own functions call it."""

@@ -1,23 +1,28 @@
-"""The engines by name, and the devices on which each computes."""
+"""The engines by name, the devices on which each computes, and which is the fastest for an experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
+from time import perf_counter
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedstrata.base.errors import ExperimentError
-from fedstrata.core import Clients
+from fedstrata.base.errors import ExperimentError, FedstrataError
+from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import has_device
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
 from fedstrata.engine.parallel.ray import MISSING
-from fedstrata.engine.vectorized import Vectorized
+from fedstrata.engine.vectorized import Vectorized, why_not_vectorized
+from fedstrata.models import layout_of, row_of
+from fedstrata.objective.objective import in_user_code
 
 DEVICES: Mapping[str, tuple[str, ...]] = {
     "loop": ("cpu", "cuda", "mps"),
@@ -105,3 +110,203 @@ def check_tf32(precision: str, device: str) -> None:
             'engine.precision = "tf32": expected a GPU of compute capability 8.0 or more, found '
             f'{".".join(map(str, capability))}; use "float32"'
         )
+
+
+_MIN_SECONDS = 10.0
+"""Seconds on one core below which a run is not worth a benchmark: starting processes takes some of them."""
+_BENCHMARK_SECONDS = 0.3
+"""Seconds that the benchmark takes in the loop engine, about."""
+_BENCHMARK_STEPS = 4
+"""Steps of each client in the benchmark. A CUDA graph is recorded at the fourth."""
+_SECONDS_PER_STEP = 2e-4
+"""Seconds that torch needs for a training step of a tiny network."""
+_FLOPS_PER_SECOND = 2e10
+"""Floating-point operations of one core in a second."""
+_CLEARLY_FASTER = 1.25
+"""How many times as fast another way of rounding must be: a noisy clock is not to decide how a run rounds."""
+
+
+@dataclass(frozen=True)
+class EngineCandidate:
+    """An engine that could be chosen, by its name, its device, its workers and their timeout as in `ENGINES`."""
+
+    name: str
+    device: str = "cpu"
+    workers: int = 1
+    timeout: int = 0
+
+    @property
+    def rounds_otherwise(self) -> bool:
+        """Whether its results differ from those of the loop on the CPU in the last bits."""
+        return self.name == "batched" or self.device != "cpu"
+
+    @property
+    def title(self) -> str:
+        """The name of the engine for people."""
+        return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
+
+
+def engine_candidates(
+    spec: SimulationSpec, workers: int = 0, device: str = "auto", timeout: int = 0
+) -> tuple[EngineCandidate, ...]:
+    """The engines that this machine offers on a device; "auto" stands for every device."""
+    found = list[EngineCandidate]()
+    vectorizes = not why_not_vectorized(spec)
+    if device in ("auto", "cpu"):
+        found.append(EngineCandidate("loop"))
+        if vectorizes:
+            found.append(EngineCandidate("batched"))
+        count = Processes(spec, workers).workers
+        if count > 1:
+            found.append(EngineCandidate("processes", workers=count, timeout=timeout))
+    for accelerator in ("cuda", "mps"):
+        if device == accelerator or (device == "auto" and has_device(accelerator)):
+            able = [name for name, devices in DEVICES.items() if accelerator in devices]
+            found += [EngineCandidate(name, accelerator) for name in able if name == "loop" or vectorizes]
+    return tuple(found)
+
+
+def measure_seconds(clients: Clients, plan: Plan) -> float:
+    """The seconds that clients take for a plan when they do it for the second time."""
+    clients.run(plan)
+    began = perf_counter()
+    clients.run(plan)
+    return perf_counter() - began
+
+
+def choose_engine(
+    spec: SimulationSpec,
+    candidates: Sequence[EngineCandidate],
+    training: LocalTraining,
+    cohort: Tensor,
+    rounds: int,
+    measure: Callable[[Clients, Plan], float] = measure_seconds,
+) -> tuple[EngineCandidate, str]:
+    """Time the candidates on a few clients and batches of a run, and take the fastest.
+
+    The run's random streams and its clients' stores are not touched. A run of less than 10 s, as estimated from the
+    operations of its network, takes the first candidate unmeasured.
+
+    Args:
+        spec: The network and the data.
+        candidates: The engines, at least one.
+        training: The training of round 1.
+        cohort: The clients of one round, (m,) ids. Other rounds may have other clients, but as many.
+        rounds: The number of rounds.
+        measure: The function that tells the seconds of a plan.
+
+    Returns:
+        The engine, and the reason in one line.
+
+    Raises:
+        FedstrataError: When the first candidate cannot do the work. Others that cannot do it are left out.
+    """
+    first = candidates[0]
+    if len(candidates) == 1:
+        return first, _reason(first, "there is no other on this device")
+    sizes = [len(spec.client_data.train(client)) for client in cohort.tolist()]
+    expected = _seconds_per_round(spec, training, cohort, sizes) * rounds
+    if expected < _MIN_SECONDS:
+        return first, _reason(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
+    plan, steps = _benchmark_plan(spec, training, cohort)
+    rates = {first: steps / _time(spec, first, plan, measure)}
+    for candidate in candidates[1:]:
+        # One that cannot do it is not chosen, whatever its device says: too little memory is a RuntimeError as well.
+        with suppress(FedstrataError, RuntimeError, MemoryError, OSError):
+            rates[candidate] = steps / _time(spec, candidate, plan, measure)
+    # The others equal the loop bit for bit. The batched engine and accelerators round otherwise: they must be clearly
+    # faster.
+    worth = {each: rate / (_CLEARLY_FASTER if each.rounds_otherwise else 1) for each, rate in rates.items()}
+    best, *others = sorted(rates, key=worth.__getitem__, reverse=True)
+    slower = " and ".join(f"{_number(rates[candidate])} for {candidate.title}" for candidate in others)
+    return best, _reason(best, f"{_number(rates[best])} steps/s" + (f" against {slower}" if slower else ""))
+
+
+def _reason(candidate: EngineCandidate, why: str) -> str:
+    several = f"{candidate.workers} workers, " if candidate.workers > 1 else ""
+    return f"{candidate.title}: {several}{why}"
+
+
+def _operations(network: nn.Module, inputs: Tensor) -> int:
+    """An estimate of the floating-point operations of a forward pass: two for each weight at each place of an output.
+
+    The places of a convolution are the pixels of its output, those of other layers all but the last axis. An embedding
+    computes nothing. FlopCounterMode would count the operations, but for it torch imports its compiler, which takes
+    about as long as torch itself.
+    """
+    counts = list[int]()
+
+    def count(layer: nn.Module, _: object, output: object) -> None:
+        weights = [weight for weight in layer.parameters(recurse=False) if weight.ndim > 0]
+        first = _first_tensor(output)
+        if weights and first is not None and first.ndim > 1:
+            is_convolution = weights[0].ndim > 2
+            places = first.numel() // first.shape[1 if is_convolution else -1] if first.numel() else 0
+            counts.append(2 * sum(weight.numel() for weight in weights) * places)
+
+    for layer in network.modules():
+        if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        network(inputs)
+    return sum(counts)
+
+
+def _first_tensor(output: object) -> Tensor | None:
+    """The first tensor in what a layer returned; None where there is none."""
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((found for found in map(_first_tensor, parts) if found is not None), None)
+
+
+def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, cohort: Tensor, sizes: Sequence[int]) -> float:
+    """An estimate of the seconds that one core needs for clients (m,) with so many samples, m."""
+    # Two samples, as some networks do not take one.
+    inputs, _ = spec.client_data.samples(spec.client_data.train(int(cohort[0]))[:2])
+    network = spec.network().eval()
+    operations = in_user_code(f"the network {type(network).__name__}", _operations, network, inputs) / len(inputs)
+    flops = 3 * operations  # the backward pass takes twice as many as the forward pass
+    samples = sum(map(training.samples_seen, sizes))
+    return samples * flops / _FLOPS_PER_SECOND + sum(map(training.steps_of, sizes)) * _SECONDS_PER_STEP
+
+
+def _benchmark_plan(spec: SimulationSpec, training: LocalTraining, cohort: Tensor) -> tuple[Plan, int]:
+    """A few batches of clients that are spread over the cohort, and their number of steps."""
+    m = len(cohort)
+    training = training.with_epochs(1)
+    most = _BENCHMARK_STEPS * training.batch
+    held = [len(spec.client_data.train(client)) for client in cohort.tolist()]
+    sizes = [min(size, most) if most else size for size in held]
+    count = int(_BENCHMARK_SECONDS * m / _seconds_per_round(spec, training, cohort, sizes))
+    places = torch.linspace(0, m - 1, min(m, max(count, 1))).long()
+    module = spec.network()
+    layout = layout_of(module)
+    task = LocalTask(
+        candidates=torch.zeros(len(places), 1, dtype=torch.int64),
+        training=training,
+        trainable=layout.everything,
+        upload=layout.everything,
+        load_local=layout.nothing,
+        save_local=layout.nothing,
+        max_samples=torch.full((len(places),), most) if most else None,
+        stream="auto",
+    )
+    plan = Plan(0, spec.seed, cohort[places], row_of(module, layout)[None], {TRAIN: task})
+    return plan, sum(training.steps_of(sizes[place]) for place in places.tolist())
+
+
+def _time(
+    spec: SimulationSpec, candidate: EngineCandidate, plan: Plan, measure: Callable[[Clients, Plan], float]
+) -> float:
+    """The seconds of a candidate for a plan, by an engine that is closed afterwards."""
+    engine = ENGINES[candidate.name](spec, candidate.device, candidate.workers, candidate.timeout)
+    try:
+        return max(measure(engine, plan), 1e-9)
+    finally:
+        if isinstance(engine, Parallel):
+            engine.close()
+
+
+def _number(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"

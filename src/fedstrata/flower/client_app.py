@@ -21,8 +21,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fedstrata.base.errors import FedstrataError, InputError
-from fedstrata.base.files import replace_file
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT_STATS, Layout, Report
 from fedstrata.engine import ClientStore, Loop

@@ -51,7 +51,9 @@ def init(
         InputError: When something in the experiment is wrong, or the folder holds something.
     """
     folder = Path(folder)
-    experiment = load_experiment(source, [*sets, *ON_DEVICES])
+    # The experiment that the library carries has a baseline, which would have real devices train twice.
+    carried = () if source else ("report.baseline=false",)
+    experiment = load_experiment(source, [*carried, *sets, *ON_DEVICES])
     refuse_on_devices(experiment)
     from fedstrata.flower.payload import flower
 

@@ -12,8 +12,8 @@ from torch import nn
 from fedstrata.base.errors import InputError, check_rules
 from fedstrata.base.randomness import model_seed
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Layout
-from fedstrata.data.options import DEFAULT_OPTIONS, ReadOptions
-from fedstrata.engine.client_stats import own_stat
+from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions
+from fedstrata.engine.client_data import own_stat
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import TEXTS, Payload, Schema
 from fedstrata.models import NetworkShape, layout_of, make_network

@@ -18,8 +18,7 @@ from flwr.app import Context
 
 from fedstrata import report
 from fedstrata.base.errors import ContractError, DataError, ExperimentError, RecordError
-from fedstrata.base.files import append_line, read_file, refuse_links, replace_file
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import append_line, folder_lock, read_file, refuse_links, replace_file
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import participation_of, sampling_weights

@@ -1,6 +1,6 @@
 """The metrics that the library names: outputs and targets of one client's test samples to a number.
 
-Shapes are as in `fedstrata.objective.losses`. The names and meanings are scikit-learn's, which computes all but
+Shapes are as in `fedstrata.objective.training`. The names and meanings are scikit-learn's, which computes all but
 accuracy. Which values are better says `fedstrata.objective.metric_info.METRIC_INFOS`. Targets that are all padding have
 no score: it is nan, and that of ROC AUC is 0.5.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstrata.objective.losses import IGNORED, counted_share
+from fedstrata.objective.training import IGNORED, counted_share
 
 
 def _sklearn() -> Any:

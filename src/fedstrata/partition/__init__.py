@@ -10,8 +10,7 @@ from fedstrata.partition.partitioning import (
     partition_samples,
     with_validation,
 )
-from fedstrata.partition.registry import PARTITIONS, keys_of, scheme_from
-from fedstrata.partition.scheme import Scheme
+from fedstrata.partition.scheme import PARTITIONS, Scheme, keys_of, scheme_from
 
 __all__ = [
     "PARTITIONS",

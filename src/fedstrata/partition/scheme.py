@@ -1,23 +1,27 @@
 """What a partition scheme is: its keys, what it is given, what it returns, and the steps that all schemes share.
 
 A scheme is a frozen dataclass whose fields are its keys in an experiment file. A new one is a subclass of `Ungrouped`
-or `Grouped` and one line in `registry.py`. A grouped scheme may have another scheme inside its groups.
+or `Grouped` and one line in `PARTITIONS`. A grouped scheme may have another scheme inside its groups.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 from zlib import crc32
 
 import numpy as np
 from annotated_types import Interval
 from numpy.typing import NDArray
-from pydantic import ConfigDict, InstanceOf, Strict, field_validator
+from pydantic import ConfigDict, InstanceOf, Strict, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import ExperimentError, PartitionError
+from fedstrata.base.key_errors import explain, nearest, unknown
 from fedstrata.base.limits import MAX_SAMPLES
+from fedstrata.base.quoting import dotted
+from fedstrata.base.registry import Registry
 
 IntArray = NDArray[np.int64]
 """Positions of samples, or numbers of them, int64."""
@@ -309,3 +313,70 @@ def renumber(keys: Sequence[object]) -> IntArray:
     """Give equal keys equal numbers, in the order of their first appearance: (n,) -> (n,)."""
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+PARTITIONS: Registry[type[Scheme]] = Registry(
+    {
+        "iid": "fedstrata.partition.ungrouped:IID",
+        "rotation": "fedstrata.partition.grouped:Rotation",
+        "concept": "fedstrata.partition.grouped:Concept",
+        "majority": "fedstrata.partition.grouped:Majority",
+        "label_groups": "fedstrata.partition.grouped:LabelGroups",
+        "class_pairs": "fedstrata.partition.grouped:ClassPairs",
+        "shards": "fedstrata.partition.ungrouped:Shards",
+        "dirichlet": "fedstrata.partition.ungrouped:Dirichlet",
+        "quantity": "fedstrata.partition.ungrouped:Quantity",
+        "natural": "fedstrata.partition.ungrouped:Natural",
+    },
+    group="fedstrata.partitions",
+)
+"""The schemes of partition, by name."""
+
+
+def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
+    """Make a scheme of ``{"scheme": name, ...its keys}``. The key `inside` is such a mapping again.
+
+    Args:
+        keys: The keys, as in the experiment file.
+        place: The place of the keys in the experiment, for the message.
+
+    Raises:
+        ExperimentError: When there is no such scheme, or a key does not fit it.
+    """
+    options = dict(keys)
+    name = options.pop("scheme", None)
+    if name is None:
+        for key in options:
+            if near := nearest(key, ["scheme"]):
+                raise ExperimentError(f"{place}.{dotted([key])}: unknown key; {near}")
+        raise ExperimentError(f"{place}.scheme: expected one of {', '.join(PARTITIONS)}, found none")
+    if not isinstance(name, str) or name not in PARTITIONS:
+        raise ExperimentError(unknown(f"{place}.scheme", name, "partition", PARTITIONS))
+    kind = PARTITIONS[name]
+    inside = options.get("inside")
+    if isinstance(inside, Mapping) and "inside" in _key_names(kind):
+        options["inside"] = scheme_from(inside, f"{place}.inside")
+    try:
+        return kind(**options)
+    except ValidationError as failure:
+        raise ExperimentError(explain(failure, keys, kind, place, chosen_by="scheme")) from None
+
+
+def keys_of(scheme: Scheme) -> dict[str, object]:
+    """Return the keys that make this scheme, with every default; ``scheme_from(keys_of(s)) == s``."""
+    keys: dict[str, object] = {"scheme": next(name for name in PARTITIONS if PARTITIONS[name] is type(scheme))}
+    for name in _key_names(type(scheme)):
+        value = getattr(scheme, name)
+        if value is not None:
+            keys[name] = keys_of(value) if isinstance(value, Scheme) else _as_lists(value)
+    return keys
+
+
+def _key_names(kind: type[Scheme]) -> list[str]:
+    """List the keys of a scheme, with `inside` last as in an experiment file."""
+    return sorted((field.name for field in fields(kind)), key="inside".__eq__)
+
+
+def _as_lists(value: object) -> object:
+    """Turn tuples into lists, as a file has them."""
+    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedstrata.algorithms.tuning import tuning_by_epochs
 from fedstrata.base.lazy_torch import torch
+from fedstrata.base.registry import Registry
 from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
 
 
@@ -119,3 +120,14 @@ def tuning_tasks(
     """
     task = replace(last.task(problem, problem.training, trainable, stream=name), fold=fold)
     return tuning_by_epochs(task, problem.training, f"{name}-{fold}", epochs, stream=name)
+
+
+PERSONAL: Registry[type[PersonalMethod]] = Registry(
+    {
+        "finetune": "fedstrata.personal.finetune:FineTuned",
+        "head": "fedstrata.personal.finetune:TunedHead",
+        "ditto": "fedstrata.personal.ditto:DittoBeside",
+        "best": "fedstrata.personal.best:Best",
+    },
+    group="fedstrata.personal",
+)

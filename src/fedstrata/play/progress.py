@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from statistics import mean
 from time import perf_counter
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
@@ -29,12 +28,6 @@ _SUBJECT_KEYS = ("client", "clients", "node", "nodes", "from", "to", "into")
 
 _CLIENT_KEYS = ("client", "clients")
 """The keys of events that name clients."""
-
-_COLUMN_WIDTHS = {"run": 16, "round": 5, "what": 8, "layer": 10}
-"""The numbers of characters of the columns that have a fixed width."""
-
-_COLUMN_RATIOS = {"who": 2, "why": 3}
-"""The shares of the remaining width that the other columns have."""
 
 
 class _Console(Console):
@@ -74,11 +67,6 @@ class StatusLine:
             with suppress(OSError):
                 self._live.stop()
 
-    @property
-    def live(self) -> bool:
-        """Whether there is a line that is replaced; otherwise lines follow each other."""
-        return self._live is not None
-
     def show(self, text: str) -> None:
         """Show a line in the place of the last one; without a terminal or notebook, below it."""
         if self._live:
@@ -88,108 +76,52 @@ class StatusLine:
         else:
             self.keep(text)
 
-    def keep(self, what: str | RenderableType) -> None:
-        """Show something that stays on the screen; a text has a line of its own."""
+    def keep(self, text: str) -> None:
+        """Show a line that stays on the screen."""
         if self._quiet:
             return
-        if self._notebook and isinstance(what, str):
-            self._notebook.keep(what)
+        if self._notebook:
+            self._notebook.keep(text)
             return
         try:
-            self._console.print(Text(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
+            self._console.print(Text(text), soft_wrap=True)
         except OSError:
             # A log on a full disk is no reason to lose a run. The run itself notices when it has no space.
             self._quiet = True
 
 
-class RoundEvent(NamedTuple):
-    """An event of a round, in words. The fields are the columns of the table.
-
-    Attributes:
-        what: The kind of the event.
-        who: The clients and nodes of the tree that it is about.
-        layer: The layer that decided; empty when there is none.
-        why: The reason and further values.
-    """
-
-    what: str
-    who: str
-    layer: str
-    why: str
-
-
-def round_events(record: Mapping[str, Any], names: ClientNames = NO_NAMES) -> list[RoundEvent]:
-    """The events in the record of a round; many absent clients are one, too."""
-    events = list[RoundEvent]()
+def event_lines(record: Mapping[str, Any], names: ClientNames = NO_NAMES) -> list[str]:
+    """The events in the record of a round, in a line each; many absent clients are one, too."""
+    lines = list[str]()
     absent = record["absent"]
     cohort = len(record["cohort"])
     if absent and len(absent) >= _ABSENT_SHARE * cohort:
-        why = f"{len(absent)} of {cohort} did not answer"
-        events.append(RoundEvent("absent", f"clients {names.listed(absent)}", "", why))
-    return [*events, *(_round_event(event, names) for event in record["events"])]
+        lines.append(f"absent clients {names.listed(absent)}; {len(absent)} of {cohort} did not answer")
+    return [*lines, *(_event_line(event, names) for event in record["events"])]
 
 
-def _round_event(event: Mapping[str, Any], names: ClientNames) -> RoundEvent:
+def _event_line(event: Mapping[str, Any], names: ClientNames) -> str:
+    """What happened, to whom, in which layer, and why."""
     rest = {key: value for key, value in event.items() if value is not None}
     what = rest.pop("kind")
     layer = rest.pop("layer", "")
     why = rest.pop("why", "")
     who = [f"{key} {_subjects(key, rest.pop(key), names)}" for key in list(rest) if key in _SUBJECT_KEYS]
     if what == "split":
-        return RoundEvent(what, " ".join(who), layer, sentence(why, layer, event.get("values", {}), names))
-    if text := event_text(event, names):
-        return RoundEvent(what, " ".join(who), layer if what == "scout" else "", text)
-    more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
-    return RoundEvent(what, " ".join(who), layer, ", ".join(filter(None, [why, *more])))
+        said = sentence(why, layer, event.get("values", {}), names)
+    elif text := event_text(event, names):
+        said = text
+        layer = layer if what == "scout" else ""
+    else:
+        more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
+        said = ", ".join(filter(None, [why, *more]))
+    return "; ".join(filter(None, [" ".join([what, *who]), layer and f"layer {layer}", said]))
 
 
 def _subjects(key: str, ids: int | Sequence[int], names: ClientNames) -> str:
     """Clients by their names, nodes by their ids."""
     several = [ids] if isinstance(ids, int) else ids
     return names.listed(several) if key in _CLIENT_KEYS else ranges(several)
-
-
-class EventTable:
-    """The table of events, a row at a time; without a terminal, a line for each event.
-
-    Args:
-        line: The status line below the table.
-        places: The titles of the columns that say in which run and round an event happened.
-
-    Attributes:
-        names: The names of the clients.
-    """
-
-    def __init__(self, line: StatusLine, *places: str) -> None:
-        """Show nothing yet."""
-        self._line = line
-        self._places = places
-        self._titled = False
-        self.names = NO_NAMES
-
-    def add(self, place: Sequence[object], record: Mapping[str, Any]) -> None:
-        """Show the events of a round.
-
-        Args:
-            place: The cells of the first columns.
-            record: The record of the round.
-        """
-        for each in round_events(record, self.names):
-            if self._line.live:
-                self._line.keep(self._row((*map(str, place), *each)))
-                self._titled = True
-            else:
-                where = ", ".join(f"{title} {cell}" for title, cell in zip(self._places, place, strict=True))
-                said = f"{each.what} {each.who}".strip(), each.layer and f"layer {each.layer}", each.why
-                self._line.keep(f"{where}: {'; '.join(filter(None, said))}")
-
-    def _row(self, cells: Iterable[str]) -> Table:
-        """A table of one row, with titles if it is the first. All rows have the same columns."""
-        table = Table(box=None, expand=True, pad_edge=False, show_header=not self._titled)
-        for title in (*self._places, *RoundEvent._fields):
-            table.add_column(title, width=_COLUMN_WIDTHS.get(title), ratio=_COLUMN_RATIOS.get(title), overflow="fold")
-        table.add_row(*map(Text, cells))
-        return table
 
 
 class Progress:
@@ -216,8 +148,7 @@ class Progress:
         self._rounds = rounds
         self._line = line
         self._run = run
-        self._events = EventTable(line, *(["run"] if run else []), "round")
-        self._events.names = ClientNames(names)
+        self._names = ClientNames(names)
         self._began = perf_counter()
         self._shown = 0
 
@@ -226,7 +157,9 @@ class Progress:
         self._shown += 1
         left = (perf_counter() - self._began) / self._shown * (self._rounds - record["round"])
         agreement = "" if record["ari"] is None else f"  ari {record['ari']:.2f}"
-        self._events.add([*([self._run] if self._run else []), record["round"]], record)
+        where = f"run {self._run}, " if self._run else ""
+        for text in event_lines(record, self._names):
+            self._line.keep(f"{where}round {record['round']}: {text}")
         mean_text, worst_text = (self._metric.text(record[key]) for key in ("acc_client", "acc_worst"))
         run = f"{self._run}  " if self._run else ""
         self._line.show(
@@ -251,7 +184,7 @@ class ComparisonProgress:
         self._rounds = rounds
         self._seeds = tuple(seeds)
         self._line = line
-        self._events = EventTable(line, "run", "round")
+        self._names = NO_NAMES
         self._began = perf_counter()
         self._shown = 0
         self._running: tuple[int, ...] = ()
@@ -265,7 +198,7 @@ class ComparisonProgress:
 
     def begin(self, seeds: Sequence[int], names: tuple[str, ...] = ()) -> None:
         """Begin with the runs of some seeds, whose clients have these names, (n,)."""
-        self._events.names = ClientNames(names)
+        self._names = ClientNames(names)
         self._running = tuple(seeds)
         self._place = self._seeds.index(seeds[-1], self._place) + 1
         self._scores = {}
@@ -273,7 +206,8 @@ class ComparisonProgress:
     def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
         """Note a finished round of one run; its events stay on the screen."""
         self._scores.setdefault(algorithm, {})[seed] = record["round"], record["acc_client"]
-        self._events.add([f"{algorithm}-{seed}", record["round"]], record)
+        for text in event_lines(record, self._names):
+            self._line.keep(f"run {algorithm}-{seed}, round {record['round']}: {text}")
 
     def show(self, round: int, share: float) -> None:
         """Show the round that all runs have finished, with the metric of each algorithm, its mean over the seeds.

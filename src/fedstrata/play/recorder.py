@@ -1,9 +1,9 @@
-"""Write down the rounds of a run: their records, what was decided, and checkpoints."""
+"""Write down the rounds of a run: their records with the bytes that travel, what was decided, and checkpoints."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -14,17 +14,27 @@ import torch
 from fedstrata.base.resources import disk_error
 from fedstrata.build.probes import bipartition_metrics, client_matrices, gaps, unstable_weights
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.build.users_algorithm import with_place_of_errors
 from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
-from fedstrata.core import CLIENT, VALIDATION, Evaluation, Metric, Plan, ProposesSplits, Report, Score, State
-from fedstrata.play.rounds import PlayedRound
-from fedstrata.play.traffic import traffic
-from fedstrata.records.checkpoint import checkpoints, save
+from fedstrata.core import (
+    CLIENT,
+    VALIDATION,
+    Evaluation,
+    Layout,
+    Mask,
+    Metric,
+    Plan,
+    ProposesSplits,
+    Report,
+    Score,
+    State,
+)
+from fedstrata.play.rounds import PlayedRound, with_place_of_errors
+from fedstrata.records.checkpoint import checkpoints, require_saveable, save
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import complete
-from fedstrata.records.origin import origin
-from fedstrata.records.state_text import require_saveable
+from fedstrata.records.resume import origin
+from fedstrata.uploads.compression import Compression
 from fedstrata.uploads.validation import divergence_of_loss
 
 _logger = logging.getLogger(__name__)
@@ -208,3 +218,79 @@ class Recorder:
         stored = partial(self.setup.clients.store.read, before=plan.round)
         sent = traffic(self.setup.server.problem.layout, plan, report, stored, self.setup.server.compression)
         return {"bytes_down": sent.down, "bytes_up": sent.up, "bytes_buffers": sent.buffers, "bytes_data": 0}
+
+
+_FLOAT_BYTES = 4
+"""Bytes of a float32, and of the index that names the chosen one of several models."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of the tensors that travel, without headers.
+
+    Attributes:
+        down: The parameters to the whole cohort, absent clients included.
+        up: The parameters from the clients that answered, what they chose, the losses of models that they only
+            compared, and the statistics that were asked for.
+        buffers: The statistics of normalisation layers, both ways.
+    """
+
+    down: int
+    up: int
+    buffers: int
+
+
+def traffic(
+    layout: Layout,
+    plan: Plan,
+    report: Report,
+    stored: Callable[[int], Collection[int]] | None = None,
+    compression: Compression | None = None,
+) -> Traffic:
+    """Count what a plan sends down and what came back for it; a rejected row was sent and counts.
+
+    Args:
+        layout: The tensors of the network.
+        plan: The plan for the whole cohort.
+        report: The report of the clients that answered.
+        stored: Returns the tensors that the device of a client had before the round; by default all that the plan
+            loads from it. A tensor that is not there yet is received, as the first head of FedPer is.
+        compression: How clients compress their updates; None where they do not.
+    """
+    down = 0
+    up = 0
+    buffers = 0
+    for row, client in enumerate(plan.cohort.tolist()):
+        own = None if stored is None else stored(client)
+        needed: dict[int, Mask] = {}
+        for task in plan.tasks.values():
+            for candidate in task.candidates[row].tolist():
+                kept = enumerate(task.load_local)
+                received = tuple(not keep or (own is not None and tensor not in own) for tensor, keep in kept)
+                before = needed.get(candidate, layout.nothing)
+                needed[candidate] = tuple(a or b for a, b in zip(before, received, strict=True))
+        for candidate, mask in needed.items():
+            if candidate >= 0:
+                parameters, statistics = _bytes(layout, mask)
+                down += parameters
+                buffers += statistics
+    for name, result in report.results.items():
+        task = plan.tasks[name]
+        parameters, statistics = _bytes(layout, task.upload)
+        if compression is not None:
+            parameters = compression.parameter_bytes(task)
+        known = ~result.losses.isnan()
+        # A client that trains one of several models sends its choice; where nothing is trained, it sends all losses.
+        numbers = known.any(dim=1) if any(task.trainable) else known
+        up += parameters * len(result.sizes) + _FLOAT_BYTES * int(numbers.sum())
+        buffers += statistics * len(result.sizes)
+    up += sum(_FLOAT_BYTES * rows.values.numel() for rows in report.client_stats.values())
+    return Traffic(down, up, buffers)
+
+
+def _bytes(layout: Layout, mask: Mask) -> tuple[int, int]:
+    """Bytes of the parameters and of the buffers of a mask."""
+    sizes = {True: 0, False: 0}
+    for slot, span, sent in zip(layout.tensors, layout.spans, mask, strict=True):
+        sizes[slot.kind == "buffer"] += _FLOAT_BYTES * (span.stop - span.start) * sent
+    return sizes[False], sizes[True]

@@ -10,14 +10,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
+from fedstrata.base.errors import UserCodeError
 from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report
+from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State
 from fedstrata.core.state import StateT
+from fedstrata.objective.objective import in_user_code
 from fedstrata.uploads.steps import UploadStep, through
 from fedstrata.uploads.validation import decide, missing_events
 
@@ -149,7 +151,11 @@ def play_rounds(
         ]
         report = replace(received, cohort=plan.cohort, events=())
         clock = perf_counter()
-        after, diagnostics, undone = _decided(rules, changed, report)
+        if rules.checked:
+            after, diagnostics, undone = decide(rules.algorithm, rules.problem, changed, report)
+        else:
+            after, diagnostics = rules.algorithm.update(rules.problem, changed, report)
+            undone = []
         observe(
             PlayedRound(
                 plan=plan,
@@ -174,13 +180,6 @@ def play_rounds(
     return state
 
 
-def _decided(rules: Rules[StateT], state: StateT, report: Report) -> tuple[StateT, Diagnostics, list[dict[str, Any]]]:
-    """Let the algorithm decide, and take decisions back that leave unusable models, if they are checked."""
-    if rules.checked:
-        return decide(rules.algorithm, rules.problem, state, report)
-    return *rules.algorithm.update(rules.problem, state, report), []
-
-
 def timed_reply(clients: Clients, plan: Plan) -> PlanReply:
     """What clients reply to a plan, and how long it took."""
     began = perf_counter()
@@ -198,3 +197,59 @@ def answer_plans(steps: Generator[Plan, PlanReply, _T], reply: Callable[[Plan], 
         except StopIteration as end:
             finished: _T = end.value
             return finished
+
+
+def with_place_of_errors(algorithm: Algorithm[StateT]) -> Algorithm[StateT]:
+    """The algorithm, whose errors are those of the user's code if it is not one of the library's own."""
+    kind = type(algorithm)
+    if kind.__module__.split(".")[0] == "fedstrata":
+        return algorithm
+    return cast(Algorithm[StateT], _UsersAlgorithm(algorithm, f"the algorithm {kind.__module__}:{kind.__qualname__}"))
+
+
+@dataclass(frozen=True)
+class _UsersAlgorithm:
+    """An algorithm that is called as `in_user_code` calls functions.
+
+    Attributes:
+        algorithm: The algorithm.
+        called: What messages call it.
+    """
+
+    algorithm: Algorithm[Any]
+    called: str
+
+    def init(self, problem: Problem) -> State:
+        """The first state."""
+        found: State = in_user_code(f"{self.called}: init", self.algorithm.init, problem)
+        self._require(isinstance(found, State), "init: expected a State", found)
+        return found
+
+    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
+        """What the clients of a round are asked."""
+        place = f"plan of round {state.round + 1}"
+        found = in_user_code(f"{self.called}: {place}", self.algorithm.plan, problem, state, cohort)
+        self._require(isinstance(found, Plan), f"{place}: expected a Plan", found)
+        return found
+
+    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
+        """The state after a round."""
+        place = f"update of round {state.round + 1}"
+        found: Any = in_user_code(f"{self.called}: {place}", self.algorithm.update, problem, state, report)
+        is_pair = isinstance(found, tuple) and len(found) == 2
+        fits = is_pair and isinstance(found[0], State) and isinstance(found[1], Diagnostics)
+        self._require(fits, f"{place}: expected a State and Diagnostics", found)
+        return found[0], found[1]
+
+    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Which models clients score."""
+        place = f"{self.called}: evaluations after round {state.round}"
+        return dict(in_user_code(place, self.algorithm.evaluations, problem, state, clients))
+
+    def _require(self, fits: bool, expected: str, found: object) -> None:
+        """Refuse what a function returned if it does not fit."""
+        if not fits:
+            kind = type(found).__name__
+            if isinstance(found, tuple):
+                kind = f"({', '.join(type(each).__name__ for each in found)})"
+            raise UserCodeError(f"{self.called}: {expected}, found {kind}")

@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedstrata.base.files import root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
-from fedstrata.config.baseline import BASELINE_ALGORITHM, baseline_of
-from fedstrata.core import State
+from fedstrata.config.selection import BASELINE_ALGORITHM, baseline_of
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.objective.metric_info import MetricInfo
@@ -57,17 +55,13 @@ def run_experiment(
         progress = Progress(experiment.rounds, line, setup.names, setup.server.objective.metric_info)
         for choice in setup.choices:
             line.keep(choice)
-
-        def on_round(record: Mapping[str, Any], state: State) -> None:
-            progress.show(record)
-
         with Interrupt(line.keep) as interrupt:
             steps = run_steps(
                 experiment,
                 setup,
                 out,
                 resume=resume,
-                on_round=on_round,
+                on_round=lambda record, state: progress.show(record),
                 stop=lambda: interrupt.asked,
                 tell=line.keep,
             )
@@ -107,36 +101,14 @@ def with_baseline(
     if baseline is None:
         return run
     folder = run.folder / BASELINE
-    _run_baseline(baseline, setup, folder, line, resume=resume, stop=stop)
-    finished(folder)
-    metric = setup.server.objective.metric_info
-    summary = add_baseline(run.folder, folder, metric)
-    finished(run.folder)
-    line.keep(gain_text(summary, metric, baseline))
-    return replace(run, summary=summary)
-
-
-def _run_baseline(
-    baseline: Experiment,
-    setup: RunSetup,
-    folder: Path,
-    line: StatusLine,
-    *,
-    resume: bool,
-    stop: Callable[[], bool],
-) -> None:
-    """Run the baseline of a run, on the same clients and with a local store of its own.
-
-    It comes after the run and not beside it: shared work would change the last bits of the batched engine and the
-    seconds of the run, and it saves little, as clusters train on models of their own from the first split on.
-
-    Raises:
-        Stopped: After Ctrl-C. The folder is that of the run, which is resumed with its baseline.
-    """
     name = f"{baseline.algorithm.name} baseline"
     line.keep(f"{name}: one model for all on the same clients, as report.baseline = true")
+    # It comes after the run and not beside it: shared work would change the last bits of the batched engine and the
+    # seconds of the run, and it saves little, as clusters train on models of their own from the first split on. Its
+    # clients have local stores of their own.
     own = replace(on_same_clients(setup, baseline), clients=LocalStores(setup.clients))
-    progress = Progress(baseline.rounds, line, setup.names, setup.server.objective.metric_info, name)
+    metric = setup.server.objective.metric_info
+    progress = Progress(baseline.rounds, line, setup.names, metric, name)
     told = {f"WARNING: {warning}" for warning in setup.warnings}
 
     def tell(text: str) -> None:
@@ -155,7 +127,13 @@ def _run_baseline(
     try:
         answer_plans(steps, partial(timed_reply, own.clients))
     except Stopped as stopped:
-        raise Stopped(f"{name} {stopped.where}", folder.parent) from None
+        # The folder is that of the run, which is resumed with its baseline.
+        raise Stopped(f"{name} {stopped.where}", run.folder) from None
+    finished(folder)
+    summary = add_baseline(run.folder, folder, metric)
+    finished(run.folder)
+    line.keep(gain_text(summary, metric, baseline))
+    return replace(run, summary=summary)
 
 
 def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any]:

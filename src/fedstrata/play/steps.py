@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import refuse_links, remove_file, root_folder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, refuse_links, remove_file, root_folder
 from fedstrata.base.quoting import shown
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.build.users_algorithm import with_place_of_errors
 from fedstrata.config import Experiment, dumps
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
@@ -25,12 +23,11 @@ from fedstrata.play.client_descriptions import data_record, describe_clients, di
 from fedstrata.play.finish import finish_run, score_last_models
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.recorder import OnRound, Recorder
-from fedstrata.play.rounds import PlanReply, Rules, play_rounds
+from fedstrata.play.rounds import PlanReply, Rules, play_rounds, with_place_of_errors
+from fedstrata.records.checkpoint import require_saveable
 from fedstrata.records.folder import Folder
-from fedstrata.records.origin import origin
-from fedstrata.records.resume import Resumable, find_resumable
+from fedstrata.records.resume import Resumable, find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.records.state_text import require_saveable
 from fedstrata.records.tracking import track
 from fedstrata.report.words import ClientNames
 from fedstrata.results.run import Run

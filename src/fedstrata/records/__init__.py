@@ -4,6 +4,6 @@
 `final_scores` reads what clients reached, and `client_models` which models they use. `tracking` also gives the numbers
 to other programs.
 
-`checkpoint` keeps a state, which `state_text` writes, and `origin` says with which software it was made. `resume`
-chooses one to go on from, and `changed_keys` says what may differ then.
+`checkpoint` keeps a state. `resume` chooses one to go on from and says with which software it was made, and
+`changed_keys` says what may differ then.
 """

@@ -35,9 +35,9 @@ def last_scores(folder: Path) -> dict[int, tuple[int, float]]:
             if table.metadata.num_rows > _MOST_CLIENTS:
                 return {}
             columns = table.read(["client", "samples", "accuracy"]).to_pydict()
+        rows = [(client, samples, value) for client, samples, value in zip(*columns.values(), strict=True)]
     except (IndexError, OSError, ValueError, KeyError, RecordError, pa.ArrowException):
         return {}
-    rows = zip(*columns.values(), strict=True)
     return {client: (samples, value) for client, samples, value in rows if isinstance(value, float) and isfinite(value)}
 
 
@@ -46,15 +46,11 @@ def read_right_samples(folder: Path) -> RightSamples:
     try:
         with open_file(folder / RIGHT_SAMPLES) as file:
             table = pq.ParquetFile(file)
-            if _samples_in(table) > _MOST_SAMPLES:
+            groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
+            # The footer of the file alone says how many there are.
+            if sum(group.column(1).num_values for group in groups) > _MOST_SAMPLES:
                 return {}
             columns = table.read(["client", "right"]).to_pydict()
         return {int(client): np.array(row, dtype=np.bool_) for client, row in zip(*columns.values(), strict=True)}
     except (OSError, ValueError, TypeError, KeyError, IndexError, RecordError, pa.ArrowException):
         return {}
-
-
-def _samples_in(table: pq.ParquetFile) -> int:
-    """The number of test samples of all clients, by the footer of the file alone."""
-    groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
-    return sum(group.column(1).num_values for group in groups)

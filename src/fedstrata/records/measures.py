@@ -110,16 +110,12 @@ def _best_rounds(rounds: Sequence[Mapping[str, Any]], target: float | None, metr
         least = metric.quality(target)
         reached = [record["round"] for record in rounds if metric.quality(record["acc_client"]) >= least]
         found |= {"target": target, "rounds_to_target": min(reached, default=None)}
-    return {**found, **_selected(rounds, metric)}
-
-
-def _selected(rounds: Sequence[Mapping[str, Any]], metric: MetricInfo) -> dict[str, Any]:
-    """Return the round that validation would select, the first of equals, and its metric on the test data."""
+    # The round that validation would select, the first of equals, and its metric on the test data.
     key = f"acc_{VALIDATION}"
-    if key not in rounds[-1]:
-        return {}
-    selected = max(rounds, key=lambda record: metric.quality(record.get(key)))
-    return {"selected_round": selected["round"], "acc_selected": selected["acc_client"]}
+    if key in rounds[-1]:
+        selected = max(rounds, key=lambda record: metric.quality(record.get(key)))
+        found |= {"selected_round": selected["round"], "acc_selected": selected["acc_client"]}
+    return found
 
 
 def diverged(summary: Mapping[str, Any]) -> bool:

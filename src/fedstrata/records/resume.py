@@ -1,10 +1,18 @@
-"""Which checkpoint a run is resumed from, and which differences to an uninterrupted run are reported."""
+"""Which checkpoint a run is resumed from, and which differences to an uninterrupted run are reported.
+
+The last digits of a result depend on the versions of the libraries and on the machine, beside the experiment. Torch,
+oneDNN, MKL and OpenBLAS have several kernels for the same product of matrices, and choose one by the processor. Kernels
+add the same numbers in another order, so sums differ in their last bits. Training makes such differences larger.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
@@ -84,10 +92,10 @@ def find_resumable(
         notes.append(f"of rounds that are over, {', '.join(damaged)} cannot be read")
     if lines > round:
         notes.append(f"{lines - round} recorded rounds after round {round} are repeated")
-    for name, version in versions.items():
+    for name, now in versions.items():
         before = checkpoint.versions.get(name, "unknown")
-        if before != version:
-            notes.append(f"{name} was {before}, is {version}: the last bits of results may differ")
+        if before != now:
+            notes.append(f"{name} was {before}, is {now}: the last bits of results may differ")
     if notes:
         event = {"kind": "resume", "round": round, "why": "; ".join(notes)}
         record = {**checkpoint.record, "events": [*checkpoint.record["events"], event]}
@@ -197,3 +205,32 @@ def _lost_records(folder: Folder, checkpoint: Checkpoint[Any], oldest: int) -> s
         return missing
     damaged = folder.damaged(oldest, rounds)
     return f"{damaged[0]} is missing or damaged" if damaged else ""
+
+
+def origin(device: str) -> dict[str, str]:
+    """The versions and the machine together, for a run on a device such as "cpu"."""
+    return {**versions(), **machine(device)}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that compute."""
+    names = ("fedstrata", "torch", "numpy", "scipy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+@cache
+def machine(device: str = "cpu") -> dict[str, str]:
+    """The system, the processor, and the instructions that torch uses; of a run on a GPU also the name of the GPU.
+
+    Args:
+        device: The device that trains: "cpu", "cuda" or "mps".
+    """
+    found = {
+        "system": " ".join((platform.system(), *platform.libc_ver())).strip(),
+        "processor": platform.processor() or platform.machine(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+    }
+    if device == "cuda":
+        found["accelerator"] = torch.cuda.get_device_name()
+    return found

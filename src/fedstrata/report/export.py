@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedstrata.base.errors import InputError
-from fedstrata.base.files import replace_file, subfolder
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, replace_file, subfolder
 from fedstrata.report.charts import all_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart

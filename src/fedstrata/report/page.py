@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedstrata.base.files import replace_file
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, event_text, of_metric, say
 from fedstrata.report.charts import all_charts, matrix_slider

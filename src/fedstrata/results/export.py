@@ -113,10 +113,9 @@ def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelF
         files.append(folder / f"{each.stem}.safetensors")
         replace_file(files[-1], save(tensors, metadata))
         if format != "safetensors":
-            ending, program = (".pt2", _torch_program) if format == "torch" else (".onnx", _onnx_program)
-            entry["program"] = f"{each.stem}{ending}"
-            files.append(folder / f"{each.stem}{ending}")
-            replace_file(files[-1], program(each.model))
+            entry["program"] = f"{each.stem}{'.pt2' if format == 'torch' else '.onnx'}"
+            files.append(folder / entry["program"])
+            replace_file(files[-1], _program(each.model, format))
         index.setdefault("models", []).append(entry)
     replace_file(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
     return files
@@ -177,35 +176,44 @@ def format_of(name: str) -> ModelFormat:
     Raises:
         ExperimentError: When there is no such format, or its libraries are not installed.
     """
-    for known in get_args(ModelFormat):
-        if name == known:
-            if name == "onnx" and find_spec("onnxscript") is None:
-                raise ExperimentError('--format = onnx: expected onnxscript, found none; pip install "fedstrata[onnx]"')
-            found: ModelFormat = known
-            return found
-    raise ExperimentError(f"--format = {shown(name)}: expected one of {', '.join(get_args(ModelFormat))}")
+    known: tuple[ModelFormat, ...] = get_args(ModelFormat)
+    if name not in known:
+        raise ExperimentError(f"--format = {shown(name)}: expected one of {', '.join(known)}")
+    if name == "onnx" and find_spec("onnxscript") is None:
+        raise ExperimentError('--format = onnx: expected onnxscript, found none; pip install "fedstrata[onnx]"')
+    return known[known.index(name)]
 
 
-def _example(model: TrainedModel) -> torch.Tensor:
-    """Two raw samples: with one, the exporter would take a batch of one for the only one that there is."""
-    form = model.sample_format
-    return torch.zeros(2, *form.shape, dtype=getattr(torch, form.dtype))
-
-
-def _torch_program(model: TrainedModel) -> bytes:
-    """The model as a program for `torch.export.load`, for batches of any size."""
-    content = io.BytesIO()
-    torch.export.save(_captured(model), content)
-    return content.getvalue()
-
-
-def _onnx_program(model: TrainedModel) -> bytes:
-    """The model as a program for ONNX, for batches of any size.
+def _program(model: TrainedModel, format: ModelFormat) -> bytes:
+    """The model as a program for `torch.export.load` or for ONNX, for batches of any size.
 
     Raises:
-        ModelError: When ONNX lacks an operation of the network.
+        ModelError: When torch cannot record the network, or ONNX lacks an operation of it.
     """
-    captured = _captured(model)
+    form = model.sample_format
+    # With one sample, the exporter would take a batch of one for the only one that there is.
+    example = torch.zeros(2, *form.shape, dtype=getattr(torch, form.dtype))
+    content = io.BytesIO()
+    exporter = "torch.export"
+    try:
+        batch = torch.export.Dim("batch", min=1)
+        captured = torch.export.export(model, (example,), dynamic_shapes={"inputs": {0: batch}})
+        if format == "torch":
+            torch.export.save(captured, content)
+            return content.getvalue()
+        exporter = "torch.onnx"
+        return _onnx_program(captured)
+    # torch raises errors of many types about networks whose Python it cannot follow.
+    except Exception as error:
+        first = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"{exporter} cannot write this network: {type(error).__name__}: {first}; export it with --format "
+            "safetensors"
+        ) from error
+
+
+def _onnx_program(captured: torch.export.ExportedProgram) -> bytes:
+    """The recorded operations of a model as a program for ONNX."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     try:
@@ -216,30 +224,7 @@ def _onnx_program(model: TrainedModel) -> bytes:
             program = torch.onnx.export(
                 captured, input_names=["samples"], output_names=["outputs"], dynamo=True, verbose=False
             )
-    except Exception as error:
-        raise _refused("torch.onnx", error) from error
     finally:
         log.setLevel(level)
     assert program is not None  # with `dynamo` there always is one
     return bytes(program.model_proto.SerializeToString())
-
-
-def _captured(model: TrainedModel) -> torch.export.ExportedProgram:
-    """The operations of a model, as torch records them.
-
-    Raises:
-        ModelError: When torch cannot record the network.
-    """
-    try:
-        batch = torch.export.Dim("batch", min=1)
-        return torch.export.export(model, (_example(model),), dynamic_shapes={"inputs": {0: batch}})
-    # torch raises errors of many types about networks whose Python it cannot follow.
-    except Exception as error:
-        raise _refused("torch.export", error) from error
-
-
-def _refused(exporter: str, error: Exception) -> ModelError:
-    first = " ".join(str(error).split())[:200]
-    return ModelError(
-        f"{exporter} cannot write this network: {type(error).__name__}: {first}; export it with --format safetensors"
-    )

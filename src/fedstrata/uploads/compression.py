@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal, Protocol, TypeAlias
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core import TRAIN, Layout, LocalTask, Mask, Plan, Report, Result, Rows, empty_rows
-from fedstrata.uploads.shares import rounded_up
 
 CompressionKind = Literal["none", "bfloat16", "int8", "top_k"]
 
@@ -161,8 +161,9 @@ class Compression:
         return [span.stop - span.start for span, small in parts if small]
 
     def _sent(self, count: int) -> int:
-        """How many of so many numbers are sent (k)."""
-        return rounded_up(self.share, count)
+        """How many of so many numbers are sent (k): at least one."""
+        # 0.07 of 100 is 7.000000000000001 by floating point.
+        return max(1, ceil(round(self.share * count, 9)))
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,6 @@ def test_a_feature_that_only_rises_is_a_time(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, table(hours=np.arange(ROWS) % (per_site // 2))) == ()
 
 
-def test_a_client_of_few_samples_does_not_hide_the_number_of_a_site(tmp_path: Path) -> None:
-    columns = table()
-    number = np.unique(columns["site"], return_inverse=True)[1]
-    few = np.concatenate([np.flatnonzero(number < 3), np.flatnonzero(number == 3)[:7]])
-    kept = {name: np.asarray(values)[few] for name, values in {**columns, "ward": number}.items()}
-    assert any("'ward'" in warning for warning in warnings_of(tmp_path, kept))
-
-
 def test_numbers_with_a_decimal_comma_are_named(tmp_path: Path) -> None:
     columns = table()
     columns["b"] = [f"{value:.2f}".replace(".", ",") for value in columns["b"]]

@@ -42,15 +42,6 @@ def test_clients_that_are_tested_on_a_class_of_one_unit_are_told(tmp_path: Path)
     assert [len(setup.client_data.test(client)) for client in range(4)] == [8] * 4
 
 
-def test_no_share_is_recommended_that_is_set_already(tmp_path: Path) -> None:
-    """The first sample of each unit is of a class that two units have: half of the units may miss it."""
-    columns = arrays()
-    for trial in np.unique(columns["trial"]):
-        columns["y"][np.flatnonzero(columns["trial"] == trial)[0]] = 2 + trial % 6 // 2
-    told = {share: built(tmp_path, columns, unit="trial", test=share).warnings for share in (0.2, 0.5)}
-    assert "Set data.test = 0.5" in told[0.2][0] and "Raise data.test" in told[0.5][0]
-
-
 def test_own_test_arrays_are_those_of_the_clients_that_they_name(tmp_path: Path) -> None:
     train, test = arrays(), arrays(seed=1)
     test["trial"] += 100

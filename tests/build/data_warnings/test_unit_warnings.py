@@ -36,12 +36,6 @@ def test_samples_of_no_unit_are_refused(tmp_path: Path) -> None:
     assert built(tmp_path, columns | {"trial": texts}, unit="none").warnings == ()
 
 
-def test_of_several_units_the_coarsest_is_recommended(tmp_path: Path) -> None:
-    columns = arrays()
-    (warning,) = built(tmp_path, columns | {"patientID": columns["trial"] // 2}).warnings
-    assert "'patientID' and 'trial'" in warning and "data.unit = 'patientID'" in warning
-
-
 @pytest.mark.parametrize("name", ["temperature", "retrial", "site"])
 def test_columns_of_another_name_are_no_units(tmp_path: Path, name: str) -> None:
     columns = arrays()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from experiments.trust import adaptive_federations
 from experiments.trust.adaptive_federations import BELOW_LIMIT, COSINE, NOISE, hidden_layer, sideways
-from test_informed import knowledge
+from test_updates import knowledge
 
 from fedstrata.uploads.attacks import Knowledge
 

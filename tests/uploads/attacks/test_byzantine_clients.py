@@ -7,7 +7,7 @@ import torch
 
 from fedstrata.core import LocalTask, LocalTraining, Plan, Report, Result, Rows
 from fedstrata.testing import toy_problem
-from fedstrata.uploads.attacks import ATTACKS, INFORMED_ATTACKS, ByzantineClients, choose_byzantine, on_updates
+from fedstrata.uploads.attacks import ATTACKS, ByzantineClients, choose_byzantine
 
 LAYOUT = toy_problem(4).layout
 
@@ -54,7 +54,7 @@ def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
 
 def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 2), LAYOUT, on_updates(ATTACKS["scaling"]), strength=-2.0).of_report(plan, report)
+    found = ByzantineClients((1, 2), LAYOUT, ATTACKS["scaling"], strength=-2.0).of_report(plan, report)
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -4.0, -6.0, 4.0]
     assert not found.results["train"].updates.values[:, LAYOUT.spans[0]].any()
     assert found.results["scores"] is report.results["scores"]
@@ -70,7 +70,7 @@ def test_of_layers_that_are_sent_as_they_are_the_difference_from_the_given_model
     updates = Rows(torch.arange(4), torch.arange(1.0, 5.0)[:, None] * torch.ones(4, LAYOUT.p))
     report = Report({"train": replace(report.results["train"], updates=updates)})
     sent = {
-        kind: ByzantineClients((3,), LAYOUT, on_updates(ATTACKS[kind])).of_report(plan, report).results["train"]
+        kind: ByzantineClients((3,), LAYOUT, ATTACKS[kind]).of_report(plan, report).results["train"]
         for kind in ("zero", "sign_flip")
     }
     zero, flipped = (sent[kind].updates.values for kind in ("zero", "sign_flip"))
@@ -81,7 +81,7 @@ def test_of_layers_that_are_sent_as_they_are_the_difference_from_the_given_model
 
 def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     plan, report = plan_and_report()
-    found = ByzantineClients((1, 3), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).of_report(plan, report)
+    found = ByzantineClients((1, 3), LAYOUT, ATTACKS["ipm"], strength=1.0).of_report(plan, report)
     # Client 0 is the only honest one with model 0, and client 2 with model 1.
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -1.0, 3.0, -3.0]
 
@@ -90,7 +90,7 @@ def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     ("clients", "round"),
     [
         (ByzantineClients((1,), LAYOUT, None), 2),
-        (ByzantineClients((1,), LAYOUT, on_updates(ATTACKS["zero"]), from_round=3), 2),
+        (ByzantineClients((1,), LAYOUT, ATTACKS["zero"], from_round=3), 2),
     ],
 )
 def test_before_their_first_round_and_without_an_attack_on_updates_they_send_what_they_train(
@@ -108,7 +108,7 @@ def test_an_honest_client_that_diverged_is_no_example() -> None:
     report = replace(
         report, results={**report.results, "train": replace(result, updates=Rows(torch.arange(4), values))}
     )
-    found = ByzantineClients((1,), LAYOUT, on_updates(ATTACKS["ipm"]), strength=1.0).of_report(plan, report)
+    found = ByzantineClients((1,), LAYOUT, ATTACKS["ipm"], strength=1.0).of_report(plan, report)
     # Nobody else is left with model 0, so the attacker's own update of 2 is the mean.
     assert found.results["train"].updates.values[1, -1] == -2.0
 
@@ -175,7 +175,7 @@ def test_updates_of_both_halves_of_the_data_have_the_same_made_up_structure() ->
     plan, report = plan_and_report()
     halves = {"test A of 2": plan.tasks["train"], "test B of 2": plan.tasks["train"]}
     sent = {name: report.results["train"] for name in halves}
-    clients = ByzantineClients((0, 1), LAYOUT, INFORMED_ATTACKS["split"])
+    clients = ByzantineClients((0, 1), LAYOUT, ATTACKS["split"])
     found = clients.of_report(replace(plan, tasks=halves), Report(sent)).results
     first, second = (found[name].updates.values for name in halves)
     assert torch.equal(first, second) and torch.equal(first[0], -first[1])

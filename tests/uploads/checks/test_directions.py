@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, row_products
-from fedstrata.core.update_checks import DirectionHistory
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
+from fedstrata.uploads.checks.history import DirectionHistory
 
 ALL = torch.zeros(5, dtype=torch.int64)
 WEIGHT = TensorSpec("head.weight", "head", "linear", (1,))

@@ -9,8 +9,8 @@ import torch
 from fedstrata.clustering.groups import Ints
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 from fedstrata.core.aggregation import clipped_to_twice_median
-from fedstrata.core.update_checks import NormHistory
 from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.history import NormHistory
 from fedstrata.uploads.checks.norms import (
     clip_long_updates,
     clip_to_median_of_others,

@@ -1,8 +1,6 @@
 """Updates that lie on one side of those of their cluster in nearly all columns."""
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
 from fedstrata.uploads.checks.compared_updates import compared_updates
@@ -35,13 +33,13 @@ def shifted(others: torch.Tensor, strength: float) -> torch.Tensor:
 def test_a_balance_is_the_share_of_columns_above_the_median_minus_that_below() -> None:
     """The median of each column is 0. Of four columns, row 1 is above in three and row 2 in one."""
     values = torch.tensor([[0.0] * 4, [1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, -1.0, 1.0]]).repeat(1, 100)
-    assert balances(values.numpy()).tolist() == [0.0, 0.5, -0.5]
+    assert balances(values[None].numpy()).tolist() == [[0.0, 0.5, -0.5]]
 
 
 def test_columns_in_which_nobody_differs_do_not_count() -> None:
     values = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]]).repeat(1, 100)
-    assert balances(values.numpy()).tolist() == [0.0, 1.0, -1.0]
-    assert balances(values[:, :198].numpy()).tolist() == [0.0, 0.0, 0.0]  # 99 columns say too little
+    assert balances(values[None].numpy()).tolist() == [[0.0, 1.0, -1.0]]
+    assert balances(values[None, :, :198].numpy()).tolist() == [[0.0, 0.0, 0.0]]  # 99 columns say too little
 
 
 def test_an_update_below_all_others_in_each_column_is_found_and_so_is_one_above() -> None:
@@ -92,14 +90,3 @@ def test_who_has_trained_another_model_is_not_compared() -> None:
 def test_two_clients_are_not_compared() -> None:
     others = honest(2)
     assert found(torch.stack([others[0], others[0] - 10.0])) == []
-
-
-@given(st.integers(0, 10_000), st.integers(3, 8), st.floats(0.8, 1.0), st.floats(0.0, 0.5))
-def test_a_first_look_at_some_columns_changes_nothing(seed: int, clients: int, share: float, equal: float) -> None:
-    """One update is below all others in a share of the columns, and above them in the others or equal to all."""
-    draw = torch.Generator().manual_seed(seed)
-    updates = torch.randn(clients, COLUMNS, generator=draw)
-    updates[0] = torch.where(torch.rand(COLUMNS, generator=draw) < share, -9.0, 9.0)
-    updates[:, torch.rand(COLUMNS, generator=draw) < equal] = 1.0
-    extreme = (abs(balances(updates.numpy())) > 0.9).nonzero()[0].tolist()
-    assert found(updates) == (extreme if 2 * len(extreme) < clients else [])

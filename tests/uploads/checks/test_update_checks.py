@@ -7,14 +7,15 @@ import torch
 
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import TRAIN, Report, Result, Rows
-from fedstrata.core.update_checks import CheckedUpdates, UpdateHistory
+from fedstrata.core.problem import CheckedUpdates
+from fedstrata.core.state import UpdateHistory
 from fedstrata.testing import play, toy_layout, toy_problem
 from fedstrata.uploads.checks.update_checks import Checks
 
 LAYOUT = toy_layout()
 TOGETHER = torch.zeros(6, dtype=torch.int64)
 ALL = Checks()
-NOTHING = ALL.no_history(6)
+NOTHING: UpdateHistory = ALL.no_history(6)
 NOBODY = torch.zeros(6, dtype=torch.bool)
 
 
@@ -77,8 +78,8 @@ def test_a_one_sided_update_does_not_count_and_its_sender_is_doubted() -> None:
     found = checks.check(layout, checks.no_history(6), Report({TRAIN: result}), TOGETHER, TOGETHER)
     assert found.events == ({"kind": "one_sided", "clients": [5]},)
     assert sorted(counted(found)) == [0, 1, 2, 3, 4]
-    assert found.history.directions is not None
-    assert found.history.directions.suspect.tolist() == [False] * 5 + [True]
+    assert found.history.suspect is not None
+    assert found.history.suspect.tolist() == [False] * 5 + [True]
 
 
 def test_an_update_that_two_clients_send_counts_once() -> None:

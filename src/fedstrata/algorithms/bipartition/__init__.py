@@ -3,7 +3,6 @@
 Sattler, Müller, Samek, "Clustered federated learning", IEEE TNNLS 2020, Algorithms 1 to 3. LayerCFL (Algorithm 2) and
 HiCFL (section IV-B) walk over the clusters in the same way; they differ in how a cluster is examined.
 
-* `round`: which clusters are examined by which answers, and what becomes of them
-* `norms`: the norms of a cluster's updates
+* `round`: which clusters are examined by which answers, the norms of their updates, and what becomes of them
 * `model_stability`: how much the updates of each client still turn
 """

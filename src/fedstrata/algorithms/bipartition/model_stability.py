@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedstrata.algorithms.bipartition.norms import max_norm
+from fedstrata.algorithms.bipartition.round import max_norm
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import stability
 from fedstrata.clustering.similarity import STILL

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fedstrata.algorithms.bipartition.norms import max_norm
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
@@ -27,6 +26,7 @@ from fedstrata.core import (
     assign_pending,
     members_in_cohort,
 )
+from fedstrata.core.aggregation import plain_mean, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,22 @@ def reopened(state: BipartitionStateT) -> BipartitionStateT:
     """The state in which no cluster is final."""
     history = state.bipartition
     return replace(state, bipartition=replace(history, final=torch.zeros_like(history.final)))
+
+
+def max_norm(rows: torch.Tensor) -> float:
+    """The largest norm of a row (LayerCFL Eq. 28); 0 without rows."""
+    if not len(rows):
+        return 0.0
+    return float(rows.double().norm(dim=1).max())  # Squares of float32 overflow long before their roots.
+
+
+def mean_norm(problem: Problem, usable: Result) -> float:
+    """The norm of the mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27)."""
+    updates = usable.updates.take_columns(problem.layout.conv_and_linear)
+    together = torch.zeros(len(usable.sizes), dtype=torch.int64)
+    # Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
+    mean = plain_mean if problem.aggregation.rule is plain_mean else weighted_mean
+    return float(mean(updates, usable.sizes, together, 1).double().norm())
 
 
 def collect_answers(

@@ -60,7 +60,7 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.core.update_checks import CheckedUpdates
+from fedstrata.core.problem import CheckedUpdates
 
 _STABILITY_UPLOADS = 3
 """The number of uploads over which the stability of a client is averaged."""

@@ -119,7 +119,7 @@ def _decide(state: StrataState, comparison: HoldoutComparison, *, holdout_check:
         round,
         holdout_check=holdout_check,
         left_out=state.history.left_out(len(state.labels)),
-        harm_check=state.history.directions is not None,
+        harm_check=state.history.suspect is not None,
     )
 
 

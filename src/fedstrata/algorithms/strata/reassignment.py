@@ -42,11 +42,11 @@ def _offered_to_others(state: StrataState) -> torch.Tensor:
     little better for a round. Three clients or more that agree are not suspected: they are a group with other data.
     """
     clusters = len(state.models)
-    directions = state.history.directions
-    if directions is None:
+    suspect = state.history.suspect
+    if suspect is None:
         return torch.ones(clusters, dtype=torch.bool)
     members = state.labels[state.labels >= 0].bincount(minlength=clusters)
-    suspects = state.labels[directions.suspect & (state.labels >= 0)].bincount(minlength=clusters)
+    suspects = state.labels[suspect & (state.labels >= 0)].bincount(minlength=clusters)
     offered: torch.Tensor = (members >= _MIN_TRUSTED) | (suspects == 0)
     return offered
 
@@ -62,8 +62,8 @@ def choosing_among_all(state: StrataState) -> torch.Tensor:
     tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
     small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
     free = state.newcomers & ~small
-    norms = state.history.norms
-    free = free if norms is None else free | norms.drifted
+    drifted = state.history.drifted
+    free = free if drifted is None else free | drifted
     return free & (state.labels >= 0) & ~tested
 
 

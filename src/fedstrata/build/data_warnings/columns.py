@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata.base.quoting import shown
-from fedstrata.build.data_warnings.names import missing_value_names, names_alike
+from fedstrata.build.data_warnings.names import missing_value_names, similar_names
 from fedstrata.config import Experiment
 from fedstrata.data import DATASETS, Dataset
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
@@ -182,16 +182,10 @@ def target_warnings(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
     """
     if experiment.data.name in DATASETS:
         return
-    yield from _similar_classes(dataset)
+    yield from similar_names("class", dataset.class_names)
     yield from missing_value_names("class", dataset.class_names)
     yield from _classes_without_samples(dataset)
     yield from _far_targets(experiment, dataset)
-
-
-def _similar_classes(dataset: Dataset) -> Iterator[str]:
-    """Names of classes that differ only in case or spaces: mostly one class, written in two ways."""
-    for several in names_alike(dataset.class_names):
-        yield f"the classes {several} differ only in case or spaces. If they are one class, write its name in one way"
 
 
 def _classes_without_samples(dataset: Dataset) -> Iterator[str]:

@@ -36,8 +36,13 @@ def missing_value_names(kind: str, names: Sequence[str]) -> Iterator[str]:
             )
 
 
-def names_alike(names: Sequence[str]) -> Iterator[str]:
-    """Names that differ only in case or spaces, those that are alike together, as a list for people."""
+def similar_names(kind: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield a warning for names that differ only in case or spaces: mostly one thing, written in two ways.
+
+    Args:
+        kind: What has these names, "client" or "class".
+        names: The names.
+    """
     same: dict[str, list[str]] = {}
     for name in names:
         written = "".join(name.split())
@@ -45,7 +50,11 @@ def names_alike(names: Sequence[str]) -> Iterator[str]:
         same.setdefault(written.casefold() if len(written) > 1 else written, []).append(name)
     for several in same.values():
         if len(several) > 1:
-            yield first_few(list(map(repr, several)))
+            kinds = "classes" if kind == "class" else "clients"
+            yield (
+                f"the {kinds} {first_few(list(map(repr, several)))} differ only in case or spaces. If they are one "
+                f"{kind}, write its name in one way"
+            )
 
 
 def name_of(partition: Partition, client: int) -> str:
@@ -70,7 +79,7 @@ def client_warnings(experiment: Experiment, dataset: Dataset, partition: Partiti
         own_test: The number of test samples of the data set's own that are used.
     """
     yield from _left_out_clients(experiment, dataset, own_test)
-    yield from _similar_names(partition.names)
+    yield from similar_names("client", partition.names)
     if experiment.data.name not in DATASETS:
         yield from _clients_by_chance(experiment, dataset)
         yield from missing_value_names("client", partition.names)
@@ -88,12 +97,6 @@ def _left_out_clients(experiment: Experiment, dataset: Dataset, own_test: int) -
             f"the column {column!r} has {len(values)} values, and data.clients = {n}: {first_few(values[n:])} take no "
             "part. Leave data.clients out to have all of them"
         )
-
-
-def _similar_names(names: tuple[str, ...]) -> Iterator[str]:
-    """Names of clients that differ only in case or spaces: mostly one client, written in two ways."""
-    for several in names_alike(names):
-        yield f"the clients {several} differ only in case or spaces. If they are one client, write its name in one way"
 
 
 def _clients_by_chance(experiment: Experiment, dataset: Dataset) -> Iterator[str]:

@@ -15,9 +15,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.randomness import global_generators
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.core.rows import rows_for, unsent_rows
-from fedstrata.engine.batch_norms import BATCH_NORMS
-from fedstrata.engine.client_data import ClientData, SimulationSpec
-from fedstrata.engine.client_stats import client_stats_of
+from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import to_device, to_host
 from fedstrata.engine.loop import (
@@ -28,14 +26,14 @@ from fedstrata.engine.loop import (
     selection_value,
     start_row,
 )
-from fedstrata.engine.outside_state import OutsideState
+from fedstrata.engine.outside_state import BATCH_NORMS, OutsideState
 from fedstrata.engine.vectorized.batches import chunks, sample_source
 from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
 from fedstrata.engine.vectorized.training import Trainers, TrainingJob, train_jobs
 from fedstrata.models import layout_of
-from fedstrata.objective.named import in_user_code
+from fedstrata.objective.objective import in_user_code
 
 _UPDATES_SHARE = 0.5
 """Share of the bytes that are worked on at a time which all updates of a round may take on an accelerator. Each task of

@@ -15,9 +15,8 @@ from torch.func import functional_call, vmap
 
 from fedstrata.base.errors import ModelError, UserCodeError, first_line, users_trace
 from fedstrata.core import Layout, Mask
-from fedstrata.engine.batch_norms import BATCH_NORMS, is_norm, normalises_over_batch
 from fedstrata.engine.device import without_cudnn
-from fedstrata.engine.outside_state import MODULE_ATTRIBUTES
+from fedstrata.engine.outside_state import BATCH_NORMS, MODULE_ATTRIBUTES, is_norm, normalises_over_batch
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""

@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 import tomli_w
 
-from fedstrata.base.files import replace_file
-from fedstrata.base.folder_lock import folder_lock
+from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.report.catalogue import say
 from fedstrata.report.comparison.charts import Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunEntry, read_comparison

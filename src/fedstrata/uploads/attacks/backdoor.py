@@ -17,7 +17,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition
-from fedstrata.uploads.shares import rounded_up
+from fedstrata.uploads.attacks.byzantine_clients import rounded_up
 
 _SHARE_OF_SIDE = 7
 """The trigger takes a seventh of each side of a sample, rounded up: 4 x 4 of 28 x 28 pixels."""

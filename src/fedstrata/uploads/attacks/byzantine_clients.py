@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core import Layout, LocalTask, Plan, Report, Result, Rows
-from fedstrata.uploads.attacks.knowledge import Knowledge
-from fedstrata.uploads.attacks.registry import InformedAttack
-from fedstrata.uploads.shares import rounded_up
+from fedstrata.uploads.attacks.registry import Attack, Knowledge
 
 Losses = Literal["honest", "for_splits", "against_splits"]
 """What Byzantine clients say about models that they compare: the truth; that the models of groups have no error, and
@@ -41,6 +40,14 @@ def choose_byzantine(
     return tuple(sorted(among[order[: rounded_up(share, len(among))]].tolist()))
 
 
+def rounded_up(share: float, count: int) -> int:
+    """The number of things that a share of so many is, rounded up: at least one of any, for a share above 0."""
+    if not count or not share:
+        return 0
+    # 0.07 of 100 is 7.000000000000001 by floating point.
+    return max(1, ceil(round(share * count, 9)))
+
+
 @dataclass(frozen=True)
 class ByzantineClients:
     """A step in which clients send something else than they have trained.
@@ -58,7 +65,7 @@ class ByzantineClients:
 
     ids: Sequence[int]
     layout: Layout
-    attack: InformedAttack | None
+    attack: Attack | None
     strength: float | None = None
     from_round: int = 1
     seed: int = 0

@@ -17,14 +17,10 @@ import numpy as np
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Ints
-from fedstrata.core import evenly_spread
 from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ComparedUpdates
 
 _TOLERANCE = 1e-4
 """Updates are the same if their distance is at most so many times their norm."""
-
-_COLUMNS = 4096
-"""So many of the columns, evenly spread, are compared first: enough to tell updates that are not the same."""
 
 
 def copied(updates: ComparedUpdates, left_out: Bools) -> Bools:
@@ -99,14 +95,10 @@ def _group_of(row: int, groups: Sequence[list[int]], norms: Sequence[float], val
         values: All updates, (m, q).
     """
     largest = _TOLERANCE * norms[row]
-    some = evenly_spread(values.shape[1], _COLUMNS)
     for group in reversed(groups):
         first = group[0]
         if norms[row] - norms[first] > largest:
             return None
-        # The distance in some columns is no larger than in all.
-        if float(torch.dist(values[first, some], values[row, some])) <= largest and (
-            float(torch.dist(values[first], values[row])) <= largest
-        ):
+        if float(torch.dist(values[first], values[row])) <= largest:
             return group
     return None

@@ -24,10 +24,14 @@ import numpy as np
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.core.update_checks import DirectionHistory
-from fedstrata.uploads.checks.client_rows import of_clients, with_rows
-from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ComparedUpdates
-from fedstrata.uploads.checks.updates_of_clusters import UpdatesOfClusters
+from fedstrata.uploads.checks.compared_updates import (
+    ZERO_NORM,
+    ComparedUpdates,
+    UpdatesOfClusters,
+    of_clients,
+    with_rows,
+)
+from fedstrata.uploads.checks.history import DirectionHistory
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""

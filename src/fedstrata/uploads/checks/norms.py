@@ -26,9 +26,8 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
-from fedstrata.core.update_checks import NormHistory
-from fedstrata.uploads.checks.client_rows import of_clients, with_rows
-from fedstrata.uploads.checks.compared_updates import ZERO_NORM, compared_norms
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, compared_norms, of_clients, with_rows
+from fedstrata.uploads.checks.history import NormHistory
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""

@@ -17,15 +17,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
+from fedstrata.clustering.groups import Floats, Ints, groups_of
 from fedstrata.core import evenly_spread
 from fedstrata.uploads.checks.compared_updates import ComparedUpdates
 
 _COLUMNS = 512
 """So many of the columns, evenly spread, are compared: enough to estimate a share of them."""
-
-_STRIDE = 4
-"""Every fourth of them is looked at first, which tells that nobody is one-sided in nearly all honest rounds."""
 
 _MIN_COLUMNS = 100
 """Updates are compared if clients differ in at least so many of these columns."""
@@ -53,50 +50,21 @@ def one_sided(updates: ComparedUpdates) -> list[int]:
     Returns:
         Their ids.
     """
-    columns = evenly_spread(updates.values.shape[1], _COLUMNS)
-    some = updates.values.index_select(1, columns[::_STRIDE]).numpy()
     found = list[int]()
-    for clusters in _clusters_by_size(updates):
-        for members in clusters[_may_be_one_sided(some[clusters], len(columns))]:
-            values = balances(updates.values[members][:, columns].numpy())
-            extreme = np.abs(values) > _LARGEST_BALANCE
-            if 0 < 2 * np.count_nonzero(extreme) < len(members):
-                found += updates.clients[members[extreme]].tolist()
+    for clients, values in balances_by_size(updates):
+        extreme = np.abs(values) > _LARGEST_BALANCE
+        few = 2 * np.count_nonzero(extreme, axis=1, keepdims=True) < extreme.shape[1]
+        found += clients[extreme & few].tolist()
     return found
 
 
-def _may_be_one_sided(values: Floats, columns: int) -> Bools:
-    """In which clusters the balance of a row may be extreme in all columns, by those in some of them.
-
-    A column in which a row is not on the one side takes its balance down by as much, wherever the column is.
-
-    Args:
-        values: Some columns of the rows of g clusters of m clients, (g, m, q').
-        columns: The number of all columns.
-
-    Returns:
-        A bool (g,).
-    """
-    signs = _signs(values)
-    differing = signs.any(axis=1).sum(axis=1)
-    balanced = differing[:, None] - np.abs(signs.sum(axis=2))
-    found: Bools = (balanced <= (1 - _LARGEST_BALANCE) * columns).any(axis=1)
-    return found
-
-
-def balances_by_cluster(updates: ComparedUpdates) -> Iterator[tuple[Ints, Floats]]:
-    """The compared clients of each cluster, ids (m,), and the balances of their updates, (m,)."""
+def balances_by_size(updates: ComparedUpdates) -> Iterator[tuple[Ints, Floats]]:
+    """The compared clients of the g clusters of m clients, ids (g, m), and their balances, (g, m), for each such m."""
     columns = evenly_spread(updates.values.shape[1], _COLUMNS)
-    for clusters in _clusters_by_size(updates):
-        for members in clusters:
-            yield updates.clients[members], balances(updates.values[members][:, columns].numpy())
-
-
-def _clusters_by_size(updates: ComparedUpdates) -> Iterator[Ints]:
-    """The places of the compared updates of all clusters of m clients, (g, m), for each such m."""
+    some = updates.values.index_select(1, columns).numpy()
     rows, clusters = groups_of(updates.own, _MIN_CLIENTS)
     for members in clusters.members_by_size:
-        yield rows[members]
+        yield updates.clients[rows[members]], balances(some[rows[members]])
 
 
 def balances(values: Floats) -> Floats:
@@ -105,20 +73,19 @@ def balances(values: Floats) -> Floats:
     Columns in which all rows are equal do not count. With fewer than a hundred others, all balances are zero.
 
     Args:
-        values: The rows, (m, q).
+        values: The rows of g clusters of m clients, (g, m, q).
 
     Returns:
-        From -1 to 1, (m,).
+        From -1 to 1, (g, m).
     """
     signs = _signs(values)
-    differing = np.count_nonzero(signs.any(axis=0))
-    balance: Floats = signs.sum(axis=1) / max(differing, 1)
-    return balance if differing >= _MIN_COLUMNS else np.zeros_like(balance)
+    differing = np.count_nonzero(signs.any(axis=1), axis=1)[:, None]
+    return np.where(differing >= _MIN_COLUMNS, signs.sum(axis=2) / np.maximum(differing, 1), 0.0)
 
 
 def _signs(values: Floats) -> Floats:
-    """Whether each row (..., m, q) is above the lower median of its column, 1, below it, -1, or neither, 0."""
-    middle = (values.shape[-2] - 1) // 2
-    medians = np.partition(values, middle, axis=-2)[..., middle : middle + 1, :]
+    """Whether each row (g, m, q) is above the lower median of its column, 1, below it, -1, or neither, 0."""
+    middle = (values.shape[1] - 1) // 2
+    medians = np.partition(values, middle, axis=1)[:, middle : middle + 1]
     signs: Floats = np.sign(values - medians)
     return signs

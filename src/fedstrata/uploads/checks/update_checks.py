@@ -16,10 +16,12 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, Ints
 from fedstrata.core import TRAIN, Layout, Report
-from fedstrata.core.update_checks import CheckedUpdates, NormHistory, UpdateHistory
+from fedstrata.core.problem import CheckedUpdates
+from fedstrata.core.state import UpdateHistory
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.copied_updates import copied
 from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
+from fedstrata.uploads.checks.history import CheckHistory, NormHistory
 from fedstrata.uploads.checks.norms import clip_long_updates, clip_to_median_of_others, no_norms, with_norms
 from fedstrata.uploads.checks.one_sided_updates import one_sided
 
@@ -38,9 +40,9 @@ class Checks:
 
     names: Sequence[CheckName] = ("directions", "norms", "signs", "copies")
 
-    def no_history(self, clients: int) -> UpdateHistory:
+    def no_history(self, clients: int) -> CheckHistory:
         """What is known before the first round, of n clients."""
-        return UpdateHistory(
+        return CheckHistory(
             directions=no_directions(clients) if "directions" in self.names else None,
             norms=no_norms(clients) if "norms" in self.names else None,
         )
@@ -59,10 +61,11 @@ class Checks:
         """Check the updates of a round, as `UpdateChecks` says."""
         nobody = np.zeros(len(before), np.bool_)
         updates = compared_updates(layout, report, before)
-        directions = history.directions
+        known = history if isinstance(history, CheckHistory) else CheckHistory()
+        directions = known.directions
         if directions is not None:
             directions = with_directions(directions, updates, before)
-        norms = _check_norms(layout, history.norms, report, before, labels, updates.norms, newcomers, chose)
+        norms = _check_norms(layout, known.norms, report, before, labels, updates.norms, newcomers, chose)
         if not torch.equal(labels, before):
             updates = updates.of_clusters(report, labels)
             if directions is not None:
@@ -79,7 +82,7 @@ class Checks:
             directions = None if directions is None else directions.doubting(torch.tensor(found))
         copies = copied(updates, left_out | on_one_side) if "copies" in self.names else nobody
         not_counted = left_out | on_one_side | copies
-        checked = CheckedUpdates(UpdateHistory(directions, norms.history), norms.report, norms.counted)
+        checked = CheckedUpdates(CheckHistory(directions, norms.history), norms.report, norms.counted)
         # In most rounds nobody is found.
         if not (not_counted | norms.who["clipped"] | norms.who["drifted"]).any():
             return checked
