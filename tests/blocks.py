@@ -66,6 +66,25 @@ def run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str
     return status, (printed.err + printed.out).splitlines()
 
 
+def follow(page: str, folder: Path, capsys: pytest.CaptureFixture[str], but: str = "nothing") -> None:
+    """Do what a page says in a folder, which is the current one: write its files, and run its commands in their order.
+
+    Args:
+        page: The page of ``docs``.
+        folder: The folder.
+        capsys: What the commands print to.
+        but: A block with this text is left out, if it is a console.
+    """
+    for block in blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.text)
+        elif block.language == "console" and but not in block.text:
+            for command, shown in block.commands:
+                status, printed = run("fedstrata run" if command == "make demo" else command, capsys)
+                assert status == (2 if shown[-1:] and shown[-1].startswith("fedstrata:") else 0), printed
+                assert agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+
+
 def agree(shown: Sequence[str], printed: Sequence[str]) -> bool:
     """Whether shown lines are the printed ones; a line "..." is any number of lines, one that ends so only begins."""
     if not shown:

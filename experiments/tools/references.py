@@ -40,10 +40,14 @@ def _quotation(path: str) -> str:
     docstring = _library()[path.removeprefix("fedstrata.")].docstring
     if docstring is None:
         raise ValueError(f"expected a docstring of {path}, found none")
-    paragraph = " ".join(docstring.value.split("\n\n")[0].split()).replace("``", "`")
-    sentence = re.match(r""".+?[.](?= [A-Z`"]|$)|.+""", paragraph)
-    assert sentence is not None
-    return fill(sentence[0], 118, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False) + "\n"
+    sentence = first_sentence(docstring.value.replace("``", "`"))
+    return fill(sentence, 118, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, in one line."""
+    paragraph = " ".join(text.strip().split("\n\n")[0].split())
+    return re.split(r"""(?<=[.]) (?=[A-Z`"[*])""", paragraph, maxsplit=1)[0]
 
 
 @cache

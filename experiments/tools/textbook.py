@@ -31,7 +31,8 @@ from fedstrata.algorithms import {kind}
 experiment = {{
 {tables}
 }}
-run = fs.run(experiment, algorithm={call}, rounds={rounds}, quiet=True)
+algorithm = {call}
+run = fs.run(experiment, algorithm=algorithm, rounds={rounds}, quiet=True)
 print({shown})  # {prints}"""
 
 ABOUT_EXAMPLES = {

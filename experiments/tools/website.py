@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tools.published import html_pages, published
 from experiments.tools.readable_tables import ReadableTables
-from experiments.tools.references import undescribed
+from experiments.tools.references import first_sentence, undescribed
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -110,6 +110,40 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{os.path.relpath(shown, origin.parent)}{link[2] or ''}" if shown else link[0]
 
     return LINK.sub(led, undescribed(markdown))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Put an overview for programs that read documentation beside the site."""
+    text = for_programs(config.site_name, config.site_description or "", config.nav or [])
+    (Path(config.site_dir) / "llms.txt").write_text(text, encoding="utf-8")
+
+
+def for_programs(name: str, description: str, nav: list[Any]) -> str:
+    """Title, link and first sentence of every page in the navigation, as ``llms.txt`` has them (llmstxt.org)."""
+    lines = [f"# {name}", "", f"> {description}"]
+    for section in nav:
+        for heading, entries in section.items():
+            lines += ["", f"## {heading}", ""]
+            for path in _paths(entries):
+                page = ROOT / path
+                folder = Path(path).parent if page.stem in ("README", "index") else Path(path).with_suffix("")
+                lines.append(f"- [{_title(page)}]({folder.as_posix()}/): {_first_sentence(page)}")
+    return "\n".join(lines) + "\n"
+
+
+def _paths(entry: Any) -> Iterator[str]:
+    """The pages of a part of the navigation, in its order."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for part in entry.values() if isinstance(entry, dict) else entry:
+            yield from _paths(part)
+
+
+def _first_sentence(page: Path) -> str:
+    """The first sentence of a page, without links and code marks."""
+    _, prose = re.split(r"^# .+\n", page.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first_sentence(prose)).replace("`", "")
 
 
 def _title(page: Path) -> str:

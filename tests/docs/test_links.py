@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from experiments.tools.published import published
-from experiments.tools.website import ROOT, is_external, links, pages, targets
+from experiments.tools.website import ROOT, for_programs, is_external, links, pages, targets
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
@@ -51,6 +51,30 @@ def test_every_page_can_be_reached_from_the_first_one() -> None:
             reached.add(page)
             ahead += [target for target in targets(page) if target.suffix == ".md"]
     assert set(pages()) <= reached
+
+
+def test_the_files_and_folders_that_contributors_are_led_to_are_there() -> None:
+    text, source = (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "src" / "fedstrata"
+    rows = re.findall(r"^\| [^|]+ \| `[^|]+\|[^|]*\|$", text, re.MULTILINE)
+    assert len(rows) == 12
+    for row in rows:
+        folder = ""
+        for path in re.findall(r"`([\w/]+\.(?:py|html)|\w+/)`", row):
+            # A file without a folder lies in that of the one before.
+            folder = path.rpartition("/")[0] or folder
+            assert (source / path).exists() or (source / folder / path).exists(), path
+    tree = re.findall(r"^  (\w+)/ ", text, re.MULTILINE)
+    assert set(tree) == {path.parent.name for path in source.glob("*/__init__.py")}
+
+
+def test_the_overview_for_programs_has_every_page_of_the_navigation_with_its_first_sentence() -> None:
+    nav = [{"Start": ["README.md", {"Tutorial": "docs/start/tutorial.md"}]}, {"More": [{"Licence": "SECURITY.md"}]}]
+    title, blank, description, *rest = for_programs("fedstrata", "Finds groups.", nav).splitlines()
+    assert (title, blank, description) == ("# fedstrata", "", "> Finds groups.")
+    assert [line for line in rest if line.startswith("#")] == ["## Start", "## More"]
+    first, second, third = (line for line in rest if line.startswith("- "))
+    assert first == "- [fedstrata](./): fedstrata is a Python library for clustered federated learning."
+    assert second.startswith("- [Tutorial](docs/start/tutorial/): ") and third.startswith("- [Security](SECURITY/): ")
 
 
 def build(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
@@ -101,6 +125,8 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
     ):
         assert "fedstrata" in (built / name).read_text()
     assert (built / "docs" / "report.png").exists()
+    for folder, _ in links((built / "llms.txt").read_text()):
+        assert (built / folder / "index.html").exists(), folder
     assert 'id="fedstrata.Run.predict"' in (built / "docs/reference/fedstrata/index.html").read_text()
     for card in links((ROOT / "docs/start/gallery.md").read_text()):
         shown = published((ROOT / "docs/start" / card[0]).resolve())

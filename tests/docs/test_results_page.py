@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blocks import agree, blocks, run
-
-BLOCKS = blocks("start/results.md")
+from blocks import follow, run
 
 
 @pytest.mark.pages
@@ -20,13 +18,7 @@ def test_every_block_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for block in BLOCKS:
-        if block.file:
-            (tmp_path / block.file).write_text(block.text)
-            continue
-        for command, shown in block.commands:
-            _, printed = run(command, capsys)
-            assert agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+    follow("start/results.md", tmp_path, capsys)
     _, printed = run("python elsewhere.py", capsys)
     assert with_torch_alone("elsewhere.py") == printed
 

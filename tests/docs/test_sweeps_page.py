@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blocks import agree, blocks, run
+from blocks import follow
 
 
 @pytest.mark.pages
@@ -14,12 +14,4 @@ def test_every_block_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for block in blocks("start/sweeps.md"):
-        if block.file:
-            (tmp_path / block.file).write_text(block.text)
-            continue
-        if "tune.py" in block.text and find_spec("optuna") is None:
-            continue  # needs optuna
-        for command, shown in block.commands if block.language == "console" else ():
-            status, printed = run(command, capsys)
-            assert status == 0 and agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+    follow("start/sweeps.md", tmp_path, capsys, but="nothing" if find_spec("optuna") else "tune.py")
