@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedstrata import algorithms
-from fedstrata.algorithms import ALGORITHMS
-from fedstrata.algorithms.registry import CLASSES
+from fedstrata.algorithms import ALGORITHMS, CLASSES
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
 from fedstrata.play.recorder import traffic
 from fedstrata.records.checkpoint import find_checkpoint, save

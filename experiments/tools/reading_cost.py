@@ -187,7 +187,7 @@ def definitions_of(name: str) -> list[Definition]:
 
 def targets() -> dict[str, str]:
     """The class of each algorithm, as ``"module:Class"``, by the name that an experiment gives."""
-    node = read("fedstrata.algorithms.registry").definitions["CLASSES"].node
+    node = read("fedstrata.algorithms").definitions["CLASSES"].node
     table = next(each for each in ast.walk(node) if isinstance(each, ast.Dict))
     return dict(ast.literal_eval(table))
 

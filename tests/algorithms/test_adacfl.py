@@ -8,12 +8,10 @@ from baseline_federation import metrics_of
 
 import fedstrata as fs
 from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_groups
-from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
 from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Metric, Problem, State, TensorSpec, make_pending
 from fedstrata.core.server_optimizer import ServerOptimizer
-from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, play, toy_problem
 
 LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
@@ -120,13 +118,6 @@ def test_the_automatic_cut_leaves_alike_clients_together_and_parts_clear_groups(
     groups = torch.arange(12) % 3
     state, _ = play(AdaCFL(), toy_problem(12, wide), [noise + 20 * torch.eye(3, 40)[groups]], client_stats=alike(12))
     assert torch.equal(state.labels, groups)
-
-
-def test_one_cluster_is_fedavg_bit_for_bit() -> None:
-    updates = [torch.randn(12, 6, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
-    ours, _ = play(AdaCFL(cut=100.0), toy_problem(12), updates, client_stats=alike(12))
-    plain, _ = play(FedAvg(), toy_problem(12), updates)
-    assert len(ours.models) == 1 and torch.equal(ours.models, plain.models)
 
 
 def test_the_clients_are_clustered_once_and_the_new_clusters_average_at_once() -> None:
@@ -335,42 +326,6 @@ def test_a_cluster_that_everyone_left_is_kept_as_it_is() -> None:
     assert torch.equal(after.models[1], state.models[1]) and after.labels.tolist() == [0, 0, -1, -1]
     back, _ = come(algorithm, problem, after, PAIRS, [2, 3])
     assert back.labels.tolist() == [0, 0, 1, 1]
-
-
-def test_an_empty_report_changes_nothing() -> None:
-    algorithm, problem, state = clustered(PAIRS, [3])
-    empty = Scripted([PAIRS]).run(algorithm.plan(problem, state, torch.arange(0)))
-    after, diagnostics = algorithm.update(problem, state, empty)
-    assert (
-        torch.equal(after.models, state.models) and torch.equal(after.labels, state.labels) and diagnostics.events == ()
-    )
-    fresh = algorithm.init(problem)
-    nobody = Scripted([PAIRS]).run(algorithm.plan(problem, fresh, torch.arange(0)))
-    assert algorithm.update(problem, fresh, nobody)[0].snapshot is None
-
-
-def test_permuting_the_clients_permutes_the_clusters() -> None:
-    order = torch.randperm(5, generator=torch.Generator().manual_seed(2))
-    once, _ = play(AdaCFL(cut=1.4), toy_problem(5, LINE), [POINTS], client_stats=alike(5))
-    again, _ = play(AdaCFL(cut=1.4), toy_problem(5, LINE), [POINTS[order]], client_stats=alike(5))
-    together = once.labels[order][:, None] == once.labels[order]
-    assert torch.equal(together, again.labels[:, None] == again.labels)
-
-
-def test_a_state_with_founded_clusters_survives_a_checkpoint(tmp_path: Path) -> None:
-    points = torch.cat([PAIRS, torch.tensor([[-6.0]])])
-    algorithm, problem, state = clustered(points, [4], epsilon=1.8)
-    state, _ = come(algorithm, problem, state, points, [4])
-    save(tmp_path, state, {}, {})
-    found = find_checkpoint(tmp_path, AdaCFLState)
-    assert found is not None
-    again = found.state
-    assert again.tree == state.tree and torch.equal(again.models, state.models)
-    assert torch.equal(again.client_stats, state.client_stats)
-    before, after = snapshot_of(state), snapshot_of(again)
-    assert (after.round, after.epsilon) == (before.round, before.epsilon)
-    assert torch.equal(after.reference, before.reference) and torch.equal(after.centroids, before.centroids)
-    assert isinstance(after.epsilon, float)
 
 
 def federation(tmp_path: Path, **keys: Any) -> fs.Run:

@@ -1,19 +1,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 
 from fedstrata.algorithms.bipartition.round import ClusterHistory
-from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.hicfl import HiCFL, HiCFLState, reorganise
-from fedstrata.build.build import build_run
-from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import ari
-from fedstrata.config import load_experiment
 from fedstrata.core import (
     Diagnostics,
     Layout,
@@ -28,7 +23,6 @@ from fedstrata.core import (
     make_pending,
     reassign,
 )
-from fedstrata.records.checkpoint import find_checkpoint, save
 from fedstrata.testing import Scripted, toy_problem
 from fedstrata.testing import play as play_any
 from fedstrata.uploads.noise import CentralNoise
@@ -240,14 +234,6 @@ def test_four_groups_are_found_in_two_levels_within_seven_rounds_because_windows
     assert decision_of(state, 1).kind == "too_few_members" and decision_of(state, 1).values == values
 
 
-def test_the_client_ids_do_not_matter() -> None:
-    order = torch.tensor([3, 0, 4, 1, 2])
-    updates = wobbling(FIVE, [0.04, 0.01, 0.03, 0.02, 0.015])
-    once, _ = play(HiCFL(epsilon=0.05, xi=ALL_WEIGHTS), toy_problem(5, PLANE), updates)
-    again, _ = play(HiCFL(epsilon=0.05, xi=ALL_WEIGHTS), toy_problem(5, PLANE), [rows[order] for rows in updates])
-    assert len(once.models) == 2 and ari(again.labels, once.labels[order]) == 1.0
-
-
 def test_improper_clusters_correct_themselves() -> None:
     """Fig. 11: who was put into the wrong cluster is split off again, into a cluster of its own."""
     problem, algorithm = toy_problem(6, PLANE), HiCFL()
@@ -444,44 +430,3 @@ def test_the_re_organising_ending_merges_once_and_then_decides_nothing() -> None
     assert state.labels.tolist() == [0, 0, 0, 0] and decision_of(state, 1).kind == "clustering_complete"
     leaves = [node.members for node in state.tree if node.split is None]
     assert leaves == [(0, 1, 2, 3)] and sorted(state.nodes.tolist()) == [1]
-
-
-def federation(name: str, **keys: Any) -> RunSetup:
-    return build_run(
-        load_experiment(
-            {
-                "data": {"name": "digits", "clients": 6, "samples": 40, "test": 0.2},
-                "partition": {"scheme": "rotation", "groups": 2},
-                "local": {"lr": 0.5, "batch": 0, "epochs": 2},
-                "algorithm": {"name": name, **keys},
-            }
-        )
-    )
-
-
-def trained(setup: RunSetup, state: Any, rounds: int) -> Any:
-    for _ in range(rounds):
-        plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
-        state, _ = setup.server.algorithm.update(setup.server.problem, state, setup.clients.run(plan))
-    return state
-
-
-def test_epsilon_0_is_fedavg_bit_for_bit() -> None:
-    setup, plain = federation("hicfl", epsilon=0.0, rho=1.0), federation("fedavg")
-    state = trained(setup, setup.server.algorithm.init(setup.server.problem), 5)
-    average = trained(plain, FedAvg().init(plain.server.problem), 5)
-    assert torch.equal(state.models, average.models) and torch.equal(state.labels, average.labels)
-
-
-@pytest.mark.parametrize("ending", ["personal", "reorganise"])
-def test_a_run_that_stops_before_its_ending_goes_on_as_if_unbroken(ending: str, tmp_path: Path) -> None:
-    setup = federation("hicfl", epsilon=2.0, rho=1.0, ending=ending, patience=2)
-    half = trained(setup, setup.server.algorithm.init(setup.server.problem), 5)
-    save(tmp_path, half, {}, {})
-    found = find_checkpoint(tmp_path, HiCFLState)
-    assert found is not None
-    unbroken, resumed = trained(setup, half, 6), trained(setup, found.state, 6)
-    assert torch.equal(unbroken.models, resumed.models) and torch.equal(unbroken.labels, resumed.labels)
-    assert unbroken.tree == resumed.tree and torch.equal(unbroken.window.uploads, resumed.window.uploads)
-    assert unbroken.rounds_without_split == resumed.rounds_without_split
-    assert half.ending_round == 0 and unbroken.ending_round == resumed.ending_round > 0

@@ -10,7 +10,7 @@ import torch
 from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.layercfl import AutoLayerCFL, AutoLayerCFLState, LayerCFL
+from fedstrata.algorithms.layercfl import AutoLayerCFL, LayerCFL
 from fedstrata.base.errors import LayoutError
 from fedstrata.build.build import build_run
 from fedstrata.build.participation import sample_cohort
@@ -215,17 +215,6 @@ def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
     state, events = train(setup, algorithm, 4, state)
     assert events[0]["round"] == 6 and events[0]["layer"] == "linear1"
     assert bool((state.labels >= 0).all())
-
-
-def test_an_empty_report_while_scouting_changes_nothing_but_the_round() -> None:
-    setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto")
-    state = algorithm.init(setup.server.problem)
-    for round in (1, 2, 3):
-        report = setup.clients.run(algorithm.plan(setup.server.problem, state, torch.arange(0)))
-        state, _ = algorithm.update(setup.server.problem, state, report)
-        assert isinstance(state, AutoLayerCFLState)
-        assert state.round == round and state.evidence is not None and state.evidence.by_layer is None
-    assert torch.equal(state.models, algorithm.init(setup.server.problem).models)
 
 
 def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:

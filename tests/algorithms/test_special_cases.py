@@ -31,6 +31,7 @@ def plain() -> tuple[State, Score]:
         pytest.param("fl_hc", {"round": 9}, "client", id="no round of clustering"),
         pytest.param("fl_hc", {"round": 1, "cut": 1e9}, "client", id="one group of updates"),
         pytest.param("pacfl", {"cut": 90.0}, "client", id="one group of data"),
+        pytest.param("hicfl", {"epsilon": 0.0}, "client", id="no stable layer"),
         pytest.param("random_groups", {"groups": 1}, "client", id="one random group"),
         pytest.param("adacfl", {"cut": 1e9, "precluster": False}, "client", id="one group of weights"),
     ],

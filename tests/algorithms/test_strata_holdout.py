@@ -6,8 +6,14 @@ from math import exp, log
 import pytest
 import torch
 
-from fedstrata.algorithms.strata.group_models import first_half_updates, group_updates
-from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group, with_confirmed_split
+from fedstrata.algorithms.strata.groups import (
+    GroupTree,
+    candidate_groups,
+    first_half_updates,
+    group_updates,
+    single_group,
+    with_confirmed_split,
+)
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, start_comparison
 from fedstrata.algorithms.strata.holdout_tasks import _ERRORS_TASK, _LOSS_TASK, _SIDE_TASK, with_answers
 from fedstrata.algorithms.strata.split_decision import split_decision

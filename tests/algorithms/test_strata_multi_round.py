@@ -8,16 +8,16 @@ import torch
 from folded import Folded, drive, groups_of
 
 from fedstrata.algorithms.strata import Strata
-from fedstrata.algorithms.strata.group_tree import GroupTree, single_group, with_confirmed_split
+from fedstrata.algorithms.strata.groups import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.multi_round import (
     MultiRoundComparison,
+    add_multi_round_tasks,
     advance_multi_round,
     allows_multi_round,
     multi_round_decision,
     start_multi_round,
 )
-from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import (
     TRAIN,

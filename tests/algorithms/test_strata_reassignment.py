@@ -7,8 +7,7 @@ import torch
 from folded import Folded, Turn, drive, groups_of, problem_of
 
 from fedstrata.algorithms.strata import Strata
-from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
-from fedstrata.algorithms.strata.reassignment import choosing_among_all
+from fedstrata.algorithms.strata.reassignment import choosing_among_all, merge_alike_clusters
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Plan, Report, Result, Rows, make_pending
 from fedstrata.uploads.checks.history import CheckHistory

@@ -78,17 +78,12 @@ def test_a_plan_refuses_an_offer_of_a_model_that_it_does_not_carry() -> None:
     assert Plan(1, 0, torch.arange(0), torch.zeros(1, 6), {"train": nobody}).tasks
 
 
-def test_a_plan_for_some_of_the_cohort_keeps_their_offers() -> None:
-    plan = fedavg_plan(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
-    some = plan.only(torch.tensor([False, True, True]))
-    assert some.cohort.tolist() == [2, 3]
-    assert some.tasks["train"].candidates.tolist() == [[1, 2], [0, -1]]
-
-
-def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_asked() -> None:
+def test_a_plan_for_some_of_the_cohort_keeps_what_they_are_offered_and_asked() -> None:
     plan = fedavg_plan(toy_problem(5), nested(), torch.tensor([0, 2, 3]))
     plan = replace(plan, client_stats={"classes": torch.tensor([True, True, False])})
     some = plan.only(torch.tensor([False, True, True]))
+    assert some.cohort.tolist() == [2, 3]
+    assert some.tasks["train"].candidates.tolist() == [[1, 2], [0, -1]]
     assert {name: some.cohort[who].tolist() for name, who in some.client_stats.items()} == {"classes": [2]}
 
 

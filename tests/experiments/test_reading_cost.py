@@ -41,7 +41,7 @@ REGISTRY = 'CLASSES = {"paper": "fedstrata.paper:Paper"}'
 def test_a_definition_counts_whole_once_and_only_where_a_round_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in {"paper": COUNTED, "other": OTHER, "algorithms/registry": REGISTRY, "__init__": ""}.items():
+    for name, text in {"paper": COUNTED, "other": OTHER, "algorithms/__init__": REGISTRY, "__init__": ""}.items():
         path = tmp_path / "fedstrata" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -216,6 +216,15 @@ def test_who_was_not_drawn_says_nothing_about_absence(tmp_path: Path) -> None:
     assert (decision.values["answered"], decision.values["asked"], decision.values["min_split"]) == (2, 4, 3)
 
 
+def test_damaged_checkpoints_are_never_silently_started_over(tmp_path: Path) -> None:
+    whole = run(tmp_path / "run", SMALL)
+    for path in (whole.folder / "checkpoint").glob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(InputError, match="expected a sound checkpoint"):
+        fs.run(None, whole.folder, resume=True, quiet=True)
+    assert len((whole.folder / "rounds.jsonl").read_text().splitlines()) == 5
+
+
 @pytest.mark.parametrize(("lr", "clients"), [(1e6, 0), (1e30, 8)])
 def test_training_that_diverges_in_every_round_is_an_event_of_each_and_in_the_summary(
     lr: float, clients: int, tmp_path: Path

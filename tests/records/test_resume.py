@@ -16,6 +16,7 @@ import fedstrata as fs
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.config import load_experiment
 from fedstrata.play.run import run_experiment
+from fedstrata.records.resume import machine
 from fedstrata.records.resume import versions as found_versions
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -196,6 +197,16 @@ def test_an_experiment_that_was_edited_is_refused_key_by_key_and_nothing_is_lost
     assert (left(broken), path.read_text()) == before
 
 
+def test_what_no_result_depends_on_may_change(whole: Path, broken: Path) -> None:
+    path = broken / "experiment.toml"
+    text = path.read_text()
+    assert "workers = 0" in text
+    path.write_text(text.replace("workers = 0", "workers = 2"))
+    (broken / "summary.json").unlink()
+    resume(broken)
+    assert left(broken) == left(whole)
+
+
 def test_only_keys_that_no_result_depends_on_may_differ() -> None:
     from fedstrata.records.resume import differences
 
@@ -213,6 +224,12 @@ def test_another_version_of_a_library_is_said(broken: Path, monkeypatch: pytest.
     monkeypatch.setattr("fedstrata.records.resume.versions", lambda: {**versions, "torch": "99"})
     resume(broken)
     assert f"torch was {versions['torch']}, is 99" in said(broken)[5]
+
+
+def test_another_processor_is_said(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstrata.records.resume.machine", lambda device: {**machine(device), "processor": "another"})
+    resume(broken)
+    assert f"processor was {machine()['processor']}, is another" in said(broken)[5]
 
 
 def test_records_without_a_checkpoint_are_not_started_over(broken: Path) -> None:

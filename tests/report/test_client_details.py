@@ -67,13 +67,6 @@ def test_a_client_that_waits_is_in_no_group_and_no_other_client_is_in_one_with_i
     assert fact(clusters, 3, "Group") == "It is alone in node 3."
 
 
-def test_fedavg_with_personal_models_is_not_called_one_model_for_all_without_a_word(records: RunRecords) -> None:
-    known = replace(records, references={"fedavg": Reference(0.1, {3: 0.01})})
-    assert "the same personal stage" not in fact(Clusters(known), 3, "Better off?")
-    personal = replace(known, settings={**known.settings, "personal": {"method": "finetune"}})
-    assert "one model for all (FedAvg) and the same personal stage" in fact(Clusters(personal), 3, "Better off?")
-
-
 def test_references_say_whether_the_client_is_clearly_better_off(records: RunRecords) -> None:
     accuracy = Clusters(records).measured[3][1]
     references = {"fedavg": Reference(0.1, {3: 0.01, 4: 1.0}), "local": Reference(0.9, {3: accuracy})}
@@ -110,12 +103,6 @@ def test_of_very_many_pairs_the_page_has_the_sentences_alone(
     assert found is not None and found["confusion"] is None
     assert all(client["pairs"] == [] for client in found["clients"].values())
     assert dict(found["clients"]["3"]["facts"])["Mistakes"].startswith("It takes 5 of 15")
-
-
-def test_classes_beyond_the_named_ones_have_their_numbers(records: RunRecords) -> None:
-    found = client_details(confused(records, [(3, 0, 4, 2)]))
-    assert found is not None
-    assert found["confusion"]["classes"][3:] == ["3", "4"]
 
 
 def test_a_client_that_left_has_only_that(records: RunRecords) -> None:

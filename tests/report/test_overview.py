@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import CLIENTS, changed, write
 
 from fedstrata.objective.metric_info import METRIC_INFOS
-from fedstrata.records.schema import ClientDescriptions, Divergence, Scores, TreeNode
+from fedstrata.records.schema import Scores, TreeNode
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_CONCERNS, concerns, gains, overview, reasons
 from fedstrata.report.page import cluster_means, render
@@ -39,13 +39,6 @@ def scored(records: RunRecords, accuracies: dict[int, float], samples: int = 100
     assert records.summary is not None
     summary = changed(records.summary, acc_client=float(values.mean()))
     return replace(records, scores={**records.scores, 12: scores}, summary=summary)
-
-
-def test_what_is_known_of_the_data_stands_beside_each_group(records: RunRecords) -> None:
-    counts = np.array([[9, 1] if client % 4 == 0 else [1, 9] for client in range(CLIENTS)]) * 100
-    known = ClientDescriptions(counts, None, ("cat", "dog"))
-    assert "More of class cat" in of(replace(records, client_descriptions=known)).listed[0]["text"]
-    assert of(records).listed[0]["text"] == ""
 
 
 def test_one_group_is_said_to_be_one_and_why(records: RunRecords) -> None:
@@ -148,11 +141,3 @@ def test_before_the_first_round_there_is_no_answer(tmp_path: Path) -> None:
     nothing = replace(records, rounds=(), matrices=(), scores={})
     assert overview(Clusters(nothing), {}) is None
     assert "In short" not in render(nothing)
-
-
-def test_of_a_run_that_diverged_nothing_is_said_about_groups(records: RunRecords) -> None:
-    root = records.tree[0]
-    assert records.summary is not None
-    ended = records.summary.model_copy(update={"diverged": Divergence(rounds=[records.summary.rounds])})
-    found = of(replace(records, tree=(root,), summary=ended))
-    assert found.why == ["Training diverged, so that nothing is known of groups."]

@@ -17,7 +17,7 @@ from synthetic_comparison import compare, edit
 from synthetic_run import write
 
 from fedstrata.report import build
-from fedstrata.report.comparison import build_comparison
+from fedstrata.report.comparison.page import build_comparison
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE / "pages"

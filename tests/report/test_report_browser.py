@@ -14,7 +14,8 @@ from plotly.offline import get_plotlyjs
 from synthetic_comparison import compare
 from synthetic_run import write
 
-from fedstrata.report import build, comparison
+from fedstrata.report import build
+from fedstrata.report.comparison.page import build_comparison
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -333,7 +334,7 @@ def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) 
 
 
 def test_the_page_of_a_comparison_opens_without_an_error_and_fits(opened: Open, tmp_path: Path) -> None:
-    found = opened(compare(tmp_path).folder, make=comparison.build_comparison)
+    found = opened(compare(tmp_path).folder, make=build_comparison)
     page = found.page
     assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() == 4
     assert page.evaluate(FITS)

@@ -12,8 +12,8 @@ from synthetic_comparison import GAINS, compare, edit, run
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
 from fedstrata.comparison.document import JobCount, Outcome, write_comparison
-from fedstrata.report import comparison
-from fedstrata.report.comparison import Statistic
+from fedstrata.report.comparison.folder import Statistic
+from fedstrata.report.comparison.page import build_comparison
 
 EVIL = '<img src=x onerror="window.ran=1"></script><b>&'
 
@@ -25,7 +25,7 @@ def both(tmp_path: Path) -> Comparison:
 
 def page(folder: Path) -> str:
     """The page without plotly's bundle."""
-    return comparison.build_comparison(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+    return build_comparison(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
 
 
 def figures(text: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_bytes_and_seconds_are_summed_over_the_rounds(both: Comparison) -> None:
 
 def test_the_same_records_give_the_same_bytes(both: Comparison) -> None:
     first = (both.folder / "comparison.html").read_bytes()
-    assert comparison.build_comparison(both.folder).read_bytes() == first
+    assert build_comparison(both.folder).read_bytes() == first
     assert sorted(path.name for path in both.folder.iterdir()) == [
         "comparison.html",
         "comparison.json",
@@ -185,13 +185,13 @@ def test_html_in_any_name_is_escaped(both: Comparison) -> None:
 
 def test_what_is_no_comparison_is_refused_in_one_line(tmp_path: Path, both: Comparison) -> None:
     with pytest.raises(RecordError, match=r"holds no comparison\.json; name the folder of a finished `fedstrata compa"):
-        comparison.build_comparison(tmp_path)
+        build_comparison(tmp_path)
     file = both.folder / "comparison.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     del content["differences"]
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(RecordError, match=r"comparison\.json is damaged or .* \(differences: field required\)"):
-        comparison.build_comparison(both.folder)
+        build_comparison(both.folder)
 
 
 def test_a_comparison_names_the_attackers_and_has_the_scores_of_the_honest_clients(tmp_path: Path) -> None:

@@ -179,14 +179,6 @@ def test_a_run_without_a_finished_round_has_a_page(folder: Path) -> None:
     assert "is missing from this page" not in page(folder)
 
 
-def test_a_node_that_ended_without_a_child_is_called_dissolved(folder: Path) -> None:
-    nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
-    nodes[6] |= {"split": 20, "why": "merged into node 5"}
-    (folder / "tree.json").write_text(json.dumps(nodes), encoding="utf-8")
-    text = page(folder)
-    assert "Split in round 4" in text and "Dissolved in round 20:</b> merged into node 5" in text
-
-
 def test_the_worst_client_comes_first_and_one_without_scores_last(folder: Path) -> None:
     edit_rounds(folder, labels=[0] * 21)
     text = page(folder)
@@ -194,30 +186,11 @@ def test_the_worst_client_comes_first_and_one_without_scores_last(folder: Path) 
     assert (rows[0], rows[-1]) == ("11", "20")
 
 
-def test_a_cluster_that_was_never_tested_says_so(folder: Path) -> None:
-    nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
-    nodes[5] |= {"why": "", "layer": None, "criteria": {}}
-    nodes[6] |= {"why": "", "layer": None, "criteria": {}, "born": 0}
-    (folder / "tree.json").write_text(json.dumps(nodes), encoding="utf-8")
-    text = page(folder)
-    assert "<b>Not split.</b> It was not tested since round 7." in text
-    assert "<b>Not split.</b> It was never tested." in text
-
-
 def test_a_client_that_is_not_in_the_federation_has_no_node(folder: Path) -> None:
     edit_rounds(folder, labels=[-1, *[3] * 19], pending=[])
     text = page(folder)
     assert "19 clients in 4 clusters" in text
     assert re.search(r">0</button></td>.*</span>none", text)
-
-
-def test_clusters_without_a_known_accuracy_have_no_mean(folder: Path) -> None:
-    edit_rounds(folder, labels=[0] * 19 + [6, 6], pending=[])
-    means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?· accuracy", page(folder), re.DOTALL)]
-    assert means == [0, 6]
-    edit_rounds(folder, labels=[0] * 20 + [6], pending=[])
-    means = [int(node) for node in re.findall(r"Node (\d+) (?:(?!Node).)*?· accuracy", page(folder), re.DOTALL)]
-    assert means == [0]
 
 
 def test_the_report_imports_neither_torch_nor_what_trains() -> None:

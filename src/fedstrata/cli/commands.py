@@ -225,7 +225,7 @@ def report_command(
         _say_files(save_figures(folder, figures), as_json=as_json)
         return
     from fedstrata import report
-    from fedstrata.report.comparison import build_comparison
+    from fedstrata.report.comparison.page import build_comparison
 
     if (folder / "comparison.json").is_file():
         build_comparison(folder)

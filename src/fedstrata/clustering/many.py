@@ -59,12 +59,11 @@ def kmeans(distance: Array, k: int, weights: Numbers | None = None) -> torch.Ten
         raise ValueError(f"expected k >= 1 and {len(matrix)} weights above 0, found k = {k} and {mass.tolist()}")
     if not len(matrix):
         return torch.empty(0, dtype=torch.int64)
-    found = [_lloyd(matrix**2, mass, _start(matrix, k, linkage)) for linkage in _START_LINKAGES]
+    found = []
+    for linkage in _START_LINKAGES:
+        start = labels_after(merges(matrix, linkage)[: max(len(matrix) - k, 0)], len(matrix))
+        found.append(_lloyd(matrix**2, mass, start))
     return torch.from_numpy(min(found, key=lambda result: result[0])[1])
-
-
-def _start(matrix: FloatMatrix, k: int, linkage: Linkage) -> GroupLabels:
-    return labels_after(merges(matrix, linkage)[: max(len(matrix) - k, 0)], len(matrix))
 
 
 def _lloyd(squares: FloatMatrix, mass: Weights, labels: GroupLabels) -> tuple[float, GroupLabels]:

@@ -4,7 +4,7 @@ from fedstrata.comparison.collect import tabulate
 from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.comparison.sweep import Sweep, sweep_experiments
-from fedstrata.report.comparison import choice_text, row_kind, table_of
+from fedstrata.report.comparison.words import choice_text, row_kind, table_of
 
 __all__ = [
     "Comparison",

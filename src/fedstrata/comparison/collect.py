@@ -22,7 +22,8 @@ from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
 from fedstrata.records.final_scores import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison import COLUMNS, read_document
+from fedstrata.report.comparison.folder import read_document
+from fedstrata.report.comparison.words import COLUMNS
 from fedstrata.results.run import Run
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")

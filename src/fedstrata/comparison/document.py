@@ -23,19 +23,9 @@ from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.scheme import PARTITIONS
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison import (
-    COLUMNS,
-    Difference,
-    Row,
-    Statistic,
-    SweepChoice,
-    choice_text,
-    difference_text,
-    row_kind,
-    run_warnings,
-    table_of,
-    write_comparison_page,
-)
+from fedstrata.report.comparison.folder import Difference, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.page import write_comparison_page
+from fedstrata.report.comparison.words import COLUMNS, choice_text, difference_text, row_kind, table_of
 from fedstrata.report.summary import stage_cost
 from fedstrata.report.words import capital
 from fedstrata.results.plot import plot

@@ -14,7 +14,7 @@ from fedstrata.config.grid import SweepPlan
 from fedstrata.play.progress import StatusLine
 from fedstrata.records.measures import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
-from fedstrata.report.comparison import Row, SweepChoice
+from fedstrata.report.comparison.folder import Row, SweepChoice
 from fedstrata.report.words import plural
 
 

@@ -80,7 +80,9 @@ def load_experiment(
         raise ExperimentError(f"--set: expected at most {MAX_OPTIONS:,} keys, found {len(sets):,}; use a file")
     given = dict(source) if isinstance(source, Mapping) else _read_file(source)
     given = _as_in_file(with_named_objects({**given, **(tables or {})}))
-    given = _as_in_file(_override(_with_tables(given), [_parse_set(text) for text in sets]))
+    # `algorithm = "ifca"` is short for `algorithm = {name = "ifca"}`, and likewise for models and partitions.
+    short = {table: {key: given[table]} for table, (key, _) in _SELECTORS.items() if isinstance(given.get(table), str)}
+    given = _as_in_file(_override({**given, **short}, [_parse_set(text) for text in sets]))
     try:
         draft = Experiment.model_validate(given)
     except ValidationError as failure:
@@ -161,12 +163,6 @@ def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
         problem = f"expected at most {TEXT_CHARACTERS:,} characters, found {len(value):,}"
         raise ExperimentError(f"{dotted(path)} = {shown(value)}: {problem}")
     return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
-
-
-def _with_tables(given: dict[str, Any]) -> dict[str, Any]:
-    """Write ``algorithm = "ifca"`` as ``algorithm = {name = "ifca"}``, and likewise models and partitions."""
-    short = {table: {key: given[table]} for table, (key, _) in _SELECTORS.items() if isinstance(given.get(table), str)}
-    return {**given, **short}
 
 
 def _parse_set(text: str) -> tuple[list[str], Any]:
@@ -318,7 +314,8 @@ def _with_data(experiment: Experiment, location: Location) -> Experiment:
     found: dict[str, Any] = {}
     if "clients" not in given and experiment.partition["scheme"] == "natural":
         found["clients"] = _count_clients(location, experiment.partition["column"])
-    if "samples" not in given and _few_samples(location):
+    # Of digits, and of data of the user's own, clients take all samples there are.
+    if "samples" not in given and (location.info is None or location.info.samples > 0):
         found["samples"] = 0
     if "test" not in given and location.info is None and has_own_test(location):
         found["test"] = OWN_TEST
@@ -334,8 +331,3 @@ def _count_clients(location: Location, column: str) -> int:
             f"{MAX_CLIENTS:,} clients, so name a column of clients"
         )
     return count
-
-
-def _few_samples(location: Location) -> bool:
-    """Return whether clients take all samples there are by default: of digits, and of the user's own data."""
-    return location.info is None or location.info.samples > 0

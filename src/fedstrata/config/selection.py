@@ -54,7 +54,6 @@ def baseline_of(experiment: Experiment, engine: EngineTable) -> Experiment | Non
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-
 PERSONAL_METHOD = "personal.method"
 """The key of the personal method."""
 
@@ -135,9 +134,11 @@ def choose_all(
             folder holds something (to start) or no run of the comparison (to resume).
     """
     base = load_experiment(source, sets)
-    entries = _entries(_listed(algorithms), base)
-    if entries and base.report.baseline and not any(_algorithm_of(entry) == "fedavg" for entry in entries):
-        entries.append(_Entry("fedavg", {}))
+    alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
+    entries = _entries([algorithms] if alone else list(algorithms), base)
+    names = [entry.tables["algorithm"]["name"] if entry.tables else entry.label for entry in entries]
+    if entries and base.report.baseline and BASELINE_ALGORITHM not in names:
+        entries.append(_Entry(BASELINE_ALGORITHM, {}))
     chosen = check_seeds(seeds, base.seed)
     runs = len(entries) * len(chosen)
     if runs > MAX_RUNS:
@@ -170,12 +171,6 @@ def choose_all(
         )
     wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
     return comparison_folder(wanted, source, "compare", out, resume=resume)
-
-
-def _listed(algorithms: Any) -> list[Any]:
-    """Return the algorithms of a comparison as a list, where one was given alone as well."""
-    alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
-    return [algorithms] if alone else list(algorithms)
 
 
 def check_seeds(seeds: Iterable[int] | None, own: int) -> Sequence[int]:
@@ -257,11 +252,6 @@ def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
             known = [*ALGORITHMS, *base.algorithms, "'package.module:Class'"]
             raise ExperimentError(unknown("--algorithms", each, "algorithm", dict.fromkeys(known)))
     return entries
-
-
-def _algorithm_of(entry: _Entry) -> str:
-    """Return the name of the algorithm of an entry."""
-    return str(entry.tables["algorithm"]["name"]) if entry.tables else entry.label
 
 
 def _labelled(label: str, table: Mapping[str, Any]) -> _Entry:

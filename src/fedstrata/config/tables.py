@@ -706,20 +706,13 @@ class Experiment(Table):
         """
         return scheme_from(self.partition)
 
-    def algorithm_of(self, name: str | None = None) -> Algorithm[Any]:
-        """Make an algorithm with its hyper-parameters.
-
-        Args:
-            name: The name of the algorithm, which has the keys of ``[algorithms.<name>]``. None is the one that is run.
+    def algorithm_of(self) -> Algorithm[Any]:
+        """Make the algorithm with its hyper-parameters.
 
         Raises:
             ExperimentError: When there is no such algorithm, or its keys do not fit.
         """
-        if name is None or name == self.algorithm.name:
-            return algorithm_from(self.algorithm.name, self.algorithm.options)
-        options = dict(self.algorithms.get(name, {}))
-        options.pop("personal", None)
-        return algorithm_from(options.pop("name", name), options, f"algorithms.{name}")
+        return algorithm_from(self.algorithm.name, self.algorithm.options)
 
     def personal_of(self) -> PersonalMethod | None:
         """Make the personal method with its keys; None where there is none.

@@ -23,6 +23,7 @@ from fedstrata.core.state import StateT
 from fedstrata.records.changed_keys import flatten_keys, same_results
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
+from fedstrata.records.schema import Round, parse_record
 
 _ROUNDS = ("rounds",)
 _EPSILON = ("privacy", "epsilon")
@@ -75,7 +76,11 @@ def find_resumable(
 
     def unusable(checkpoint: Checkpoint[Any]) -> str:
         refuse_other(experiment, completed(checkpoint.experiment), folder)
-        return _unfit(checkpoint.state, fresh) or _lost_records(folder, checkpoint, oldest)
+        return (
+            _unfit(checkpoint.state, fresh)
+            or _unfit_record(checkpoint.record)
+            or _lost_records(folder, checkpoint, oldest)
+        )
 
     checkpoint = find_checkpoint(folder.checkpoints, type(fresh), unusable)
     lines = len(folder.log.lines())
@@ -150,6 +155,16 @@ def _unfit(state: State, fresh: State) -> str:
     named = [*state.nodes.tolist(), *state.waiting.tolist()]
     if not ordered or not all(-1 <= node < len(state.tree) for node in named):
         return "its clusters are not those of its tree"
+    return ""
+
+
+def _unfit_record(record: Mapping[str, Any]) -> str:
+    """Return why the record of a checkpoint, which waits for its scores, cannot be completed; empty if it can."""
+    scores = ("acc_client", "acc_weighted", "acc_cluster", "acc_worst", "loss", "ari")
+    try:
+        parse_record({**dict.fromkeys(scores), **record}, Round)
+    except ValueError as error:
+        return f"its record {error}"
     return ""
 
 

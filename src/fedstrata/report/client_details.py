@@ -32,7 +32,7 @@ from fedstrata.report.drawing import (
     rounded,
     shortened,
 )
-from fedstrata.report.reader import ClientMatrix, RunRecords
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import compare, stands_out
 
 MOST_CLIENTS = 300
@@ -62,7 +62,8 @@ def client_details(clusters: Clusters) -> dict[str, Any] | None:
         return None
     rounds = shown_rounds([each for each in records.rounds if each.round in records.scores])
     curves = _curves(clusters, rounds)
-    means = [_mean(values) for values in zip(*curves.values(), strict=True)]
+    known = [[value for value in values if value is not None] for values in zip(*curves.values(), strict=True)]
+    means = [sum(values) / len(values) if values else None for values in known]
     confused = _confused(records)
     pairs = confused if sum(map(len, confused.values())) <= MOST_PAIRS else {}
     return {
@@ -97,14 +98,9 @@ def _curves(clusters: Clusters, rounds: list[Round]) -> dict[int, list[float | N
     return curves
 
 
-def _mean(values: tuple[float | None, ...]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 def _figure(rounds: list[Round], means: list[float | None], metric: MetricInfo) -> Figure:
     everyone = line(rounds, means, "mean of all clients", RULE, dash="dash")
-    one = line(rounds, [None] * len(rounds), "this client", ORANGE)
+    one = line(rounds, [None] * len(rounds), "this client", ORANGE, mode="lines+markers")
     return figure([everyone, one], 260, xaxis=round_axis(rounds), yaxis=metric_axis(metric, rangemode="tozero"))
 
 
@@ -278,18 +274,13 @@ def _closest(clusters: Clusters, client: int) -> str:
     if not known:
         return ""
     latest = max(known, key=lambda matrix: (matrix.round, matrix.node != ALL_CLIENTS))
-    names = [f"{clusters.names.of(other)} ({value:.2g})" for other, value in _neighbours(latest, client)]
+    values = latest.values[latest.clients.index(client)]
+    order = np.argsort(-values if latest.measure in SIMILARITIES else values, kind="stable")
+    others = [place for place in order if latest.clients[place] != client and isfinite(values[place])]
+    names = [f"{clusters.names.of(latest.clients[place])} ({values[place]:.2g})" for place in others[:MOST_CLOSE]]
     if not names:
         return ""
     layers = "all layers" if latest.layer == "all" else latest.layer
     meaning = compared_by(latest.measure)
     meaning = meaning[:1].lower() + meaning[1:]
     return say("client", "closest", names=names, meaning=meaning, layers=layers, round=latest.round)
-
-
-def _neighbours(matrix: ClientMatrix, client: int) -> list[tuple[int, float]]:
-    place = matrix.clients.index(client)
-    values = matrix.values[place]
-    order = np.argsort(-values if matrix.measure in SIMILARITIES else values, kind="stable")
-    found = [(matrix.clients[other], float(values[other])) for other in order if other != place]
-    return [(other, value) for other, value in found if isfinite(value)][:MOST_CLOSE]

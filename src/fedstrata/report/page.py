@@ -1,9 +1,7 @@
 """The page of a run: records in, one HTML file out that needs nothing else."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import cache, partial
-from itertools import pairwise
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -273,7 +271,6 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     truth = (records.summary.truth if records.summary else None) or []
     columns = () if scores is None else (scores.client, scores.samples, scores.accuracy, scores.loss)
     measured = {client: row for client, *row in zip(*(column.tolist() for column in columns), strict=True)}
-    moves = _moves(clusters)
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
         samples, value, loss = measured.get(client, (None, None, None))
@@ -285,26 +282,11 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
             "samples": samples,
             "value": value,
             "loss": loss,
-            "moved": moves[client],
             "others": {name: reference.by_client.get(client) for name, reference in records.references.items()},
         }
         rows.append(row | {name: count[client] for name, count in clusters.counts.items()})
     quality = {client: records.metric.quality(value) for client, (_, value) in clusters.measured.items()}
     return sorted(rows, key=lambda row: quality.get(row["client"], inf))
-
-
-def _moves(clusters: Clusters) -> Counter[int]:
-    """Return how often each client went to a cluster that was not split off from its own."""
-
-    @cache
-    def moved(one: int, two: int) -> bool:
-        return min(one, two) >= 0 and clusters.find_ancestor(two, [one]) is None
-
-    moves: Counter[int] = Counter()
-    for before, after in pairwise(clusters.records.rounds):
-        pairs = zip(before.labels, after.labels, strict=False)
-        moves.update(client for client, (one, two) in enumerate(pairs) if moved(one, two))
-    return moves
 
 
 def event_rows(records: RunRecords, names: ClientNames) -> list[tuple[int, str, str]]:

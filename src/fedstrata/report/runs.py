@@ -6,11 +6,12 @@ import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, open_file, parse_json, parse_toml, read_file
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo, read_metric
+from fedstrata.records.schema import Round, parse_record
 
 _DEPTH = 2
 """Levels of folders that are searched: a folder of runs, and comparisons in it."""
@@ -84,7 +85,7 @@ def _listed(folder: Path) -> ListedRun:
     """What the records of a run say."""
     try:
         keys = parse_toml(read_file(folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
-        last = _last_record(folder / "rounds.jsonl")
+        last = _last_round(folder / "rounds.jsonl")
         records = [path for path in (folder / "rounds.jsonl", folder / "experiment.toml") if path.exists()]
         changed = datetime.datetime.fromtimestamp(records[0].stat().st_mtime).isoformat(timespec="seconds")
         return ListedRun(
@@ -93,11 +94,11 @@ def _listed(folder: Path) -> ListedRun:
             algorithm=_text(keys, "algorithm"),
             dataset=_text(keys, "data"),
             seed=_whole(keys.get("seed")),
-            round=_whole(last.get("round")) or 0,
+            round=last.round if last else 0,
             rounds=_whole(keys.get("rounds")),
-            clusters=_whole(last.get("clusters")),
-            acc_client=_number(last.get("acc_client")),
-            ari=_number(last.get("ari")),
+            clusters=last.clusters if last else None,
+            acc_client=last.acc_client if last else None,
+            ari=last.ari if last else None,
             changed=changed,
             metric=read_metric(folder, keys),
         )
@@ -105,33 +106,24 @@ def _listed(folder: Path) -> ListedRun:
         return ListedRun(str(folder), "damaged")
 
 
-def _last_record(path: Path) -> Mapping[str, Any]:
-    """The last whole line of ``rounds.jsonl``; empty where there is none."""
-    try:
-        with open_file(path, limit=None) as file:
-            line = _last_line(file)
-    except FileNotFoundError:
-        return {}
-    record = parse_json(line) if line else {}
-    if not isinstance(record, Mapping):
-        raise ValueError("the last line is not a record")
-    return record
-
-
-def _last_line(file: BinaryIO) -> bytes:
-    """The last whole line of a file; empty where there is none.
+def _last_round(path: Path) -> Round | None:
+    """The round of the last whole line of ``rounds.jsonl``; None where there is none.
 
     Raises:
-        ValueError: When it is longer than is looked at.
+        ValueError: When the line is no record, or longer than is looked at.
     """
-    start = max(0, file.seek(0, 2) - _MOST_TAIL_BYTES)
-    file.seek(start)
-    # What follows the last line break is not written yet; what comes before the first one may begin further up.
-    whole = file.read().rpartition(b"\n")[0]
+    try:
+        with open_file(path, limit=None) as file:
+            start = max(0, file.seek(0, 2) - _MOST_TAIL_BYTES)
+            file.seek(start)
+            # What follows the last line break is not written yet; what comes before the first may begin further up.
+            whole = file.read().rpartition(b"\n")[0]
+    except FileNotFoundError:
+        return None
     before, _, line = whole.rpartition(b"\n")
     if start and not before:
         raise ValueError(f"the last line is longer than {_MOST_TAIL_BYTES:,} bytes")
-    return line
+    return parse_record(parse_json(line), Round) if line else None
 
 
 def _text(keys: Mapping[str, Any], table: str) -> str:
@@ -141,7 +133,3 @@ def _text(keys: Mapping[str, Any], table: str) -> str:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

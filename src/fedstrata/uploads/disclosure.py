@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from fedstrata.algorithms.registry import ALGORITHMS
+from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, Plan

@@ -15,16 +15,15 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.bipartition.model_stability import empty_window
 from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
-from fedstrata.algorithms.strata.cluster_merging import merge_alike_clusters
-from fedstrata.algorithms.strata.conclude_comparisons import conclude_comparisons
+from fedstrata.algorithms.strata.comparisons import conclude_comparisons, start_comparisons
 from fedstrata.algorithms.strata.holdout_tasks import add_evaluation_tasks, stand_ins
-from fedstrata.algorithms.strata.multi_round import multi_round_events
-from fedstrata.algorithms.strata.multi_round_tasks import add_multi_round_tasks
+from fedstrata.algorithms.strata.multi_round import add_multi_round_tasks, multi_round_events
 from fedstrata.algorithms.strata.outliers import add_outlier_training
 from fedstrata.algorithms.strata.reassignment import (
     add_other_candidates,
     choosing_among_all,
     may_choose,
+    merge_alike_clusters,
     reassigned_clients,
     reassignment_events,
 )
@@ -36,7 +35,6 @@ from fedstrata.algorithms.strata.split_tests import (
     matrices_of,
     run_tests,
 )
-from fedstrata.algorithms.strata.start_comparisons import start_comparisons
 from fedstrata.algorithms.strata.state import (
     ClusterState,
     StabilityMonitor,

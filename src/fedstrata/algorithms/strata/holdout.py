@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from fedstrata.algorithms.strata.group_models import extrapolated, group_updates
-from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups
+from fedstrata.algorithms.strata.groups import GroupTree, candidate_groups, extrapolated, group_updates
 from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Decision, Problem, Rows

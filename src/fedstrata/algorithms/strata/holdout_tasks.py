@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fedstrata.algorithms.strata.group_tree import placed
+from fedstrata.algorithms.strata.groups import placed
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, LocalTask, Plan, Report, Result

@@ -17,8 +17,7 @@ from scipy.special import stdtrit
 
 from fedstrata.algorithms.evidence.fold_similarity import compared_views
 from fedstrata.algorithms.evidence.split_half import is_split_half_round
-from fedstrata.algorithms.strata.group_models import mean_update
-from fedstrata.algorithms.strata.group_tree import GroupTree, candidate_groups, single_group
+from fedstrata.algorithms.strata.groups import GroupTree, candidate_groups, mean_update, single_group
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.split_decision import ClusterSplit, two_groups_p
 from fedstrata.base.lazy_torch import torch

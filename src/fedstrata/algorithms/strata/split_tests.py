@@ -28,7 +28,7 @@ from fedstrata.algorithms.evidence.split_half import (
     select_participants,
     too_few_samples,
 )
-from fedstrata.algorithms.strata.group_tree import MAX_SPLITS, GroupTree, single_group, with_confirmed_split
+from fedstrata.algorithms.strata.groups import MAX_SPLITS, GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult, likeness, newcomer_test, not_tested, unusable_updates

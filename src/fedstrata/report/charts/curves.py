@@ -170,10 +170,13 @@ def layer_charts(clusters: Clusters) -> list[Chart]:
 
 def gap_curves(records: RunRecords, measure: str) -> Figure:
     """Draw the gap of every layer over the rounds, with layers coloured by their depth."""
-    layers = _layers(records)
-    by_layer = {layer: _gaps_of(records, layer, measure) for layer in layers}
+    by_layer: dict[str, dict[int, float]] = {layer: {} for layer in _layers(records)}
+    for number, gaps in records.gaps.items():
+        for gap in gaps:
+            if gap.measure == measure:
+                by_layer[gap.layer][number] = gap.gap
     traces = [
-        line(records.rounds, held.values(), layer, layer_colour(depth, len(layers)), x=list(held))
+        line(records.rounds, held.values(), layer, layer_colour(depth, len(by_layer)), x=list(held))
         for depth, (layer, held) in enumerate(by_layer.items())
         if held
     ]
@@ -213,16 +216,6 @@ def layer_profile(records: RunRecords, measure: str) -> Figure:
 
 def _layers(records: RunRecords) -> list[str]:
     return list(dict.fromkeys(gap.layer for gaps in records.gaps.values() for gap in gaps))
-
-
-def _gaps_of(records: RunRecords, layer: str, measure: str) -> dict[int, float]:
-    """Return the gap of a layer by one measure, by round."""
-    return {
-        number: gap.gap
-        for number, gaps in records.gaps.items()
-        for gap in gaps
-        if (gap.layer, gap.measure) == (layer, measure)
-    }
 
 
 def metric_charts(clusters: Clusters) -> list[Chart]:

@@ -44,6 +44,12 @@ MOST_SHOWN = 6
 CLOSE_IS_LOW = [[place, colour] for place, (_, colour) in zip((0, 0.3, 0.65, 1), SEQUENTIAL[::-1], strict=True)]
 """Colour scale of distances: darker means closer."""
 
+SCALES = {True: SEQUENTIAL, False: CLOSE_IS_LOW}
+"""The colour scale of similarities, and of distances."""
+
+_STRIP = 0.045
+"""The width of the strips in the colours of the clusters, as a share of a matrix."""
+
 MOST_BOLD = 8
 """Parts of a split up to which bold lines stand between them; of more, the lines would hide the cells."""
 
@@ -153,19 +159,11 @@ def _matrix_trace(clusters: Clusters, matrix: ClientMatrix, places: Sequence[int
     trace = _heat_map(len(places), is_similarity(matrix), hover)
     values = matrix.values[np.ix_(places, places)].astype(float64)
     trace["z"] = [rounded(row) for row in _without_diagonal(values)]
-    if span := _colour_range(clusters, matrix):
+    # Cosines share one scale on the whole page: a group without a pattern looks even next to one that was split.
+    alike = [other for other in clusters.records.matrices if other.measure == matrix.measure]
+    if span := _span(alike if matrix.measure in COMPARABLE else [matrix]):
         trace["zmin"], trace["zmax"] = span
     return trace
-
-
-def _colour_range(clusters: Clusters, matrix: ClientMatrix) -> tuple[float, float] | None:
-    """Return the ends of the colour scale of a matrix.
-
-    Cosines share one scale on the whole page, so that a group without a pattern looks even next to one that was split.
-    """
-    if matrix.measure in COMPARABLE:
-        return _span([other for other in clusters.records.matrices if other.measure == matrix.measure])
-    return _span([matrix])
 
 
 def _span(matrices: Sequence[ClientMatrix]) -> tuple[float, float] | None:
@@ -189,17 +187,13 @@ def _heat_map(size: int, similarity: bool, hover: str) -> Figure:
     """Draw an empty heat map of so many clients, with a colour bar."""
     bar = {**COLOUR_BAR, "len": 0.9, "tickfont": {"size": 11}, "nticks": 6}
     places = list(range(size))
-    return heat_map(None, f"{hover} %{{z}}", _scale(similarity), x=places, y=places, colorbar=bar)
-
-
-def _scale(similarity: bool) -> object:
-    return SEQUENTIAL if similarity else CLOSE_IS_LOW
+    return heat_map(None, f"{hover} %{{z}}", SCALES[similarity], x=places, y=places, colorbar=bar)
 
 
 def _square(trace: Figure, clusters: Clusters, clients: list[int], shapes: list[Figure]) -> Figure:
     """Draw a heat map of clients against clients, with room for the strips in the colours of the clusters."""
     m = len(clients)
-    edge = -0.5 - _strip_width(m)
+    edge = -0.5 - _STRIP * m
     names = [clusters.names.of(client) for client in clients]
     shared: dict[str, Any] = {**BARE, "constrain": "domain", **client_ticks(names, 25)}
     drawn = figure(
@@ -222,18 +216,14 @@ def _cluster_strips(clusters: Clusters, clients: list[int]) -> list[Figure]:
     m = len(clients)
     nodes = [clusters.node_of.get(client, -1) for client in clients]
     ends = [0, *(place for place, (one, two) in enumerate(pairwise(nodes), start=1) if one != two), m]
-    outer = -0.5 - _strip_width(m)
-    inner = -0.5 - 0.25 * _strip_width(m)
+    outer = -0.5 - _STRIP * m
+    inner = -0.5 - 0.25 * _STRIP * m
     shapes: list[Figure] = []
     for start, end in pairwise(ends) if m else ():
         strip = {"type": "rect", "line": {"width": 0}, "fillcolor": clusters.colour(nodes[start])}
         shapes.append({**strip, "x0": start - 0.5, "x1": end - 0.5, "y0": outer, "y1": inner})
         shapes.append({**strip, "y0": start - 0.5, "y1": end - 0.5, "x0": outer, "x1": inner})
     return shapes
-
-
-def _strip_width(m: int) -> float:
-    return 0.045 * m
 
 
 def _boundary_lines(boundaries: list[int], m: int) -> list[Figure]:
@@ -262,7 +252,7 @@ def _view(matrices: Sequence[ClientMatrix], view: tuple[str, str, bool]) -> Figu
         "hover": clean(measure),
         "similar": similarity,
         "range": _span([each for each in matrices if each.measure == measure]) if measure in COMPARABLE else None,
-        "colorscale": _scale(similarity),
+        "colorscale": SCALES[similarity],
     }
 
 

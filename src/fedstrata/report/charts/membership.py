@@ -66,12 +66,14 @@ def membership_map(clusters: Clusters) -> Figure:
     rounds = clusters.records.rounds
     count = min(len(clusters.order), MOST_ROWS)
     order = [clusters.order[place * len(clusters.order) // count] for place in range(count)]
-    nodes = {label for each in rounds for label in each.labels} or {0}
+    nodes = {label for each in rounds for label in each.labels if label >= 0} or {0}
     width = max(nodes) - min(nodes) + 1
     scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
     numbers = [each.round for each in rounds]
+    # A client that comes later has no label before, and one that is not in the federation a negative one.
+    rows_of_labels = [[each.labels[client] if client < len(each.labels) else -1 for each in rounds] for client in order]
     cells = heat_map(
-        [[each.labels[client] if client < len(each.labels) else None for each in rounds] for client in order],
+        [[label if label >= 0 else None for label in row] for row in rows_of_labels],
         "round %{x}<br>client %{customdata[0]}<br>node %{z}",
         scale,
         x=numbers,

@@ -52,11 +52,13 @@ def comparison_charts(
         return []
     scores = [_traces(*each, _score) for each in drawn]
     counts = [_traces(*each, lambda one: one.clusters, shape="hv") for each in drawn]
-    by_bytes = [_cost_traces(*each, _bytes, "%{x:.4~s}B", metric) for each in drawn]
+    by_bytes = [_cost_traces(*each, lambda one: one.bytes_down + one.bytes_up, "%{x:.4~s}B", metric) for each in drawn]
     by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s", metric) for each in drawn]
     rounds = round_axis(max((_common_rounds(runs) for _, runs, _ in drawn), key=len))
     vertical = metric_axis(metric)
-    clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g")
+    most = max(max(filter(None, traces[-1]["y"]), default=0) for traces in counts)
+    whole = {"dtick": 1} if most < 8 else {"nticks": 6}
+    clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g", **whole)
     bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
     seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
     name = slug(metric.name)
@@ -83,10 +85,6 @@ def _figure(algorithms: Sequence[list[Figure]], **layout: Any) -> Figure:
 
 def _score(each: Round) -> float | None:
     return each.acc_client
-
-
-def _bytes(each: Round) -> float:
-    return each.bytes_down + each.bytes_up
 
 
 def _common_rounds(runs: Sequence[RunRounds]) -> RunRounds:

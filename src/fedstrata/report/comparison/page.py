@@ -115,7 +115,8 @@ def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
 
 def _facts(document: Document) -> list[tuple[str, str]]:
     """Return the experiment in a few names, and what its figures would be misread without."""
-    used = {table: document.setting(table, "kind").removeprefix("none") for table in ("attack", "privacy")}
+    kinds = {table: document.setting(table, "kind") for table in ("attack", "privacy")}
+    used = {table: "" if kind == "none" else kind for table, kind in kinds.items()}
     by_seed = {seed: ClientNames(document.clients).listed(clients) for seed, clients in document.attackers.items()}
     attack = {"kind": used["attack"], "by_seed": by_seed, "listed": list(dict.fromkeys(by_seed.values()))}
     found = [
