@@ -65,5 +65,6 @@ def strangers(names: Iterable[str], allowed: Iterable[str] = ()) -> list[str]:
         names: The modules that were looked for.
         allowed: Those that a user names where ``package.module:name`` is expected.
     """
-    known = written() | {name.partition(".")[0] for name in allowed}
+    # Arrow, which is compiled and has no frame of its own, looks whether there is a pandas.
+    known = written() | {"pandas"} | {name.partition(".")[0] for name in allowed}
     return sorted({name for name in names if name.partition(".")[0] not in known})

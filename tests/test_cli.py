@@ -336,7 +336,7 @@ def test_report_builds_the_page_of_a_run_or_a_comparison_again(
 ) -> None:
     built: list[Path] = []
     monkeypatch.setattr("fedstrata.report.build", built.append)
-    monkeypatch.setattr("fedstrata.report.comparison.build_comparison", built.append)
+    monkeypatch.setattr("fedstrata.report.comparison.page.build_comparison", built.append)
     Path("a").mkdir()
     if kind == "comparison":
         Path("a/comparison.json").touch()

@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
-from fedstrata.data.locate import client_values
+from fedstrata.data.locate import client_values, column_names, read_column
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +133,12 @@ def test_what_is_said_of_a_unit_is_a_feature_and_its_number_is_none(root: Path) 
     assert set(NUMBERS_OF_SOMETHING) <= dataset.columns.keys()
 
 
+def test_a_split_without_a_value_is_refused(root: Path) -> None:
+    table = rows(split=pa.array(["train", None]))
+    with pytest.raises(DataError, match=r"column 'split' holds ''; expected train or test in every row"):
+        read(write(root / "ward.parquet", table))
+
+
 def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> None:
     write(root / "train.csv", rows())
     write(root / "test.csv", rows(10.0, label=["z", "y"]))
@@ -149,6 +155,12 @@ def test_features_are_found_by_their_names_in_whatever_order(root: Path, suffix:
     assert read(root, "test").inputs.tolist() == [[10.0, 5.0], [11.0, 6.0]]
 
 
+def test_parquet_shards_of_features_share_classes(root: Path) -> None:
+    write(root / "train-0.parquet", rows(label=["y", "y"]))
+    write(root / "test-0.parquet", rows(label=["x", "y"]))
+    assert read(root).labels.tolist() == [1, 1] and read(root, "test").labels.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> None:
     outcomes = pa.table({"a": range(6), "outcome": ["yes", "no", "yes", "", "no", ""]})
@@ -157,6 +169,14 @@ def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> 
         DataError, match=r"visits\.\w+: row 3 of column 'outcome' holds no class, and so do 1 others; fill"
     ):
         read(file, label="outcome")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_missing_class_of_a_test_sample_is_named_too(root: Path, suffix: str) -> None:
+    write(root / f"train{suffix}", rows())
+    write(root / f"test{suffix}", rows(label=["x", ""]))
+    with pytest.raises(DataError, match=r"test.*: row 1 of column 'label' holds no class"):
+        read(root)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +196,24 @@ def test_tables_that_do_not_fit_are_refused(root: Path, table: Any, options: Any
         read(write(root / "all.parquet", table), **options)
 
 
+def test_two_columns_of_one_name_are_refused(root: Path) -> None:
+    (root / "twice.csv").write_text("a,a,label\n1,2,0\n3,4,1\n")
+    with pytest.raises(DataError, match="has two columns 'a'"):
+        read(root / "twice.csv")
+
+
+def test_a_split_that_leaves_nothing_to_train_on_is_refused(root: Path) -> None:
+    file = write(root / "all.parquet", rows(split=["test", "test"]))
+    with pytest.raises(DataError, match="marks all samples for testing"):
+        read(file)
+
+
+def test_a_file_that_is_no_table_is_refused(root: Path) -> None:
+    (root / "bad.csv").write_text("")
+    with pytest.raises(DataError, match="is no readable CSV file"):
+        read(root / "bad.csv")
+
+
 def test_a_row_with_another_number_of_values_than_the_header_is_named(root: Path) -> None:
     # The second row goes on in the next line of the file.
     (root / "bad.csv").write_text('a,b\n"1\n",2\n3\n')
@@ -191,6 +229,14 @@ def test_a_table_with_a_header_alone_holds_no_samples(root: Path, suffix: str, m
         read(file, memory=memory)
     with pytest.raises(DataError, match=f"visits{suffix} holds no samples; expected a row for each"):
         client_values(find(str(file)), "site")
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_of_several_files_the_one_without_samples_is_named(root: Path, memory: Any) -> None:
+    write(root / "Ghent.csv", rows())
+    write(root / "Lyon.csv", rows().slice(0, 0))
+    with pytest.raises(DataError, match=r"Lyon.csv holds no samples; expected a row for each"):
+        read(root, memory=memory)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +276,14 @@ def test_a_file_per_client_has_the_name_of_the_client(root: Path, suffix: str) -
     found = read(root)
     assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon", "Lyon"]
     assert found.inputs[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_archives_per_client_are_read_alike(root: Path) -> None:
+    for place, name in enumerate(("Ghent", "Lyon")):
+        np.savez(root / f"{name}.npz", x=np.full((3, 2), place), y=[0, 1, 1], trial=[1, 1, 2])
+    found = read(root)
+    assert found.columns["client"].tolist() == ["Ghent"] * 3 + ["Lyon"] * 3
+    assert found.inputs[:, 0].tolist() == [0, 0, 0, 1, 1, 1] and found.columns["trial"].tolist() == [1, 1, 2] * 2
 
 
 def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None:
@@ -294,6 +348,23 @@ def test_a_client_whose_name_begins_like_a_split_is_a_client(root: Path) -> None
     assert sorted(set(read(root).columns["client"].tolist())) == ["Ghent", "testlab", "trainingcentre"]
 
 
+def test_files_beside_those_of_a_split_are_named(root: Path) -> None:
+    for name in ("train_1", "train_2", "test", "validation", "testlab"):
+        write(root / f"{name}.csv", rows())
+    found = read(root)
+    assert len(found) == 4 and len(read(root, "test")) == 2
+    assert found.notes == (f"{root} holds train_1.csv, so these files are not read: testlab.csv, validation.csv",)
+
+
+@pytest.mark.parametrize("name", ["all.CSV", "all.Parquet"])
+def test_an_ending_in_upper_case_is_the_same_ending(root: Path, name: str) -> None:
+    file = write(root / name, rows())
+    assert read(file).feature_names == ("a", "b")
+    assert column_names(find(str(file))) == ("a", "b", "label")
+    assert read_column(find(str(file)), "b").tolist() == [5, 6]
+    assert read(file, memory="disk").inputs[:].tolist() == read(file).inputs.tolist()
+
+
 def test_a_client_is_not_dropped_for_an_ending_in_upper_case(root: Path) -> None:
     write(root / "Ghent.csv", rows())
     write(root / "Lyon.CSV", rows(2.0))
@@ -302,6 +373,19 @@ def test_a_client_is_not_dropped_for_an_ending_in_upper_case(root: Path) -> None
     write(root / "Lyon.csv", rows(2.0))
     with pytest.raises(DataError, match=r"holds Lyon.CSV and Lyon.csv; expected one file for each client"):
         read(root)
+
+
+def test_an_archive_or_a_split_may_have_its_ending_in_upper_case(root: Path) -> None:
+    np.savez(root / "one.npz", x=np.zeros((3, 2)), y=[0, 1, 1])
+    (root / "one.npz").rename(root / "one.NPZ")
+    assert len(read(root / "one.NPZ")) == 3
+    write(root / "split" / "train.csv", rows())
+    write(root / "split" / "test.CSV", rows(10.0))
+    assert read(root / "split", "test").inputs[:, 0].tolist() == [10.0, 11.0]
+    for name in ("a.NPZ", "b.npz"):
+        (root / "clients").mkdir(exist_ok=True)
+        (root / "clients" / name).write_bytes((root / "one.NPZ").read_bytes())
+    assert read(root / "clients").columns["client"].tolist() == ["a"] * 3 + ["b"] * 3
 
 
 def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> None:
@@ -313,6 +397,26 @@ def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> Non
         (note,) = read(root, split).notes
         assert note.startswith(f"{root} holds files that are not read: train/Lyon.tsv, train/Oslo.XLSX, test/Oslo.txt")
         assert "Save data as .csv" in note
+
+
+def test_files_of_clients_in_other_folders_are_named(root: Path) -> None:
+    for name in ("Ghent", "Lyon", "north/Oslo"):
+        write(root / f"{name}.csv", rows())
+    (note,) = read(root).notes
+    assert "files in other folders that are not read: north/Oslo.csv" in note
+    write(root / "train" / "Bern.csv", rows())
+    (note,) = read(root).notes
+    assert "not read: Ghent.csv, Lyon.csv, north/Oslo.csv" in note
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_columns_that_are_separated_by_something_else_are_told(root: Path, mark: str, name: str, memory: Any) -> None:
+    """Spreadsheets write semicolons where numbers have commas; the message named one column that is none."""
+    (root / "all.csv").write_text(mark.join(("a", "b", "label")) + "\n" + mark.join(("1,5", "2", "x")) + "\n")
+    for read_it in (lambda: read(root / "all.csv", memory=memory), lambda: column_names(find(str(root / "all.csv")))):
+        with pytest.raises(DataError, match=f"expected columns separated by commas, found {name}"):
+            read_it()
 
 
 # Images
@@ -335,6 +439,40 @@ def test_folders_are_classes_and_those_above_them_clients(root: Path) -> None:
     assert found.inputs[:, 0, 0, 0].tolist() == [10, 20, 30]
 
 
+def test_parquet_files_beside_those_of_the_splits_are_named(root: Path) -> None:
+    for name in ("train-0", "validation-0", "test_1"):
+        write(root / "shards" / f"{name}.parquet", rows())
+    found = find(str(root / "shards"))
+    (note,) = found.notes
+    assert "shards holds test_1.parquet and 1 more, which are not read" in note and not found.test
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Train", "TEST"), ("Training", "Testing")])
+def test_folders_of_splits_may_have_their_usual_names(root: Path, names: tuple[str, str]) -> None:
+    for name in (*names, "val"):
+        for place, kind in enumerate(("cat", "dog")):
+            image(root / "pets" / name / kind / f"{place}.png", colour=place)
+    found = find(str(root / "pets"))
+    assert (len(found.train), len(found.test), found.client_column) == (2, 2, "")
+    assert ["holds val, which is not read" in note for note in found.notes] == [True]
+
+
+def test_a_folder_of_a_split_is_no_client_and_no_class(root: Path) -> None:
+    for name in ("Ghent", "test"):
+        image(root / "pets" / name / "cat" / "0.png")
+    with pytest.raises(
+        DataError, match=r"pets holds test, which is the name of a split and not of a client or a class"
+    ):
+        find(str(root / "pets"))
+
+
+def test_tables_beside_images_are_refused(root: Path) -> None:
+    image(root / "pets" / "cat" / "0.png")
+    write(root / "pets" / "metadata.csv", rows())
+    with pytest.raises(DataError, match=r"pets holds metadata.csv and cat/0.png; expected tables or images"):
+        find(str(root / "pets"))
+
+
 def test_an_image_is_turned_as_its_camera_says(root: Path) -> None:
     """Orientation 6: the first row is the right side."""
     pixels = np.zeros((4, 8), np.uint8)
@@ -349,6 +487,31 @@ def test_an_image_is_turned_as_its_camera_says(root: Path) -> None:
     assert bool((inputs[0, 0, :, -1] == 255).all()) and not bool(inputs[0, 0, :, :-1].any())
 
 
+@pytest.mark.parametrize("option", [{"label": "kind"}, {"inputs": ("a",)}])
+def test_columns_cannot_be_chosen_where_there_are_none(root: Path, option: dict[str, Any]) -> None:
+    image(root / "pets" / "cat" / "0.png")
+    image(root / "pets" / "dog" / "0.png")
+    np.savez(root / "lab.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
+    (root / "sites").mkdir()
+    np.savez(root / "sites" / "Ghent.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4) % 2)
+    for name in ("pets", "lab.npz", "sites"):
+        with pytest.raises(
+            DataError, match=r"^data\.(label|inputs) = .*: expected none, as .* has no columns to choose"
+        ):
+            read(root / name, **option)
+
+
+def test_without_folders_of_clients_the_partition_decides(root: Path) -> None:
+    image(root / "train" / "cat" / "1.png", 10)
+    image(root / "train" / "dog" / "1.png", (1, 2, 3), mode="RGB")
+    image(root / "test" / "dog" / "2.png", 30)
+    location = find(str(root))
+    assert (location.client_column, len(location.test)) == ("", 1)
+    train, test = read(root), read(root, "test")
+    assert train.shape == test.shape == (3, 3, 4)  # an image with colour gives all of them three channels
+    assert train.inputs[:, :, 0, 0].tolist() == [[10, 10, 10], [1, 2, 3]] and test.labels.tolist() == [1]
+
+
 def test_images_are_resized_or_must_have_one_size(root: Path) -> None:
     image(root / "cat" / "1.png", 10)
     image(root / "cat" / "2.png", 20, size=(8, 8))
@@ -357,4 +520,53 @@ def test_images_are_resized_or_must_have_one_size(root: Path) -> None:
     assert read(root, size=5).inputs[:, 0].tolist() == [[[10] * 5] * 5, [[20] * 5] * 5]
 
 
+def test_a_broken_image_is_named(root: Path) -> None:
+    image(root / "cat" / "1.png", 10)
+    (root / "cat" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"2.png is no readable image"):
+        read(root)
+
+
+def test_images_of_other_formats_are_named(root: Path) -> None:
+    for place in range(3):
+        image(root / "Ghent" / "cat" / f"{place}.PNG", 10)
+        image(root / "Ghent" / "cat" / f"{place}.bmp", 10)
+    image(root / "Ghent" / "dog" / "1.png", 10)
+    image(root / "Ghent" / "dog" / "1.TIFF", 10)
+    for _ in range(2):  # The second time, what was decoded is read from its copy.
+        found = read(root)
+        (note,) = found.notes
+        assert len(found) == 4 and "Ghent/cat/0.bmp, Ghent/cat/1.bmp, Ghent/cat/2.bmp and 1 more" in note
+        assert ".png or .jpg or .jpeg" in note
+    image(root / "Ghent" / "dog" / "1.gif", 10)
+    assert "and 2 more" in read(root).notes[0]
+
+
+def test_images_at_several_depths_are_refused(root: Path) -> None:
+    image(root / "cat" / "1.png", 10)
+    image(root / "Ghent" / "cat" / "1.png", 10)
+    with pytest.raises(DataError, match="at depths 2 and 3"):
+        read(root)
+
+
 # Normalisation
+
+
+def test_normalisation_can_be_left_out(root: Path) -> None:
+    file = write(root / "all.csv", rows())
+    auto, none = read(file), read(file, normalise="none")
+    assert auto.normalise(auto.inputs).mean(dim=0).tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert none.normalise(none.inputs).tolist() == none.inputs.tolist()
+    image(root / "photos" / "cat" / "1.png", 51)
+    assert read(root / "photos", normalise="none").prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])
+
+
+def test_hidden_files_and_folders_are_nobody(tmp_path: Path) -> None:
+    for name in ("Ghent.csv", "Lyon.csv", "._Ghent.csv", ".Lyon-backup.csv"):
+        write(tmp_path / "sites" / name, rows())
+    assert sorted(set(read(tmp_path / "sites").columns["client"])) == ["Ghent", "Lyon"]
+    for folder in ("cat", "dog", ".ipynb_checkpoints"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        for number in range(2):
+            Image.new("L", (8, 8), 10 * number).save(tmp_path / "images" / folder / f"{number}.png")
+    assert read(tmp_path / "images").class_names == ("cat", "dog")

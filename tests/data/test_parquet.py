@@ -6,10 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from data_layouts import encode, noise, structs, write, write_images
+from PIL import Image
 
 from fedstrata.base.errors import DataError
-from fedstrata.data import Dataset, find
+from fedstrata.data import Dataset, ReadOptions, find
 from fedstrata.data.parquet import read_parquet
+from fedstrata.data.parquet_columns import opened, read_columns
 
 
 def read(path: Path, name: str = "", split: Any = "train") -> Dataset:
@@ -34,6 +36,24 @@ def test_cifar100_takes_the_fine_labels_and_keeps_the_coarse_ones_as_a_column(tm
     assert data.columns["coarse_label"].tolist() == [19, 4]
 
 
+def test_svhn_reads_cropped_digits(tmp_path: Path) -> None:
+    pixels = write_images(tmp_path / "svhn" / "cropped_digits", (3, 32, 32), labels={"label": [7, 7]}, split="test")
+    write_images(tmp_path / "svhn" / "cropped_digits", (3, 32, 32))
+    assert np.array_equal(read(tmp_path, "svhn", "test").inputs.numpy(), pixels)
+
+
+def test_jpeg_images_are_decoded_to_nearly_their_pixels(tmp_path: Path) -> None:
+    smooth = np.linspace(0, 255, 32).astype(np.uint8) * np.ones((3, 32, 1), np.uint8)
+    write(tmp_path / "cifar10" / "train-0.parquet", {"img": structs([encode(smooth, "JPEG")]), "label": [1]})
+    read_back = read(tmp_path, "cifar10").inputs[0].numpy().astype(int)
+    assert abs(read_back - smooth).max() < 8
+
+
+def test_images_may_be_plain_bytes(tmp_path: Path) -> None:
+    pixels = write_images(tmp_path, wrap=lambda encoded: pa.array(encoded, pa.binary()))
+    assert np.array_equal(read(tmp_path).inputs.numpy(), pixels)
+
+
 def test_shards_are_read_in_order(tmp_path: Path) -> None:
     pixels = noise(4, (1, 28, 28))
     for shard in (1, 0):
@@ -52,6 +72,12 @@ def test_class_names_come_from_the_metadata_of_the_hugging_face_writer(tmp_path:
     data = read(tmp_path)
     assert data.class_names == ("cat", "dog", "ant")
     assert data.classes == 3
+
+
+def test_metadata_of_another_make_is_no_obstacle(tmp_path: Path) -> None:
+    table = pa.table({"x": [[1.0]], "y": [0]}).replace_schema_metadata({"huggingface": "{"})
+    pa.parquet.write_table(table, tmp_path / "train-0.parquet")
+    assert read(tmp_path).class_names == ()
 
 
 @pytest.mark.parametrize("encoded", [False, True])
@@ -109,6 +135,19 @@ def test_nested_lists_of_any_sort_become_float32(tmp_path: Path, column: Any) ->
     assert data.inputs.numpy().dtype == np.float32
 
 
+def test_columns_of_numbers_beside_lists_are_named_as_not_read_and_refused_as_inputs(tmp_path: Path) -> None:
+    """A number beside a list is no feature, which nobody sees by the scores."""
+    columns = {"x": [[1.0], [2.0]], "y": [0, 1], "age": [40, 41], "patient": [7, 8], "site": ["a", "b"]}
+    write(tmp_path / "train-0.parquet", columns)
+    (note,) = read(tmp_path).notes
+    assert "column 'x' alone; 'age' is not read" in note
+    location = find(str(tmp_path))
+    assert read_parquet(location, "train", ReadOptions(inputs=("x",))).notes == ()
+    for inputs in (("x", "age"), ("age", "x"), ("x", "nonexistent")):
+        with pytest.raises(DataError, match=r"data\.inputs = .*: expected 'x' alone"):
+            read_parquet(location, "train", ReadOptions(inputs=inputs))
+
+
 def test_further_columns_keep_numbers_and_texts_and_drop_the_rest(tmp_path: Path) -> None:
     columns = {
         "x": [[1.0], [2.0]],
@@ -131,6 +170,23 @@ def test_further_columns_keep_numbers_and_texts_and_drop_the_rest(tmp_path: Path
     assert found["who"].tolist() == ["a", ""]
     assert found["site"].tolist() == ["b", "c"]
     assert found["day"].tolist() == ["1970-01-01", "1970-01-02"]
+
+
+def test_a_file_may_have_no_further_columns(tmp_path: Path) -> None:
+    file = write(tmp_path / "train-0.parquet", {"y": [0, 1]})
+    assert read_columns([file], skip=("y",)) == {}
+
+
+def test_palettes_and_transparency_are_flattened_to_colour(tmp_path: Path) -> None:
+    pixels = np.full((1, 4, 4), 255, np.uint8)
+    buffers = []
+    for mode in ("P", "RGBA"):
+        path = tmp_path / f"{mode}.png"
+        Image.fromarray(pixels[0]).convert(mode).save(path)
+        buffers.append(path.read_bytes())
+    write(tmp_path / "train-0.parquet", {"image": structs(buffers), "label": [0, 1]})
+    assert read(tmp_path).inputs.unique().tolist() == [255]
+    assert read(tmp_path).shape == (3, 4, 4)
 
 
 def broken_png(_: Sequence[bytes]) -> Any:
@@ -179,6 +235,12 @@ def test_rows_are_counted_within_their_own_file(tmp_path: Path) -> None:
         read(tmp_path, "mnist")
 
 
+def test_images_of_a_known_set_must_have_its_size(tmp_path: Path) -> None:
+    write_images(tmp_path / "mnist", (1, 32, 32))
+    with pytest.raises(DataError, match="row 0 of column 'image' holds an image of 32x32 pixels; expected 28x28"):
+        read(tmp_path, "mnist")
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -214,6 +276,47 @@ def test_a_wrong_list_is_named_by_file_and_row(tmp_path: Path, column: Any, mess
         read(tmp_path)
 
 
+def test_lists_must_have_one_shape_over_all_shards(tmp_path: Path) -> None:
+    write(tmp_path / "train-00000-of-00002.parquet", {"x": [[1.0]], "y": [0]})
+    write(tmp_path / "train-00001-of-00002.parquet", {"x": [[1.0, 2.0]], "y": [0]})
+    with pytest.raises(DataError, match=r"train-00001-of-00002.parquet: row 0 .*shape \(2,\); expected \(1,\)"):
+        read(tmp_path)
+
+
+def test_a_known_set_with_other_columns_lists_them(tmp_path: Path) -> None:
+    write_images(tmp_path / "cifar10", (3, 32, 32), "picture")
+    with pytest.raises(DataError, match="has no column 'img'; it has picture, label"):
+        read(tmp_path, "cifar10")
+
+
+def test_a_known_set_with_neither_images_nor_lists_says_what_it_found(tmp_path: Path) -> None:
+    write(tmp_path / "mnist" / "train-0.parquet", {"image": ["a.png"], "label": [0]})
+    with pytest.raises(DataError, match="column 'image' holds string; expected images or lists"):
+        read(tmp_path, "mnist")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [[1.0]], "b": [[1.0]], "y": [0]}, "expected one column of images or lists, found a and b"),
+        ({"a": ["x"], "y": [0]}, "expected columns of numbers beside 'y', found a, y"),
+        ({"a": [[1.0]], "y": [0], "label": [0]}, "expected one column of classes, .*found y and label"),
+        ({"a": [[1.0]], "kind": [0]}, "expected one column of classes, .*found none among a, kind"),
+    ],
+)
+def test_columns_of_an_unknown_set_must_leave_no_choice(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    write(tmp_path / "train-0.parquet", columns)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([[1.0]]), pa.array([0]), pa.array([1]), pa.array([2])], ["x", "y", "a", "a"])
+    pa.parquet.write_table(table, tmp_path / "train-0.parquet")
+    with pytest.raises(DataError, match="has 2 columns 'a'"):
+        read(tmp_path)
+
+
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
     (tmp_path / "train-0.parquet").write_bytes(b"half a file")
     with pytest.raises(DataError, match=r"train-0.parquet is no readable Parquet file"):
@@ -229,3 +332,15 @@ def test_a_file_damaged_in_the_middle_is_named(tmp_path: Path) -> None:
     file.write_bytes(damaged)
     with pytest.raises(DataError, match=r"train-0.parquet is no readable Parquet file"):
         read(tmp_path)
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train-0.parquet", {"x": pa.array([], pa.list_(pa.float32())), "y": pa.array([], pa.int64())})
+    with pytest.raises(DataError, match=r"train-0.parquet has no rows"):
+        read(tmp_path)
+
+
+def test_an_error_inside_opened_that_is_not_of_the_file_passes(tmp_path: Path) -> None:
+    file = write(tmp_path / "train-0.parquet", {"y": [0]})
+    with pytest.raises(KeyError), opened(file):
+        raise KeyError

@@ -34,6 +34,10 @@ def test_every_window_knows_its_subject_and_its_recording(tmp_path: Path) -> Non
     assert data.unit == "trial"
 
 
+def test_a_recording_shorter_than_a_window_gives_none(tmp_path: Path) -> None:
+    assert read(tmp_path, recordings([3, 4])).columns["subject"].tolist() == [2]
+
+
 def test_the_default_window_is_128_samples(tmp_path: Path) -> None:
     write(tmp_path / "usc_had" / "train-0.parquet", recordings([300]))
     assert read_parquet(find("usc_had", tmp_path), "train").inputs.shape == (2, 6, 128)
@@ -96,6 +100,18 @@ def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
         read(tmp_path, columns)
 
 
+def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no recording has 10 readings; the longest has 9"):
+        read(tmp_path, recordings([9, 4]), window=10)
+
+
+def test_a_file_of_usc_had_without_a_column_of_recordings_is_named(tmp_path: Path) -> None:
+    columns = recordings([4])
+    del columns["channels"]
+    with pytest.raises(DataError, match="has no column 'channels'"):
+        read(tmp_path, columns)
+
+
 def own(root: Path, rows: list[dict[str, Any]], **options: int | str) -> Dataset:
     """Recordings of a user's own."""
     file = root / "motion.parquet"
@@ -131,6 +147,24 @@ def test_rows_of_one_trial_are_parts_of_one_recording(tmp_path: Path) -> None:
 def test_a_flat_signal_without_sizes_has_one_channel(tmp_path: Path) -> None:
     data = own(tmp_path, [row(1) | {"signal": [1.0, 2.0, 3.0, 4.0]}], window=2)
     assert data.inputs.tolist() == [[[1.0, 2.0]], [[3.0, 4.0]]]
+
+
+def test_the_class_may_have_another_name(tmp_path: Path) -> None:
+    named = {key: value for key, value in row(4).items() if key != "activity"} | {"posture": "sits"}
+    assert own(tmp_path, [named], window=4, label="posture").class_names == ("sits",)
+
+
+def test_readings_with_other_numbers_of_channels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="row 0 of column 'signal' has readings of 2 and 1 channels"):
+        own(tmp_path, [row(2) | {"signal": [[1.0, 2.0], [3.0]]}], window=2)
+
+
+def test_inputs_that_are_no_signal_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train-0.parquet", recordings([256, 256]) | {"weight": [60.0, 70.0]})
+    location = find(str(tmp_path))
+    assert any("'weight' is not read" in note for note in read_parquet(location, "train").notes)
+    with pytest.raises(DataError, match="expected 'signal' alone"):
+        read_parquet(location, "train", ReadOptions(inputs=("weight",)))
 
 
 def test_recordings_may_have_a_number_to_learn(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from small import dataset, fit_of, loop_of, partition_of, plan_of
 
-from fedstrata.core import FOLDS
+from fedstrata.base.errors import ContractError, DataError
+from fedstrata.core import FOLDS, SINGULAR_VECTORS
 from fedstrata.engine import ClientData
 from fedstrata.engine.client_data import client_stat
 
@@ -29,6 +30,31 @@ def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> No
         assert samples(client_data, f"{half}1") | samples(client_data, f"{half}2") == samples(client_data, half)
     assert not any(samples(client_data, a) & samples(client_data, b) for a, b in combinations(FOLDS[3:], 2))
     assert min(quarters) == size // 4  # as many every quarter has, however it was cut
+
+
+@pytest.mark.parametrize(("split", "first", "last"), [("training", 12, 16), ("test", 16, 20)])
+def test_a_client_whose_tokens_are_all_padding_is_refused(split: str, first: int, last: int) -> None:
+    """Client 1 has four samples to train on, 12 to 15, and four to be tested on."""
+    targets = torch.ones(20, 3, dtype=torch.int64)
+    targets[first : last - 1] = -100
+    partition = replace(partition_of([8, 4]), names=("Bern", "Lyon"))
+    ClientData(replace(dataset(20), targets=targets), partition, seed=0)
+    targets[first:last] = -100
+    with pytest.raises(
+        DataError, match=rf"in the {split} samples of client Lyon, found padding \(-100\) alone in all 4"
+    ):
+        ClientData(replace(dataset(20), targets=targets), partition, seed=0)
+
+
+def test_parts_are_drawn_anew_for_another_seed_and_another_client() -> None:
+    one, other = holdings_of([40, 40]), holdings_of([40, 40], seed=1)
+    assert samples(one, "A") == samples(holdings_of([40, 40]), "A") != samples(other, "A")
+    assert {index - 44 for index in samples(one, "A1", client=1)} != samples(one, "A1")
+
+
+def test_a_part_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ContractError, match="expected a fold, one of all, A, B, A1, A2, B1, B2, found 'C'"):
+        holdings_of([8]).train(0, "C")
 
 
 def test_at_most_so_many_samples_are_the_same_ones_every_time_and_fewer_are_among_more() -> None:
@@ -107,3 +133,13 @@ def test_data_are_worth_as_many_samples_as_they_have_units_of_equal_size() -> No
         data = replace(dataset(10), columns=columns, unit=unit)
         client_data = ClientData(data, partition_of([6]), seed=0)
         assert client_stat("units", client_data, client_data.train(0)).tolist() == pytest.approx([worth])
+
+
+def test_copies_of_one_sample_span_one_direction() -> None:
+    """The other singular vectors of such a class are any, and say nothing about its data."""
+    data = dataset(8)
+    first, *_ = data.inputs
+    copies = replace(data, inputs=torch.stack([first] * 8), labels=torch.zeros(8, dtype=torch.int64))
+    client_data = ClientData(copies, partition_of([3]), seed=0)
+    vectors = client_stat("subspaces", client_data, client_data.train(0)).view(-1, SINGULAR_VECTORS, first.numel())
+    assert vectors[0].norm(dim=1).tolist() == pytest.approx([1, 0, 0], abs=1e-5) and not vectors[1:].any()

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from fedstrata.base.errors import PartitionError
 from fedstrata.partition import Partition, hold_out, partition_samples, scheme_from
 from fedstrata.partition.partitioning import holdout_rng
 from fedstrata.partition.scheme import IntArray, class_counts
+from fedstrata.partition.ungrouped import IID, Natural
 
 LABELS = np.tile(np.arange(10), 300)  # 300 samples of each class
 
@@ -54,6 +56,14 @@ def test_two_rotations_are_upright_and_upside_down_and_four_are_quarter_turns() 
     assert partition_of("rotation", clients=4, groups=4).turns.tolist() == [0, 1, 2, 3]
     assert partition_of("rotation", clients=3, groups=3).turns.tolist() == [0, 1, 2]
     assert partition_of("rotation", clients=2, groups=1).turns.tolist() == [0, 0]
+
+
+def test_rotation_and_concept_use_the_same_samples_as_iid() -> None:
+    assert (
+        all_of(partition_of("rotation", groups=4))
+        == all_of(partition_of("iid"))
+        == all_of(partition_of("concept", sizes=[7, 1]))
+    )
 
 
 def test_concept_shifts_the_labels_of_each_group_by_its_own_step() -> None:
@@ -117,6 +127,20 @@ def test_rotation_holds_what_is_inside_and_both_decide_who_belongs_together() ->
     assert counts(made)[1] == [50] + [0] * 9 and counts(made)[7] == [0, 50] + [0] * 8
 
 
+def test_turns_and_labels_of_what_is_inside_are_kept() -> None:
+    made = partition_of("majority", groups=2, share=0.5, inside={"scheme": "rotation", "sizes": [1, 3]})
+    assert made.turns.tolist() == [0, 2, 2, 2, 0, 2, 2, 2] and truth(made) == [0, 1, 1, 1, 2, 3, 3, 3]
+    both = partition_of("rotation", groups=2, inside={"scheme": "concept", "groups": 2})
+    assert both.relabel[:, 0].tolist() == [0, 0, 5, 5, 0, 0, 5, 5] and both.turns.tolist() == [0] * 4 + [2] * 4
+
+
+def test_a_shortage_inside_names_the_group() -> None:
+    with pytest.raises(
+        PartitionError, match=r"^group 0 of the outer scheme: every client needs 2 samples, but the best"
+    ):
+        partition_of("rotation", clients=100, samples=4, groups=2, inside={"scheme": "dirichlet", "alpha": 1e-3})
+
+
 def test_truth_is_unknown_where_every_client_has_a_mix_of_its_own() -> None:
     assert partition_of("dirichlet", alpha=0.5).truth is None and partition_of("shards").truth is None
     assert partition_of("dirichlet", alpha=0.5, over="classes").truth is None
@@ -148,6 +172,43 @@ def test_natural_clients_are_subjects_and_no_trial_is_on_both_sides() -> None:
         assert not set(columns["trial"][train]) & set(columns["trial"][test])
         assert set(columns["subject"][[*train, *test]]) == {subject}
     assert made.truth is None
+
+
+def test_a_client_of_one_trial_cannot_be_split() -> None:
+    labels, columns = recordings()
+    with pytest.raises(PartitionError, match="client 0 cannot be split: it has 1 independent unit and needs 2"):
+        partition_samples(
+            IID(),
+            labels,
+            clients=3,
+            samples=0,
+            test=0.2,
+            seed=0,
+            classes=1,
+            unit=columns["subject"] * 0,
+        )
+
+
+def test_a_column_that_is_not_there_is_an_error_that_lists_the_others() -> None:
+    labels, columns = recordings()
+    with pytest.raises(PartitionError, match=r"^partition.column = 'user': the data has subject, trial$"):
+        partition_samples(
+            Natural(column="user"),
+            labels,
+            clients=3,
+            samples=0,
+            test=0.2,
+            seed=0,
+            classes=1,
+            columns=columns,
+        )
+    with pytest.raises(PartitionError, match="the data has no further columns"):
+        partition_of("natural", column="user")
+
+
+def test_a_client_of_one_sample_cannot_be_split() -> None:
+    with pytest.raises(PartitionError, match="client 1 cannot be split: it has 1 samples and needs 2, one to train"):
+        partition_samples(IID(), np.array([0, 1, 0]), clients=2, samples=0, test=0.2, seed=0, classes=2)
 
 
 def integers(*values: int) -> IntArray:
@@ -227,3 +288,14 @@ def test_clients_that_are_split_together_get_what_each_gets_alone(monkeypatch: p
         held = hold_out(LABELS[own], 0.2, holdout_rng(7, client))
         assert own[held].tolist() == made.test[client].tolist() == again.test[client].tolist()
         assert own[~held].tolist() == made.train[client].tolist() == again.train[client].tolist()
+
+
+def test_positions_that_do_not_ascend_are_found_in_every_split() -> None:
+    made = partition_of("iid", clients=3)
+    for client in range(3):
+        for split in ("train", "test"):
+            parts = list(getattr(made, split))
+            for wrong in (parts[client][::-1], parts[client] - parts[client][0] - 1, np.repeat(parts[client][:1], 2)):
+                changes: dict[str, Any] = {split: (*parts[:client], wrong, *parts[client + 1 :])}
+                with pytest.raises(PartitionError, match="positions ascend from 0"):
+                    replace(made, **changes)
