@@ -147,6 +147,7 @@ def _timed() -> Iterator[RoundTimes]:
     """What the rounds of runs inside it spend on checks."""
     times = RoundTimes()
     round = 0
+    valid_answers = validation.ValidAnswers.of_report
 
     def clocked(check: Callable[..., Any], spent: dict[int, float]) -> Callable[..., Any]:
         def run(*given: Any, **named: Any) -> Any:
@@ -157,11 +158,11 @@ def _timed() -> Iterator[RoundTimes]:
 
         return run
 
-    def validate(layout: Any, plan: Any, report: Any, **named: Any) -> Any:
+    def of_report(step: validation.ValidAnswers, plan: Any, report: Any) -> Any:
         nonlocal round
         round = plan.round
         times.began[round] = process_time()
-        return clocked(validation.validate, times.validation)(layout, plan, report, **named)
+        return clocked(valid_answers, times.validation)(step, plan, report)
 
     def decide(algorithm: Any, *given: Any) -> Any:
         """As it is, but for the time of the algorithm itself."""
@@ -178,9 +179,8 @@ def _timed() -> Iterator[RoundTimes]:
         return clocked(getattr(validation, name), times.validation)
 
     watched: list[tuple[ModuleType | type, str, Callable[..., Any]]] = [
-        (loop, "validate", validate),
+        (validation.ValidAnswers, "of_report", of_report),
         (loop, "decide", decide),
-        (loop, "divergence_of_answers", in_validation("divergence_of_answers")),
         (recorder, "divergence_of_loss", in_validation("divergence_of_loss")),
         (Checks, "check", clocked(Checks.check, times.updates)),
     ]
