@@ -98,7 +98,11 @@ def replaced(name: str, wrapped: Callable[[Function], Function]) -> None:
 POINTS: Mapping[str, tuple[str, bool, Callable[..., bool]]] = {
     "before the selection": ("fedstrata.build.participation:Participation.sample", False, lambda *given: True),
     "before a client trains": ("fedstrata.engine.loop:Loop._train", False, lambda *given: True),
-    "before the answers are checked": ("fedstrata.uploads.validation:ValidAnswers.of_report", False, lambda *given: True),
+    "before the answers are checked": (
+        "fedstrata.uploads.validation:ValidAnswers.of_report",
+        False,
+        lambda *given: True,
+    ),
     "before the decision": ("fedstrata.play.rounds:decide", False, lambda *given: True),
     "after the decision": ("fedstrata.play.rounds:decide", True, lambda *given: True),
     "before the checkpoint": ("fedstrata.play.recorder:save", False, lambda *given: True),
