@@ -159,7 +159,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
         decision = core.Decision(kind="hopkins_not_above_threshold", values=values)
         found: Decoupling | None = None
         if len(batch) and statistic > self.threshold:  # line 17
-            compared = models[:, problem.layout.columns(problem.layout.conv_and_linear_mask)]
+            compared = models[:, problem.layout.conv_and_linear]
             found = self.decouple(result.updates.clients, predictions, compared)  # lines 18 to 26
             labels, parents = continued_clusters(labels, result, found.groups)
             layer = ", ".join(matrix.layer for matrix in found.matrices)

@@ -45,6 +45,16 @@ class ClusterHistory:
     final: torch.Tensor
     labels: torch.Tensor
 
+    def of_clusters(self, parents: torch.Tensor, labels: torch.Tensor) -> ClusterHistory:
+        """The same of new clusters with labels (n,) that go on from old ones, (k',). Parts of a cluster begin anew."""
+        whole = parents.bincount()[parents] == 1
+        return ClusterHistory(
+            max_norms=self.max_norms[parents] * whole,
+            max_compared_norms=self.max_compared_norms[parents] * whole,
+            final=self.final[parents] & whole,
+            labels=labels.clone(),
+        )
+
 
 @dataclass(frozen=True)
 class BipartitionState(State):
@@ -217,13 +227,7 @@ def apply_decisions(
     final = answers.history.final.clone()
     for cluster, decision in decisions.items():
         final[cluster] = decision.final
-    whole = parents.bincount()[parents] == 1  # A new cluster begins with norms of its own.
-    history = ClusterHistory(
-        max_norms=answers.history.max_norms[parents] * whole,
-        max_compared_norms=answers.history.max_compared_norms[parents] * whole,
-        final=final[parents] & whole,
-        labels=moved.labels.clone(),
-    )
+    history = replace(answers.history, final=final).of_clusters(parents, moved.labels)
     norms = [
         Metric(name, reason.values[name], node=int(state.nodes[cluster]))
         for cluster, reason in reasons.items()
