@@ -148,6 +148,10 @@ class Layout:
         """The columns by which clients are compared: those of all conv and linear tensors, ascending (q,) int64."""
         return self.columns(self.select("all"))
 
+    def column_mask(self, mask: Mask) -> torch.Tensor:
+        """A mask over tensors as a mask over columns, (p,) bool."""
+        return torch.zeros(self.p, dtype=torch.bool).index_fill_(0, self.columns(mask), True)
+
     def columns(self, mask: Mask) -> torch.Tensor:
         """The columns of the tensors of a mask, ascending (q,) int64."""
         chosen = [span for span, is_chosen in zip(self.spans, mask, strict=True) if is_chosen]
