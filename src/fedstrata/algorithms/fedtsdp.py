@@ -163,12 +163,15 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             found = self.decouple(result.updates.clients, predictions, compared)  # lines 18 to 26
             labels, parents = continued_clusters(labels, result, found.groups)
             layer = ", ".join(matrix.layer for matrix in found.matrices)
-            groups = {"groups": float(found.groups.max()) + 1}
-            decision = core.Decision(
-                "hopkins_above_threshold", layer, {**values, **found.radii, **found.metrics, **groups}
+            values |= {**found.radii, **found.metrics, "groups": float(found.groups.max()) + 1}
+            decision = core.Decision("hopkins_above_threshold", layer, values)
+            fewer = max(float(_MIN_SHARED_LAYERS), self.shrink * state.shared_layers)
+            state = replace(
+                state,
+                sampling_weights=amended_weights(state.sampling_weights, batch, self.weight_gain),  # line 27
+                shared_layers=min(state.shared_layers, fewer),  # lines 31 and 32, Eq. 11
+                triggers=state.triggers + 1,
             )
-            weights = amended_weights(state.sampling_weights, batch, self.weight_gain)  # line 27
-            state = replace(state, sampling_weights=weights, triggers=state.triggers + 1)
 
         rebased = rebased_result(result, starts, state.models, parents[labels[result.updates.clients]])
         moved, diagnostics = core.aggregate(  # lines 28 to 30
@@ -180,20 +183,14 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             dict.fromkeys(range(len(state.models)), decision),
             sent_as_values=personal,
         )
-        matrices: tuple[core.Matrix, ...] = ()
-        of_stages: Mapping[str, float] = {}
-        if found is not None:  # lines 31 and 32, Eq. 11
-            fewer = max(float(_MIN_SHARED_LAYERS), self.shrink * state.shared_layers)
-            moved = replace(moved, shared_layers=min(state.shared_layers, fewer))
-            matrices = found.matrices
-            of_stages = found.metrics
         metrics = {
             "hopkins": statistic,
             "shared_layers": moved.shared_layers,
             "triggers": float(moved.triggers),
-            **of_stages,
+            **(found.metrics if found else {}),
         }
         of_round = tuple(core.Metric(name, value) for name, value in metrics.items())
+        matrices = found.matrices if found else ()
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *of_round), matrices=matrices)
 
     def evaluations(

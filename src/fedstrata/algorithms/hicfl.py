@@ -42,20 +42,16 @@ from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
     TRAIN,
+    Algorithm,
     Decision,
     Diagnostics,
-    Evaluation,
     Matrix,
-    Plan,
     Problem,
     ProposedSplit,
     Report,
     Result,
     State,
-    assign_pending,
-    cluster_evaluation,
     extend_state,
-    fedavg_plan,
     initial_state,
 )
 from fedstrata.core.standard_round import with_clusters
@@ -80,7 +76,7 @@ class HiCFLState(BipartitionState):
 
 
 @validated_dataclass(frozen=True, config=STRICT)
-class HiCFL:
+class HiCFL(Algorithm[HiCFLState]):
     """HiCFL: recursive splits by the sign of the cosine to the most stable client, timed by model stability.
 
     A cluster is examined by the usable answers of its members in this round, if there are enough (quorum, min_split).
@@ -126,10 +122,6 @@ class HiCFL:
             rounds_without_split=0,
             ending_round=0,
         )
-
-    def plan(self, problem: Problem, state: HiCFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return fedavg_plan(problem, state, cohort)
 
     def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
         """Measure stability, split every cluster whose time has come, then average."""
@@ -247,14 +239,6 @@ class HiCFL:
         begun = moved.rounds_without_split > 0 or moved.tree[0].split is not None or stable
         split = any(decision.parts is not None for decision in decisions.values())
         return moved.rounds_without_split + 1 if begun and not split else 0
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client joins the leaf of lowest training loss. Only for placing a client outside a round."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
-        return cluster_evaluation(problem, state, clients)
 
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""

@@ -56,15 +56,10 @@ def are_unsent(values: torch.Tensor) -> bool:
 
 
 def reserve(file: int, size: int, what: str) -> None:
-    """Take room on the disk for an empty temporary file, where the system lets one.
-
-    Args:
-        file: The descriptor of the file.
-        size: The size in bytes, at least 1.
-        what: What will lie in the file, for the error message.
+    """Take `size` bytes on the disk, at least 1, for an empty temporary file, in which lies `what`.
 
     Raises:
-        ResourceError: When there is none.
+        ResourceError: When there is no room for them.
     """
     if hasattr(os, "posix_fallocate"):
         try:

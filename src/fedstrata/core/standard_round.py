@@ -1,14 +1,27 @@
-"""The round of FedAvg inside clusters, from the plan to the new models. Most algorithms are made of these functions."""
+"""The round of FedAvg inside clusters, from the plan to the new models, as functions and as the class `Algorithm`.
+
+Most algorithms are made of these functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
-from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
+from fedstrata.core.messages import (
+    CLIENT,
+    TRAIN,
+    Diagnostics,
+    Evaluation,
+    LocalTask,
+    Metric,
+    Plan,
+    ProposedSplit,
+    Report,
+)
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import (
     Decision,
@@ -296,3 +309,48 @@ def _dissolutions(before: State, after: State) -> tuple[dict[str, object], ...]:
             labels = after.labels[before.labels == cluster].unique()
             events.append({"kind": "dissolve", "node": node, "into": after.nodes[labels[labels >= 0]].tolist()})
     return tuple(events)
+
+
+class Algorithm(Protocol[StateT]):
+    """Pure functions on a frozen state. The fields of an algorithm are its hyper-parameters.
+
+    Whoever inherits from this class writes only what the algorithm does differently from FedAvg inside clusters. A
+    class that inherits nothing is an algorithm too if it has all five functions.
+    """
+
+    source: ClassVar[str]
+
+    def init(self, problem: Problem) -> StateT:
+        """The state before round 1: everyone in one cluster. An algorithm with a state of its own says otherwise."""
+        return cast(StateT, initial_state(problem))
+
+    def plan(self, problem: Problem, state: StateT, cohort: torch.Tensor) -> Plan:
+        """What the cohort is asked to do in round ``state.round + 1``: everyone trains the model of its cluster."""
+        return fedavg_plan(problem, state, cohort)
+
+    def update(self, problem: Problem, state: StateT, report: Report) -> tuple[StateT, Diagnostics]:
+        """Cluster the clients, then average inside the new clusters. Here, the clusters stay as they are."""
+        return aggregate(problem, state, report, self.assign(problem, state, report))
+
+    def assign(self, problem: Problem, state: StateT, report: Report) -> torch.Tensor:
+        """The cluster of each client, (n,), after the pending clients that answered were assigned.
+
+        A pending client belongs to the leaf whose model has the lowest loss on its training data. The label k, the
+        number of clusters, would say that a client fits none of them.
+        """
+        return assign_pending(state, report)
+
+    def evaluations(self, problem: Problem, state: StateT, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Which models the clients would use, by name: that of their cluster.
+
+        The evaluation `CLIENT` is what the measures are of.
+        """
+        return cluster_evaluation(problem, state, clients)
+
+
+@runtime_checkable
+class ProposesSplits(Protocol):
+    """An algorithm that splits clusters in two, and says how it would do so in any round."""
+
+    def proposed_split(self, problem: Problem, state: Any, report: Report) -> tuple[ProposedSplit, ...]:
+        """The bipartition of every cluster that it can compare by a report, whether or not a split is due."""
