@@ -154,7 +154,10 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
         parents = torch.arange(len(state.models))
 
         batch, predictions = predict_batch(problem, state, models, self.batch)  # lines 13 to 15
-        statistic = hopkins_of_predictions(problem, state, predictions, self.sample)  # line 16
+        sample = ceil(self.sample * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
+        statistic = hopkins(
+            predictions, problem.generator("hopkins", state.round + 1), max(1, sample)
+        )  # line 16, Eq. 6
         values = {"hopkins": statistic, "threshold": self.threshold, "shared_layers": state.shared_layers}
         decision = core.Decision(kind="hopkins_not_above_threshold", values=values)
         found: Decoupling | None = None
@@ -285,12 +288,6 @@ def predict_batch(
     predictions = problem.predict(models, problem.public[batch])
     # A model that overflows is finite and yet predicts nothing: every class alike.
     return batch, predictions.nan_to_num(nan=1 / predictions.shape[2])
-
-
-def hopkins_of_predictions(problem: core.Problem, state: core.State, predictions: torch.Tensor, share: float) -> float:
-    """The Hopkins statistic of predictions (m, b, classes), by a share of the clients and as many random points."""
-    count = ceil(share * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-    return hopkins(predictions, problem.generator("hopkins", state.round + 1), max(1, count))  # Eq. 6
 
 
 def amended_weights(weights: torch.Tensor, batch: torch.Tensor, gain: Gain) -> torch.Tensor:

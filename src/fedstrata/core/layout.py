@@ -126,7 +126,7 @@ class Layout:
         smallest = min(reversed(linear), key=self._parameters, default="")
         special = {"head": linear[-1:], "first_linear": linear[:1], "smallest_linear": (smallest,)}
         if selector in special:
-            mask = tuple(bool(own) and own[0] in special[selector] for own in names)
+            mask = tuple(slot.kind in COMPARED and slot.layer in special[selector] for slot in self.tensors)
         elif selector in (*COMPARED, "all"):
             mask = tuple(slot.kind in (COMPARED if selector == "all" else (selector,)) for slot in self.tensors)
         else:
