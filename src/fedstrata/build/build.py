@@ -78,7 +78,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     public = public_samples(experiment, dataset, partition)
     normalised = None if public is None else dataset.normalise(public)
-    problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
+    predict = objective_of(experiment).predictor(clients.outputs)
+    problem = replace(server.problem, truth=truth, public=normalised, predict=predict)
     return RunSetup(
         server=replace(server, problem=problem, participation=participation),
         clients=clients,

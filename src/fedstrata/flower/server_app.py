@@ -218,7 +218,8 @@ def _run_setup(
         secret: The secret seed of a run in which the server adds the noise; None otherwise.
     """
     truth = torch.tensor(federation.truth) if federation.truth else None
-    problem = replace(_problem(experiment, config), truth=truth, public=public, predict=clients.predict)
+    predict = config.objective.predictor(clients.outputs)
+    problem = replace(_problem(experiment, config), truth=truth, public=public, predict=predict)
     joins = _joins(experiment, clients.registry)
 
     def sizes(round: int) -> list[int]:
