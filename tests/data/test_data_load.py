@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from data_layouts import isolate, recordings, write, write_images
 
-import fedstrata.data
 from fedstrata.base.errors import DataError
 from fedstrata.data import DATASETS, load_dataset
 
@@ -35,11 +34,6 @@ print({"torch", "pyarrow", "sklearn"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "set()\n", "")
-
-
-def test_everything_public_is_exported() -> None:
-    assert fedstrata.data.__all__ == sorted(fedstrata.data.__all__)
-    assert all(hasattr(fedstrata.data, name) for name in fedstrata.data.__all__)
 
 
 def test_digits_are_1797_images_of_ten_classes() -> None:
