@@ -16,7 +16,7 @@ from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.participation import Participation, most_answers, participation_of, sampling_weights
 from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
-from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
     inputs_line,
     normalised_by_training,
@@ -25,7 +25,6 @@ from fedstrata.build.samples import (
     read_samples,
     with_targets,
 )
-from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
