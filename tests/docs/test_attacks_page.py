@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blocks import blocks
-from fedstrata.uploads.attacks import named_attacks
+from fedstrata.uploads.attacks.updates import named_attacks
 from fedstrata.uploads.rules import AGGREGATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "attacks.md"

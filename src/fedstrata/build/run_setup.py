@@ -9,7 +9,8 @@ import torch
 from fedstrata.build.server_setup import ServerSetup
 from fedstrata.config.tables import EngineTable
 from fedstrata.engine import ClientData, Engine
-from fedstrata.uploads.attacks import ByzantineClients, Trigger
+from fedstrata.uploads.attacks.backdoor import Trigger
+from fedstrata.uploads.attacks.byzantine_clients import ByzantineClients
 from fedstrata.uploads.compression import CompressedUploads
 from fedstrata.uploads.steps import UploadStep
 from fedstrata.uploads.validation import ValidAnswers
