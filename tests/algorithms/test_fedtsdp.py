@@ -18,7 +18,6 @@ from fedstrata.algorithms.fedtsdp import (
     continued_clusters,
     layer_tensors,
 )
-from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
@@ -119,31 +118,6 @@ def test_sampling_weights_are_amended_as_in_golden_case_11(gain: Gain, inside: f
 def test_one_batch_of_50_in_10000_gains_the_mass_of_golden_case_11(gain: Gain, mass: float) -> None:
     start = torch.full((10_000,), 1e-4, dtype=torch.float64)
     assert float(amended_weights(start, torch.arange(50), gain)[:50].sum()) == pytest.approx(mass, abs=1e-3)
-
-
-def test_weights_are_amended_only_when_clients_are_clustered() -> None:
-    updates = [ones([3.0, 3.1, -3.0, -3.1])]
-    still, _ = play(FedTSDP(threshold=1.0, batch=2), problem_of(4), updates)
-    moved, _ = play(FedTSDP(threshold=0.0, batch=2), problem_of(4), updates)
-    assert still.sampling_weights.tolist() == pytest.approx([0.1] * 10)
-    assert sorted(moved.sampling_weights.tolist())[-2:] == pytest.approx([3 / 14] * 2)
-
-
-def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> None:
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def predict(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        seen.append((models, inputs))
-        return sides(models, inputs)
-
-    problem = replace(problem_of(6, predict=predict, samples=200), public=torch.arange(200.0)[:, None])
-    updates = ones([3.0, 3.2, 2.8, -3.0, -2.8, -3.1])
-    _, diagnostics = play(FedTSDP(), problem, [updates])
-    (models, inputs), *more = seen
-    assert not more and torch.equal(models, updates)
-    assert len(inputs.unique()) == 50
-    value = hopkins(sides(models, inputs), problem.generator("hopkins", 1))
-    assert metrics_of(diagnostics[0])["hopkins"] == value > 0.65
 
 
 @pytest.mark.parametrize(("share", "members"), [(0.25, 8), (0.1, 3), (1.0, 30), (1e-9, 1)])
@@ -395,11 +369,6 @@ def test_only_shared_tensors_travel_down_and_full_models_up() -> None:
     report = Report({"train": answer(range(4), torch.zeros(4, 8))})
     sent = traffic(FOUR, algorithm.plan(problem, state, torch.arange(4)), report)
     assert (sent.down, sent.up) == (4 * 4 * 5, 4 * 4 * 8)
-
-
-def test_the_server_needs_samples() -> None:
-    with pytest.raises(ExperimentError, match=r"data.public = 0: .* needs samples on the server"):
-        FedTSDP().init(toy_problem(3))
 
 
 def test_before_samples_are_read_a_first_plan_can_be_made() -> None:

@@ -275,15 +275,6 @@ def test_a_member_that_was_away_is_placed_on_return_and_its_window_starts_anew()
     assert state.window.counts.tolist() == [1, 1, 5, 1]
 
 
-def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
-    algorithm, problem = HiCFL(), toy_problem(4, PLANE)
-    state, _ = play(algorithm, problem, [PAIRS] * 3, cohorts=[[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2]])
-    assert state.labels.tolist() == [0, 0, 1, -1]
-    report = Scripted([PAIRS]).run(algorithm.plan(problem, state, torch.arange(4)))
-    assert algorithm.assign(problem, state, report).tolist() == [0, 0, 1, 0]
-    assert algorithm.evaluations(problem, state, torch.tensor([3]))["client"].candidates.tolist() == [[0, 1]]
-
-
 def test_a_client_whose_data_changed_starts_a_new_window_even_in_its_old_cluster() -> None:
     problem, algorithm = toy_problem(4, PLANE), HiCFL(epsilon=0.0)
     state, _ = go_on(algorithm, problem, algorithm.init(problem), PAIRS, 4)

@@ -239,15 +239,3 @@ def test_final_clusters_are_examined_again_when_clients_are_moved_to_them() -> N
     moved = reassign(state, {0: other, 1: other})
     after, _ = algorithm.update(problem, moved, clients.run(algorithm.plan(problem, moved, torch.arange(8))))
     assert len(after.models) == 3 and int(after.labels[0]) != int(after.labels[2])
-
-
-def test_a_member_that_was_away_uses_any_leaf_until_it_is_placed_in_the_one_it_chose() -> None:
-    algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
-    state, _ = play(algorithm, problem, [BOTH], absent=[[3]])
-    assert state.labels.tolist() == [0, 0, 1, -1]
-    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))["client"].candidates.tolist() == [
-        [1, -1],
-        [0, 1],
-    ]
-    report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
-    assert algorithm.assign(problem, state, report).tolist() == [0, 0, 1, 0]  # scripted clients take the first offer
