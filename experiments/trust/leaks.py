@@ -226,7 +226,7 @@ def _cost(setup: RunSetup, models: Tensor, options: Mapping[str, Any] = LINEAR["
     """The mean accuracy of the clients with a model each (n, p), and the epsilon of the run; None without noise."""
     accuracy = mean(_accuracy(setup, model, client, options) for client, model in enumerate(models))
     private = setup.server.private
-    return {"accuracy": accuracy, "epsilon": None if private is None else private.amount.epsilon}
+    return {"accuracy": accuracy, "epsilon": None if private is None else private.epsilon}
 
 
 def _accuracy(setup: RunSetup, model: Tensor, client: int, options: Mapping[str, Any] = SMALL["model"]) -> float:

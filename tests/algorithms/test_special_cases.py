@@ -1,11 +1,12 @@
 """What becomes of an algorithm when its keys take away what is special about it, and whether it finds easy groups."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from baseline_federation import CLIENTS, device, federation, train
+from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
 from grouped_digits import CLASSES, PATIENT, ROTATIONS, STEEP, agreement
 
 from fedstrata.core import Score, State
@@ -51,6 +52,14 @@ def test_it_is_training_alone_bit_for_bit(name: str, keys: dict[str, Any], fract
     _, _, expected = train(alone, fraction=fraction)
     assert torch.equal(scores["client"].loss, expected["client"].loss)
     assert all(torch.equal(device(ours, client), device(alone, client)) for client in range(CLIENTS))
+
+
+@pytest.mark.parametrize("name", ["ditto", "finetune"])
+def test_a_personal_model_costs_no_byte_and_both_accuracies_are_recorded(name: str, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", name)
+    once = CLIENTS * 4 * PARAMETERS
+    assert [(record["bytes_down"], record["bytes_up"]) for record in run.rounds] == [(once, once)] * 3
+    assert all("acc_global" in record for record in run.rounds)
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,10 @@ def test_its_scripted_tests_hold(registered: Path) -> None:
         test()
 
 
-def test_it_runs_from_outside_of_the_library(
-    outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_runs_from_outside_of_the_library(outside: Path) -> None:
     for command, shown in COMMANDS.items():
         if not command.startswith(ELSEWHERE):
-            _, printed = run(command, capsys)
+            _, printed = run(command)
             assert agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
     table = json.loads((outside / "runs/both/comparison.json").read_text())["table"]
     assert [row["algorithm"] for row in table] == ["fedavg", "known_groups:KnownGroups"]

@@ -93,7 +93,7 @@ def check(engine: Parallel, plans: Sequence[Plan]) -> None:
             ]
         assert same(loop.store.tensors(), engine.store.tensors()) and engine.store.tensors()
     inputs = SITE.dataset.prepare(torch.arange(5))
-    assert torch.equal(loop.predict(MODELS, inputs), engine.predict(MODELS, inputs))
+    assert torch.equal(loop.outputs(MODELS, inputs), engine.outputs(MODELS, inputs))
 
 
 class Deadly(nn.Module):

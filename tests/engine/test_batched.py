@@ -239,7 +239,7 @@ def test_any_network_of_the_user_equals_the_loop(im2col: bool) -> None:
     assert_close(batched.run(plan), loop.run(plan))
     models = torch.stack([start, start * 1.1, start * 0.9])
     inputs = dataset(8).prepare(torch.arange(8))
-    torch.testing.assert_close(batched.predict(models, inputs), loop.predict(models, inputs))
+    torch.testing.assert_close(batched.outputs(models, inputs), loop.outputs(models, inputs))
 
 
 def test_a_network_with_other_randomness_than_dropout_layers_is_refused_in_one_line() -> None:

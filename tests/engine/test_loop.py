@@ -415,7 +415,7 @@ def test_a_network_that_changes_its_input_does_not_change_that_of_the_next_model
     client_data = ClientData(dataset(12), partition_of([8]), seed=0)
     for engine in (Loop(module, layout, client_data), Vectorized(module, layout, client_data)):
         inputs = torch.ones(2, 1, 6, 6)
-        first, second = engine.predict(torch.stack([row, row]), inputs)
+        first, second = engine.outputs(torch.stack([row, row]), inputs)
         assert torch.equal(first, second) and bool((inputs == 1).all())
 
 

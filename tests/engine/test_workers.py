@@ -1,4 +1,3 @@
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstrata.engine import Loop, Parallel
-from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage, pack, unpack
+from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
 from turns import same
-
-needs_memory_files = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is lent as files of Linux")
 
 
 class Here:
@@ -109,33 +106,3 @@ def test_memory_is_shared_by_all_that_a_segment_is_sent_to() -> None:
         one, other = (ReceivedMessage(there).open()[0] for _ in range(2))
     one[1] = 5
     assert other.tolist() == [0, 5, 0]
-
-
-def file_of(message: SharedMessage) -> int:
-    """The file in which a message lies."""
-    return os.fstat(message._handle).st_ino
-
-
-@needs_memory_files
-def test_memory_is_written_again_when_nothing_reads_it_and_the_lender_was_told() -> None:
-    lender, unread = BufferPool(), list[int]()
-    with line() as (here, there):
-        first = SharedMessage(torch.arange(4.0), lender)
-        first.send(here)
-        found, _ = ReceivedMessage(there).open(unread)
-        part = found[2:]
-        del found
-        assert not unread
-        second = SharedMessage(torch.ones(4), lender)
-        assert file_of(second) != file_of(first) and part.tolist() == [2, 3]
-        del part
-        assert unread == [0]
-        second.send(here, given_back=unread)
-        told = ReceivedMessage(there)
-        told.open()
-        assert told.given_back == (0,)
-        lender.take_back(told.given_back)
-        third = SharedMessage((torch.zeros(1), torch.full((9,), 7.0)), lender)
-        assert file_of(third) == file_of(first)
-        third.send(here)
-        assert same(ReceivedMessage(there).open()[0], (torch.zeros(1), torch.full((9,), 7.0)))

@@ -12,6 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+import builders
 from fedstrata.build.build import build_run
 from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
@@ -216,13 +217,13 @@ class Deployed:
 
     def run(self, out: Path, resume: bool = False, **tables: Any) -> Run:
         """Run the experiment on the devices."""
-        experiment = load_experiment({**self.keys, **tables})
+        experiment = load_experiment(builders.keys(self.keys, **tables))
         clock = self.ticks.clock
         return drive(self.grid, experiment, self.members, out, resume=resume, clock=clock, public_keys=self.public_keys)
 
     def simulated(self, out: Path, absent: Mapping[int, list[int]] | None = None, **tables: Any) -> Run:
         """Run the experiment in the simulator, where some clients do not answer the plans of some rounds."""
-        experiment = load_experiment({**self.keys, **tables})
+        experiment = load_experiment(builders.keys(self.keys, **tables))
         if absent is None:
             return run_experiment(experiment, out, quiet=True)
         setup = build_run(experiment)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import Federation, federation, without
+from in_process import Federation, without
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.build.participation import sample_cohort
@@ -28,11 +28,6 @@ ROUNDS = 4
 
 Ask = Callable[[Plan, torch.Tensor], Report]
 """Has a plan for a whole cohort done, of which some clients never answer."""
-
-
-@pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    return federation(KEYS, tmp_path_factory.mktemp("devices"))
 
 
 def play(setup: RunSetup, ask: Ask, name: str) -> Iterator[tuple[Report, State]]:
@@ -57,11 +52,11 @@ def by_simulator(setup: RunSetup) -> Ask:
     return ask
 
 
-def by_messages(here: Federation, name: str) -> Ask:
-    remote, grid = here.remote(run=name)
+def by_messages(made: Federation, name: str) -> Ask:
+    remote, grid = made.remote(run=name)
 
     def ask(plan: Plan, absent: torch.Tensor) -> Report:
-        grid.devices = {node: device for node, device in here.devices.items() if node - 100 not in absent.tolist()}
+        grid.devices = {node: device for node, device in made.devices.items() if node - 100 not in absent.tolist()}
         report = remote.run(plan)
         assert remote.traffic.absent == dict.fromkeys(absent.tolist(), "no answer in time")
         return report
@@ -70,34 +65,34 @@ def by_messages(here: Federation, name: str) -> Ask:
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "centralized"])
-def test_a_run_over_messages_is_the_loop_in_every_bit(here: Federation, name: str) -> None:
+def test_a_run_over_messages_is_the_loop_in_every_bit(made: Federation, name: str) -> None:
     """All of them but the training on the union of all data, which no network offers."""
-    simulated, real = (play(here.setup, ask, name) for ask in (by_simulator(here.setup), by_messages(here, name)))
+    simulated, real = (play(made.setup, ask, name) for ask in (by_simulator(made.setup), by_messages(made, name)))
     for round, (one, other) in enumerate(zip(real, simulated, strict=True), 1):
         assert same(one, other), f"round {round}"
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["ifca", "fedtsdp", "strata"])
-def test_the_personal_stage_is_the_loop_in_every_bit(here: Federation, name: str, method: str) -> None:
+def test_the_personal_stage_is_the_loop_in_every_bit(made: Federation, name: str, method: str) -> None:
     if name in REFUSED.get(method, ()):
         pytest.skip("they do not go together")
-    expected = play_personal(with_stage(here.setup, name, method))
-    remote, grid = here.remote(run=f"{name} {method}")
-    grid.devices = dict(here.devices)
-    found = play_personal(with_stage(replace(here.setup, clients=remote), name, method), remote.run)
+    expected = play_personal(with_stage(made.setup, name, method))
+    remote, grid = made.remote(run=f"{name} {method}")
+    grid.devices = dict(made.devices)
+    found = play_personal(with_stage(replace(made.setup, clients=remote), name, method), remote.run)
     assert same(found.reports, expected.reports)
     # The server knows which tensors are on the devices, and nothing else of them.
     assert found.stored.keys() == expected.stored.keys()
     assert not any(values.numel() for values in found.stored.values())
 
 
-def test_what_is_compared_has_choices_and_personal_layers_and_several_clusters(here: Federation) -> None:
+def test_what_is_compared_has_choices_and_personal_layers_and_several_clusters(made: Federation) -> None:
     def last(name: str) -> tuple[Report, State]:
-        *_, end = play(here.setup, by_simulator(here.setup), name)
+        *_, end = play(made.setup, by_simulator(made.setup), name)
         return end
 
     assert bool((~last("ifca")[0].results["train"].losses.isnan()).sum(dim=1).eq(3).all())
     last("fedper")
-    assert here.setup.clients.store.tensors()
+    assert made.setup.clients.store.tensors()
     assert any(len(last(name)[1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))

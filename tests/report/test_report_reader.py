@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(file: Path, **changes: object) -> None:
     lines = file.read_text(encoding="utf-8").splitlines()
     lines[-1] = json.dumps(json.loads(lines[-1]) | changes)
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def test_a_whole_folder_is_read_without_a_note(folder: Path) -> None:
@@ -83,20 +83,20 @@ def test_a_broken_line_before_the_last_names_its_place(folder: Path) -> None:
     file = folder / "rounds.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines()
     file.write_text("\n".join([lines[0], lines[1][:30], *lines[2:]]), encoding="utf-8")
-    with pytest.raises(RecordError, match="line 2 is not JSON"):
+    with pytest.raises(RecordError, match=r"line 2 of rounds.jsonl is not JSON"):
         read(folder)
 
 
 def test_a_round_that_is_no_object_lacks_a_key_or_holds_another_type_is_refused(folder: Path) -> None:
     file = folder / "rounds.jsonl"
     rewrite(file, labels="0, 1")
-    with pytest.raises(RecordError, match=r"line 12 has str for labels"):
+    with pytest.raises(RecordError, match=r"line 12 of rounds.jsonl: labels: input should be a valid list"):
         read(folder)
     file.write_text('{"round": 1}\n', encoding="utf-8")
-    with pytest.raises(RecordError, match="line 1 has no seconds"):
+    with pytest.raises(RecordError, match=r"line 1 of rounds.jsonl: seconds: field required"):
         read(folder)
     file.write_text("[1]\n", encoding="utf-8")
-    with pytest.raises(RecordError, match="line 1 is not a JSON object"):
+    with pytest.raises(RecordError, match=r"line 1 of rounds.jsonl: input should be a valid dictionary"):
         read(folder)
 
 

@@ -15,7 +15,7 @@ from fedstrata.base.errors import InputError, RecordError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.results.plot import charts
 from fedstrata.results.run import Run
 

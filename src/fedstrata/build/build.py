@@ -16,7 +16,7 @@ from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.participation import Participation, most_answers, participation_of, sampling_weights
 from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
-from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
     inputs_line,
     normalised_by_training,
@@ -25,7 +25,6 @@ from fedstrata.build.samples import (
     read_samples,
     with_targets,
 )
-from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
@@ -78,7 +77,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     public = public_samples(experiment, dataset, partition)
     normalised = None if public is None else dataset.normalise(public)
-    problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
+    predict = objective_of(experiment).predictor(clients.outputs)
+    problem = replace(server.problem, truth=truth, public=normalised, predict=predict)
     return RunSetup(
         server=replace(server, problem=problem, participation=participation),
         clients=clients,

@@ -17,8 +17,7 @@ from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.participation import participation_of
 from fedstrata.build.problem import objective_of, problem_of
-from fedstrata.build.run_setup import RunSetup
-from fedstrata.build.server_setup import server_setup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.comparison.collect import conclude, finished
 from fedstrata.comparison.document import Comparison, JobLog, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of

@@ -100,23 +100,16 @@ class Loop:
             scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
             return Report(self._work(plan), scores, client_stats_of(plan, self._client_data))
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        outputs = self._outputs_of(models, inputs)
-        return torch.stack([self._objective.probabilities(each).cpu() for each in outputs])
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return torch.stack([each.argmax(dim=1).cpu() for each in self._outputs_of(models, inputs)])
-
-    def _outputs_of(self, models: Tensor, inputs: Tensor) -> Iterator[Tensor]:
-        """The outputs (b, ...) of each model (r, p) for inputs (b, ...), in evaluation mode."""
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs (r, b, ...) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
+        found = list[Tensor]()
         for row in models:
             self._load(row)
             self._module.eval()
             with torch.inference_mode():
                 # A copy: the network may change its input in place, such as by ReLU(inplace=True).
-                yield self._applied(inputs.to(self._device, copy=True))
+                found.append(self._applied(inputs.to(self._device, copy=True)).cpu())
+        return torch.stack(found)
 
     def _work(self, plan: Plan) -> dict[str, Result]:
         """Every client does its tasks in order."""

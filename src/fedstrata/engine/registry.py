@@ -45,11 +45,8 @@ class Engine(Clients, Protocol):
 
     store: ClientStore
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs (r, b, ...) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
 
 
 ENGINES: Mapping[str, Callable[[SimulationSpec, str, int, int], Engine]] = {

@@ -225,7 +225,7 @@ def _classify(
     predicted = torch.empty_like(truth)
     batches = _batches(setup.client_data, index, change)
     for part, inputs in zip(predicted.split(EVALUATION_BATCH), batches, strict=True):
-        part.copy_(setup.clients.classify(row[None], inputs)[0])
+        part.copy_(setup.clients.outputs(row[None], inputs)[0].argmax(dim=1))
     return torch.stack((owners, truth, predicted), dim=1)
 
 

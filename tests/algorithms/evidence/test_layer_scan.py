@@ -243,12 +243,3 @@ def test_scans_come_ever_more_rarely_and_spend_the_level_together() -> None:
     assert list(levels) == [3, 6, 12, 24, 48, 96, 192]
     assert levels[3] == pytest.approx(LEVEL / 2) and levels[6] == pytest.approx(LEVEL / 6)
     assert sum(levels.values()) == pytest.approx(LEVEL * 7 / 8)
-
-
-def test_what_is_seen_is_the_same_whatever_the_order_of_the_rows() -> None:
-    report = answer(half(12, seed=3), half(12, seed=1), half(12, seed=2))
-    order = torch.randperm(12, generator=seeded())
-    mixed = Report({name: result.only(order) for name, result in report.results.items()})
-    once, again = (add_evidence(LAYOUT, no_evidence(LAYOUT, 12), each, asked(12)) for each in (report, mixed))
-    assert once.by_layer is not None and again.by_layer is not None
-    assert torch.equal(once.by_layer.similarity, again.by_layer.similarity) and torch.equal(once.common, again.common)

@@ -7,7 +7,8 @@ import torch
 
 from fedstrata.core import LocalTask, LocalTraining, Plan, Report, Result, Rows
 from fedstrata.testing import toy_problem
-from fedstrata.uploads.attacks import ATTACKS, ByzantineClients, choose_byzantine
+from fedstrata.uploads.attacks.byzantine_clients import ByzantineClients, choose_byzantine
+from fedstrata.uploads.attacks.updates import ATTACKS
 
 LAYOUT = toy_problem(4).layout
 

@@ -207,7 +207,7 @@ def _line(error: BaseException) -> str:
 
 
 def _boxed(thing: Any) -> Any:
-    """A thing as Ray shares it in memory: a frame, and arrays."""
+    """A thing as Ray shares it in memory: a frame, and arrays of bytes."""
     frame, tensors = pack(thing)
     return frame, [tensor.numpy() for tensor in tensors]
 

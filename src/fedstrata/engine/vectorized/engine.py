@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -96,16 +96,8 @@ class Vectorized:
         (report,) = run_together([(self, plan)])
         return report
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return self._predicted(models, inputs, lambda logits: logits.softmax(dim=2))
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return self._predicted(models, inputs, lambda logits: logits.argmax(dim=2))
-
-    def _predicted(self, models: Tensor, inputs: Tensor, of_logits: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a function makes of the logits (g, b, classes) of models (r, p) for inputs (b, ...), (r, b, ...)."""
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The logits (r, b, classes) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
         network = self.trainers.network
         found = list[Tensor]()
         with session(network.device):
@@ -114,7 +106,7 @@ class Vectorized:
                 rows = models[chunk].to(network.device)
                 # Copies: a network may change its input in place.
                 samples = shown.repeat(len(rows), *[1] * shown.ndim).view(len(rows), *shown.shape)
-                found.append(of_logits(network.predict(rows, samples)))
+                found.append(network.predict(rows, samples))
             return torch.cat(found).cpu()
 
 

@@ -15,7 +15,7 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.base.limits import Share
 from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo, metric_of_settings
-from fedstrata.records.schema import Count, Round
+from fedstrata.records.schema import Count, Round, first_problem
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.references import has_personal_models
 from fedstrata.report.summary import warnings
@@ -295,9 +295,7 @@ def read_document(folder: Path) -> Document:
     except FileNotFoundError:
         raise RecordError(f"{folder} holds no {_FILE}; name the folder of a finished `fedstrata compare`") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{damaged} ({place}: {first['msg'].lower()}); compare the runs again") from None
+        raise RecordError(f"{damaged} ({first_problem(error)}); compare the runs again") from None
     except ValueError as error:
         raise RecordError(f"{damaged} ({error}); compare the runs again") from None
 
@@ -336,8 +334,6 @@ def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict
         own_notes: list[str] = []
         try:
             rounds = read_rounds(place, own_notes)
-            if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
-                raise RecordError(f"{place / 'rounds.jsonl'} lacks a round; restore it or run again")
         except RecordError as error:
             # The page is the same, however the folder was named.
             notes.append(f"The charts are without {name}: {str(error).replace(str(place), run.folder)}")
