@@ -153,10 +153,12 @@ def merges(distance: FloatMatrix, linkage: Linkage) -> list[tuple[float, int, in
     """The m - 1 merges from the closest on: height, then the two groups by smallest member, the lower first."""
     if linkage not in get_args(Linkage):
         raise ValueError(f"expected linkage {', '.join(get_args(Linkage))}, found {linkage!r}")
+    if not len(distance):
+        return []
     between = np.where(np.tri(len(distance), dtype=np.bool_), np.inf, distance)  # each pair once, in the lower row
     size = np.ones(len(distance))
-    nearest = between.argmin(axis=1) if len(distance) else np.empty(0, np.int64)
-    least = between.min(axis=1, initial=np.inf)
+    nearest = between.argmin(axis=1)
+    least = between.min(axis=1)
     done = []
     for _ in range(len(distance) - 1):
         # argmin takes the first of equals: the pair of smallest members.
