@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from forty import PLANS, SITE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import dataset, fit_of, network, partition_of, plan_of, scored, updates_of
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ModelError
-from fedstrata.core import Evaluation, Layout, LocalTraining, Report
+from fedstrata.core import Layout, LocalTraining, Plan, Report
 from fedstrata.engine import ClientData, ClientStore, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import layout_of, row_of
@@ -142,38 +143,14 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     assert_close(found, loop.run(plan))
 
 
-def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
-    loop, batched, layout, start = twins([12, 9, 16, 1])
-    head, conv, most = layout.select("fc"), layout.select("conv"), torch.tensor([4, 100, 3, 1])
-    offers = [[0]] * 4
-    fits = [
-        fit_of(layout, offers, trainable=head, fold="A"),
-        fit_of(layout, offers, trainable=conv, upload=conv, fold="B2", stream="other"),
-        fit_of(layout, offers, upload=head, upload_values=head, max_samples=most),
-        fit_of(layout, offers, trainable=layout.nothing),
-    ]
-    plan = plan_of(start[None], *fits)
-    found = batched.run(plan)
-    assert found.results["train"].updates.clients.tolist() == [0, 1, 2]
-    assert not found.results["fourth"].updates.values.any()
-    assert_close(found, loop.run(plan))
-
-
-def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
-    loop, batched, layout, start = twins(SIZES)
-    head, body = layout.select("fc"), layout.select("conv")
-    first = fit_of(layout, [[0]] * 5, trainable=head, load_local=head, save_local=head, upload=layout.nothing)
-    second = fit_of(layout, [[0]] * 5, trainable=body, load_local=head, prox_weight=0.5)
-    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
-    for round in (1, 2, 3):
-        plan = replace(
-            plan_of(start[None], first, second, round=round),
-            evaluations={"client": evaluation, "shared": replace(evaluation, load_local=layout.nothing)},
-        )
+@pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
+def test_all_that_a_plan_can_ask_is_as_the_loop_has_it(plans: list[Plan]) -> None:
+    loop, batched = Loop.at(SITE), Vectorized.at(SITE)
+    for plan in plans:
         found, expected = batched.run(plan), loop.run(plan)
         assert_close(found, expected)
+        assert same(found.client_stats, expected.client_stats)
         assert close(batched.store.tensors(), loop.store.tensors())
-    assert len(batched.store.tensors()) == 5 * 2 * 2  # clients, tensors of the head, versions
 
 
 def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> None:
@@ -185,18 +162,6 @@ def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> No
         engine.run(plan)
         assert engine.store.not_finite_clients(1) == (0,)
     assert all(values.isnan().all() for name, values in batched.store.tensors().items() if name.startswith("0/"))
-
-
-def test_nobody_one_client_and_facts() -> None:
-    loop, batched, layout, start = twins([10, 10])
-    asked = {"entropy": torch.tensor([True]), "classes": torch.tensor([False])}
-    alone = replace(plan_of(start[None], fit_of(layout, [[0]]), cohort=[1]), client_stats=asked)
-    nobody = scored(replace(alone, client_stats={}).only(torch.tensor([False])), layout, 2)
-    all_data = replace(alone, cohort=torch.tensor([2]), client_stats={})
-    for plan in (nobody, alone, all_data):
-        found, expected = batched.run(plan), loop.run(plan)
-        assert_close(found, expected)
-        assert same(found.client_stats, expected.client_stats)
 
 
 class Odd(nn.Module):
