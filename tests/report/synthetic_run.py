@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedstrata.objective.metric_info import ACCURACY, dump_metric
 from fedstrata.records.schema import MetricRecord, Record
 
 R = TypeVar("R", bound=Record)
@@ -153,6 +154,7 @@ def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS
     for name in ("clients", "gaps", "matrices"):
         (folder / name).mkdir(parents=True)
     (folder / "experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
+    (folder / "metric.json").write_bytes(dump_metric(ACCURACY))
     lines = rounds(count, n)
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     (folder / "tree.json").write_text(json.dumps(nodes(n)), encoding="utf-8")

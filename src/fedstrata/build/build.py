@@ -141,7 +141,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
                 f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
                 "with which it shares its clients; run it on its own"
             )
-    form = setup.client_data.sample_format
+    form = setup.client_data.dataset.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.server.problem
     check_group_probes(experiment, truth_known=own.truth is not None)
