@@ -141,11 +141,9 @@ def features(root: Path) -> dict[str, Any]:
 def photos(root: Path) -> dict[str, Any]:
     for split, count in (("train", 12), ("test", 5)):
         for place in range(count):
-            file = (
-                root / "photos" / split / ("Ghent", "Lyon")[place % 2] / ("cat", "dog")[place % 3 > 0] / f"{place}.png"
-            )
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encode(noise(1, (1 if place < 4 else 3, 9, 7), place)[0]))
+            folder = root / "photos" / split / ("Ghent", "Lyon")[place % 2] / ("cat", "dog")[place % 3 > 0]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{place}.png").write_bytes(encode(noise(1, (1 if place < 4 else 3, 9, 7), place)[0]))
     return {"name": root / "photos", "size": 8}
 
 
