@@ -198,17 +198,9 @@ def _how_well(clusters: Clusters, client: int) -> str:
     samples, value = clusters.measured[client]
     metric = clusters.metric
     mean = clusters.records.final("acc_client")
-    return say(
-        "client",
-        "how_well",
-        metric=metric.name,
-        value=metric.text(value),
-        samples=samples,
-        mean=None if mean is None else metric.text(mean),
-        word=metric.worse,
-        worse=mean is not None and metric.share_of_samples and metric.gain(value, mean) < 0,
-        clearly_worse=mean is not None and stands_out(samples, value, mean, len(clusters.measured), metric),
-    )
+    clearly_worse = mean is not None and stands_out(samples, value, mean, len(clusters.measured), metric)
+    words = {"metric": metric, "value": value, "samples": samples, "mean": mean}
+    return say("client", "how_well", **words, clearly_worse=clearly_worse)
 
 
 def _better_off(clusters: Clusters, client: int) -> str:
@@ -223,15 +215,9 @@ def _better_off(clusters: Clusters, client: int) -> str:
         if other is None:
             continue
         pair = clusters.pairs[name].get(client)
-        interval = {} if pair is None else {"gain": pair.by, "low": pair.low, "high": pair.high}
-        words = {
-            "found": compare(samples, value, other, metric, pair),
-            "noise": metric.share_of_samples,
-            "reference": clusters.reference_text(name),
-            "metric": metric.name,
-            "other": metric.text(other),
-        }
-        told.append(say("client", "better_off", **words, **{key: metric.gain_text(by) for key, by in interval.items()}))
+        found = compare(samples, value, other, metric, pair)
+        words = {"metric": metric, "other": other, "reference": clusters.reference_text(name)}
+        told.append(say("client", "better_off", found=found, pair=pair, **words))
     if not told and clusters.clustered and clusters.records.summary is not None:
         return say("client", "better_off_unknown")
     return " ".join(told)

@@ -43,9 +43,9 @@ def score_charts(clusters: Clusters) -> list[Chart]:
     """Draw the metric of all clients, and of each final cluster where there are several."""
     metric = clusters.metric
     name = slug(metric.name)
-    charts = [chart("scores", scores(clusters.records), name, metric, clustered=clusters.clustered)]
+    charts = [chart("scores", scores(clusters.records), name, metric=metric, clustered=clusters.clustered)]
     if by_cluster := scores_by_cluster(clusters):
-        charts.append(chart("scores-by-cluster", by_cluster, f"{name}-by-cluster", metric))
+        charts.append(chart("scores-by-cluster", by_cluster, f"{name}-by-cluster", metric=metric))
     return charts
 
 
