@@ -4,7 +4,7 @@ import pytest
 from synthetic_run import changed, write
 
 from fedstrata.records.schema import Round
-from fedstrata.report.charts.membership import MOST_NAMED, MOST_ROWS, cluster_charts, membership_map
+from fedstrata.report.charts.curves import MOST_NAMED, MOST_ROWS, cluster_charts, membership_map
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 

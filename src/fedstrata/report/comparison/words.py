@@ -147,7 +147,7 @@ def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> 
         document: The comparison.
         algorithms: The keys of each algorithm, as far as they are known.
     """
-    metric = document.measured
+    metric = document.metric
 
     def words_of(name: str) -> str:
         settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
