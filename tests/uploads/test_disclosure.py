@@ -51,12 +51,18 @@ def test_an_algorithm_of_ones_own_registers_a_row_or_a_function_that_makes_it() 
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"server_needs": "update"}, "server_needs = 'update': expected one of 'nothing', 'sums', 'updates', 'data'"),
-        ({"server_needs": "updates", "given_clusters": True}, "given_clusters: expected server_needs = 'sums'"),
-        ({"server_needs": "sums", "further_sums": 2}, "further_sums: expected server_needs = 'updates'"),
-        ({"server_needs": "sums", "compares_group_models": True}, "further_sums: expected server_needs = 'updates'"),
-        ({"server_needs": "updates", "further_uploads": -1}, "further_uploads = -1, .* expected at least 0"),
-        ({"server_needs": "updates", "further_sums": -2}, "further_sums = -2: expected at least 0"),
+        ({"server_needs": "update"}, "server_needs is one of 'nothing', 'sums', 'updates', 'data', found .*'update'"),
+        ({"server_needs": "updates", "given_clusters": True}, "given_clusters goes with server_needs = 'sums'"),
+        ({"server_needs": "sums", "further_sums": 2}, "further_sums go with server_needs = 'updates'"),
+        ({"server_needs": "sums", "compares_group_models": True}, "further_sums go with server_needs = 'updates'"),
+        (
+            {"server_needs": "updates", "further_uploads": -1},
+            "further_uploads and further_sums are at least 0, found .*=-1",
+        ),
+        (
+            {"server_needs": "updates", "further_sums": -2},
+            "further_uploads and further_sums are at least 0, found .*=-2",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(declared: dict[str, Any], message: str) -> None:
