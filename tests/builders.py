@@ -202,6 +202,28 @@ def report_of(plan: Plan, values: torch.Tensor, sizes: Sequence[int] | None = No
     return Report({TRAIN: result_of(plan, values, sizes, **answers)})
 
 
+def trained(
+    values: Sequence[Sequence[float]] | torch.Tensor,
+    clients: Sequence[int] | torch.Tensor | None = None,
+    chosen: Sequence[int] | torch.Tensor | None = None,
+    sizes: Sequence[int] | torch.Tensor | None = None,
+) -> Report:
+    """A report on updates by the normal training, of a plan that does not matter.
+
+    Args:
+        values: The updates, (m, p).
+        clients: The ids of the clients, (m,); by default 0 to m - 1.
+        chosen: The models that they started from, (m,); by default model 0.
+        sizes: The numbers of training samples, (m,); by default 1.
+    """
+    updates = torch.as_tensor(values)
+    m = len(updates)
+    ids = torch.arange(m) if clients is None else torch.as_tensor(clients)
+    models = torch.zeros(m, dtype=torch.int64) if chosen is None else torch.as_tensor(chosen)
+    samples = torch.ones(m, dtype=torch.int64) if sizes is None else torch.as_tensor(sizes)
+    return Report({TRAIN: Result(Rows(ids, updates), models, samples, torch.full((m, 1), torch.nan))})
+
+
 DISK_EVENTS = ("unsaved", "resume")
 """The kinds of events about checkpoints that could not be written, and rounds that were repeated."""
 
