@@ -27,7 +27,7 @@ from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import drive
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.run import run_experiment
@@ -300,7 +300,7 @@ class Federation:
         grid = Loopback(dict(self.devices)) if twist is None else Loopback(dict(self.devices), twist)
         self.lines: list[str] = []
         config = replace(self.config, run=run)
-        return FlowerClients(grid, config, self.registry, rules, self.lines.append, Ticks().clock), grid
+        return FlowerClients(grid, config, self.registry, rules or RoundRules(), self.lines.append, Ticks().clock), grid
 
 
 def federation(keys: dict[str, Any], folder: Path) -> Federation:

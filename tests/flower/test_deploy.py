@@ -8,6 +8,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,7 +155,7 @@ def test_a_folder_that_holds_something_is_left_alone(made: Path) -> None:
 
 def test_init_without_flower_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr.app", None)
-    with pytest.raises(InputError, match="expected Flower"):
+    with pytest.raises(InputError, match=r"expected Flower 1.41, found .*pip install 'fedstrata\[flower\]'"):
         deploy.init(tmp_path / "federation", EXPERIMENT)
     assert not (tmp_path / "federation").exists()
 
@@ -312,20 +313,41 @@ def packed(app: Path) -> bytes:
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,))
 
 
+FEDERATION = Federation(("a", "b"), SAMPLES, RoundRules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
+
+
 def test_a_federation_survives_its_file(tmp_path: Path) -> None:
-    federation = Federation(("a", "b"), SAMPLES, RoundRules(30.0, 0.5, 2, 4), 1, 10.0, 500, (0, 1), "public.npz")
-    write_federation(tmp_path / "federation.toml", federation)
-    assert read_federation(tmp_path / "federation.toml") == federation
+    write_federation(tmp_path / "federation.toml", FEDERATION)
+    assert read_federation(tmp_path / "federation.toml") == FEDERATION
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shape": (8,)},
+        {"classes": 1},
+        {"mean": ()},
+        {"std": (0.0,)},
+        {"dtype": "int8"},
+        {"names": ("a",)},
+        {"test": 1.0},
+        {"features": ("a", "b")},
+    ],
+    ids=str,
+)
+def test_samples_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"samples: expected that .*{next(iter(wrong))}"):
+        replace(SAMPLES, **wrong)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("clients", "cleints", "cleints: expected one of clients, samples"),
-        ("deadline", "deadlines", r"rounds\.deadlines: expected one of deadline, min_reply_fraction"),
-        ("wait_seconds = 300.0", 'wait_seconds = "long"', "wait_seconds = 'long': input should be a valid number"),
-        ("min_reply_fraction = 1.0", "min_reply_fraction = 0.0", "rounds: expected that min_reply_fraction is above 0"),
-        ("max_samples = 0", "max_samples = -1", "federation: expected that max_samples is at least 0"),
+        ("clients", "cleints", "cleints: unknown key; did you mean clients"),
+        ("deadline", "deadlines", r"rounds\.deadlines: unknown key; did you mean deadline"),
+        ("wait_seconds = 300.0", 'wait_seconds = "long"', "wait_seconds = 'long': expected a valid number"),
+        ("min_reply_fraction = 1.0", "min_reply_fraction = 0.0", "rounds.min_reply_fraction = 0.0: expected a number"),
+        ("max_samples = 0", "max_samples = -1", "max_samples = -1: expected a number greater than or equal"),
         ("wait_seconds = 300.0", "wait_seconds", "expected the file of a federation"),
     ],
 )

@@ -25,7 +25,7 @@ from fedstrata.flower.client_registry import ClientRegistry, Registrar
 from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.on_devices import refuse_on_devices
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import run_config
 
 LAYERCFL = {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3}
