@@ -168,7 +168,7 @@ def answer(
     return Result(
         Rows(ids, values),
         torch.zeros_like(ids) if chosen is None else torch.as_tensor(chosen, dtype=torch.int64),
-        torch.ones_like(ids) if sizes is None else torch.as_tensor(sizes),
+        torch.ones_like(ids) if sizes is None else torch.as_tensor(sizes, dtype=torch.int64),
         torch.full((len(ids), 1), torch.nan) if losses is None else losses,
     )
 
