@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forty import CLIENTS, MODELS, SITE, check, deadly_site, fail, line, plain, rich, site_of, suicide
+from forty import CLIENTS, MODELS, SITE, check, deadly_site, fail, plain, rich, suicide
 
 from fedstrata.base.errors import EngineError, UserCodeError
 from fedstrata.core import Report
 from fedstrata.engine import Loop, Parallel, Processes
 from fedstrata.engine.parallel import processes
-from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage
-from fedstrata.engine.parallel.sharding import ShardRequest
+from fedstrata.engine.parallel.messages import ReceivedMessage
 from turns import same
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -31,26 +30,6 @@ def test_workers_are_as_many_as_cores_unless_it_is_said(monkeypatch: pytest.Monk
     assert Processes(SITE).workers == processes.cores() >= 1 and Processes(SITE, 3).workers == 3
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert processes.cores() == os.cpu_count()
-
-
-def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left = threading.Event()
-    monkeypatch.setattr(os, "_exit", lambda status: left.set())
-    order = ShardRequest(replace(rich(), evaluations={}), {})
-    with line() as (here, there):
-        threading.Thread(target=processes.run_worker, args=(there,), daemon=True).start()
-        SharedMessage(site_of()).send(here)
-        answers = []
-        for shard in (range(16), range(16, 40), "no shard"):
-            SharedMessage(order).send(here, shard)
-            answers.append(ReceivedMessage(here).open()[0])
-        here.close()
-        assert left.wait(60)
-    # Of 16 and of 24 clients, less three with a single sample each, of which one half is nothing.
-    assert [len(answer.report.results["second"].sizes) for answer in answers[:2]] == [13, 21]
-    assert isinstance(answers[2], Exception) and "in a worker:" in answers[2].__notes__[0]
 
 
 @pytest.fixture(scope="module")
