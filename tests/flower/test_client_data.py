@@ -20,7 +20,7 @@ from fedstrata.data import ReadOptions
 from fedstrata.engine import ClientData
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
 from fedstrata.flower.federation import Federation, Samples
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import run_config
 from fedstrata.objective import Objective
 from turns import same

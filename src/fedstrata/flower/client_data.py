@@ -21,7 +21,7 @@ from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 
@@ -102,16 +102,11 @@ def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
 def no_client_data(config: RunConfig) -> ClientData:
     """Make the data that the server has of the clients: none."""
     samples = config.samples
-    dtype = torch.uint8 if samples.dtype == "uint8" else torch.float32
-    nothing = torch.zeros(1, *samples.shape, dtype=dtype)
-    label = torch.zeros(1, dtype=torch.int64)
-    if samples.dtype == "int64":
-        nothing = nothing.long()
     targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
-        nothing,
-        label,
+        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
+        torch.zeros(1, dtype=torch.int64),
         samples.classes,
         samples.mean,
         samples.std,

@@ -32,7 +32,7 @@ from fedstrata.play.used_models import (
     right_samples,
     write_used_models,
 )
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import summarise
 from fedstrata.records.resume import machine, versions
