@@ -126,7 +126,7 @@ def test_who_computes_does_not_decide() -> None:
     assert not found
 
 
-WITHOUT_TORCH = ("fedstrata.records.schema", "fedstrata.records.final_scores")
+WITHOUT_TORCH = ("fedstrata.records.schema", "fedstrata.records.arrays")
 """The records that reports read, which import no torch."""
 
 

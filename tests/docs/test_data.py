@@ -142,4 +142,4 @@ def test_recipes_do_not_learn_from_the_names_of_clients_units_or_days(folder: Pa
         (folder / name).write_text(RECIPES[name].text)
         setup = build_run(load_experiment(folder / name))
         assert setup.client_data.dataset.feature_names == ("age", "dose"), name
-        assert setup.client_data.unit == "patient"
+        assert setup.client_data.dataset.unit == "patient"

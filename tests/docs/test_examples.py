@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blocks import ROOT, blocks, example
-from fedstrata.uploads.attacks import named_attacks
+from fedstrata.uploads.attacks.updates import named_attacks
 from fedstrata.uploads.rules import AGGREGATIONS
 
 
