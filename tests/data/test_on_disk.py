@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from data_layouts import encode, isolate, noise, recordings, structs, write, write_images
+from data_layouts import encode, noise, recordings, structs, write, write_images
 from pyarrow import csv
 
 from fedstrata.base import limits
@@ -23,13 +23,12 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many blocks."""
     monkeypatch.setattr("fedstrata.data.csv_files._BLOCK_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.npz._BLOCK_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.parquet_columns._ROWS", 4)
     monkeypatch.setattr("fedstrata.data.mapped.BLOCK_SAMPLES", 5)
-    return isolate(monkeypatch, tmp_path)
 
 
 def table(rows: int = ROWS, **more: Any) -> Any:

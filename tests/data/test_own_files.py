@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from data_layouts import isolate
 from PIL import Image
 from pyarrow import csv
 from pyarrow import parquet as pq
@@ -17,11 +16,6 @@ from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
 from fedstrata.data.cache import cache_folder
 from fedstrata.data.locate import client_values, column_names, read_column
-
-
-@pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
 
 
 def rows(first: float = 0.0, **columns: Any) -> Any:
@@ -109,7 +103,7 @@ def test_codes_keep_their_leading_zeros(root: Path) -> None:
 @pytest.mark.parametrize("file", ["all.csv", "all.parquet"])
 def test_a_column_without_a_name_numbers_the_rows_and_is_no_feature(root: Path, file: str, memory: Any) -> None:
     """So pandas and R write a table; where rows are sorted by client or class, the number of a row tells it."""
-    found = read(write(root / file, rows(**{"": [0, 1], "__index_level_0__": [7, 3]})), memory=memory)
+    found = read(write(root / file, rows(0.0, **{"": [0, 1], "__index_level_0__": [7, 3]})), memory=memory)
     assert found.feature_names == ("a", "b") and found.columns[""].tolist() == [0, 1]
 
 
@@ -510,9 +504,9 @@ def test_normalisation_can_be_left_out(root: Path) -> None:
     assert read(root / "photos", normalise="none").prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])
 
 
-def test_hidden_files_and_folders_are_nobody(tmp_path: Path) -> None:
-    write_all(tmp_path / "sites", "Ghent.csv", "Lyon.csv", "._Ghent.csv", ".Lyon-backup.csv")
-    assert sorted(set(read(tmp_path / "sites").columns["client"])) == ["Ghent", "Lyon"]
+def test_hidden_files_and_folders_are_nobody(root: Path) -> None:
+    write_all(root / "sites", "Ghent.csv", "Lyon.csv", "._Ghent.csv", ".Lyon-backup.csv")
+    assert sorted(set(read(root / "sites").columns["client"])) == ["Ghent", "Lyon"]
     for folder in ("cat", "dog", ".ipynb_checkpoints"):
-        image(tmp_path / "images" / folder / "1.png")
-    assert read(tmp_path / "images").class_names == ("cat", "dog")
+        image(root / "images" / folder / "1.png")
+    assert read(root / "images").class_names == ("cat", "dog")
