@@ -81,7 +81,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     public = public_samples(experiment, dataset, partition)
     normalised = None if public is None else dataset.normalise(public)
-    problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
+    predict = objective_of(experiment).predictor(clients.outputs)
+    problem = replace(server.problem, truth=truth, public=normalised, predict=predict)
     return RunSetup(
         server=replace(server, problem=problem, participation=participation),
         clients=clients,
@@ -144,7 +145,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
                 f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
                 "with which it shares its clients; run it on its own"
             )
-    form = setup.client_data.sample_format
+    form = setup.client_data.dataset.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.server.problem
     check_group_probes(experiment, truth_known=own.truth is not None)

@@ -19,7 +19,7 @@ from fedstrata.config.folders import next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison.folder import read_document

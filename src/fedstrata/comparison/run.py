@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,7 +218,7 @@ class _RunQueue:
         Raises:
             InputError: When a network or a key of an algorithm does not fit.
         """
-        form = setup.client_data.sample_format
+        form = setup.client_data.dataset.sample_format
         others = (each for federation in self.waiting for each in self._experiments[federation].values())
         # The seed changes nothing here.
         for experiment in {(_group_key(each), each.title): each for each in others}.values():
@@ -271,7 +272,8 @@ def _seeds_at_once(setup: RunSetup, runs: int) -> int:
     problem = setup.server.problem
     if setup.engine.name != "batched":
         return 1
-    numbers = setup.client_data.floats + runs * problem.clients * problem.layout.p
+    dataset = setup.client_data.dataset
+    numbers = len(dataset) * prod(dataset.shape) + runs * problem.clients * problem.layout.p
     return max(1, budget(torch.device(setup.engine.device)) // (_FLOAT_BYTES * numbers))
 
 

@@ -26,7 +26,7 @@ from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import RunSteps, run_steps
-from fedstrata.records.final_scores import last_scores, read_right_samples
+from fedstrata.records.arrays import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
 from fedstrata.report.references import gain, paired_differences, reference_text
@@ -286,7 +286,7 @@ def iterate_experiment(
     with one_thread():
         setup = build_run(experiment)
     scored = list[Step]()
-    made_by = _MadeBy(experiment, setup.names, setup.client_data.sample_format, setup.server.problem.layout)
+    made_by = _MadeBy(experiment, setup.names, setup.client_data.dataset.sample_format, setup.server.problem.layout)
 
     def on_round(record: Mapping[str, Any], state: State) -> None:
         scored.append(Step(record, state, _made_by=made_by))
