@@ -11,6 +11,7 @@ A test file that needs other tables throughout gives them first: ``run(out, TABL
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.core.layout import Kind
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.testing import toy_layout, toy_problem
 
 DIGITS: dict[str, Any] = {
@@ -69,6 +71,14 @@ def run(out: Path | str, tables: Mapping[str, Any] = DIGITS, /, **changes: Any) 
 def federation(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> RunSetup:
     """What a run of some tables with changes, as in `keys`, is built from: `turns.play` plays its rounds."""
     return build_run(experiment(tables, **changes))
+
+
+def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
+    """The models, (k, p), after so many rounds."""
+    state = setup.server.algorithm.init(setup.server.problem)
+    steps = play_rounds(Rules.of(setup), state, stop=lambda state: state.round >= rounds, observe=lambda done: None)
+    models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
+    return models
 
 
 def problem(clients: int, layout: Layout | None = None, **changes: Any) -> Problem:
