@@ -9,27 +9,14 @@ from fedstrata.comparison.document import count_worse
 from fedstrata.core import Score
 from fedstrata.records.measures import complete, summarise
 
-LINE: dict[str, Any] = {
-    "clusters": 2,
-    "ari": 0.5,
-    "purity": 1.0,
-    "rejected": [],
-    "labels": [0, 0],
-    "acc_client": 0.1,
-    "acc_weighted": 0.2,
-    "acc_cluster": 0.3,
-    "acc_worst": 0.0,
-    "bytes_down": 10,
-    "bytes_up": 5,
-    "seconds": 1.0,
-    "seconds_training": 0.5,
-    "seconds_server": 0.25,
-}
+MEASURES = dict(clusters=2, ari=0.5, purity=1.0, acc_client=0.1, acc_weighted=0.2, acc_cluster=0.3, acc_worst=0.0)
+COSTS = dict(bytes_down=10, bytes_up=5, seconds=1.0, seconds_training=0.5, seconds_server=0.25)
 
 
 def lines(*changes: dict[str, Any]) -> list[dict[str, Any]]:
     """The records of rounds 1, 2, ..."""
-    return [{"round": round, **LINE, **change} for round, change in enumerate(changes, start=1)]
+    same = {**MEASURES, **COSTS, "labels": [0, 0], "rejected": []}
+    return [{**same, "round": round, **change} for round, change in enumerate(changes, start=1)]
 
 
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
