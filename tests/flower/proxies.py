@@ -24,6 +24,8 @@ EXPERIMENT: dict[str, Any] = {
     "data": {"name": "digits", "clients": 1, "samples": 24, "test": 0.2},
     "partition": {"scheme": "iid"},
     "model": {"name": "mlp", "hidden": [8]},
+    "local": {"lr": 0.1, "batch": 8},
+    "algorithm": {"name": "fedavg"},
     "engine": {"name": "loop", "device": "cpu"},
 }
 PATIENCE = 60.0

@@ -64,7 +64,3 @@ def test_a_newcomer_is_placed_by_the_federations_mean_and_names(run: Run, tmp_pa
     csv.write_csv(pa.table(visits(9)), tmp_path / "new.csv")
     (placed,) = assign(run.folder, [tmp_path / "new.csv"])
     assert placed["accuracy"] > 0.9 and placed["members"] == ["site-0", "site-1", "site-2"]
-
-
-def test_the_record_names_the_unit_of_dependence(run: Run) -> None:
-    assert run.experiment.data.unit == UNIT

@@ -41,7 +41,7 @@ def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() ->
     late = claimed(claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2), 4), replace(FIRST, key="b", name="b"))
     assert {key: registration.client for key, registration in late.registrations.items()} == {"c": 2, "b": 1}
     assert late.joins() == {0: NEVER, 1: 0, 2: 4}
-    assert late.of(2) == ("c", late.registrations["c"]) and late.of(0) is None
+    assert late.by_id()[2] == ("c", late.registrations["c"]) and 0 not in late.by_id()
 
 
 @pytest.mark.parametrize(

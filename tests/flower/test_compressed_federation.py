@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message
-from in_process import Deployed, Federation, at, federation, lines
+from in_process import Deployed, at, lines
 
-from fedstrata.flower.federation import RoundRules
 from fedstrata.results.run import Run
 
 KEYS: dict[str, Any] = {**in_process.KEYS, "seed": 7, "algorithm": {"name": "strata"}}
@@ -23,16 +22,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 SLOW = 2
 """The client whose reply is lost in some rounds."""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    return federation(KEYS, tmp_path_factory.mktemp("devices"))
-
-
-@pytest.fixture
-def here(made: Federation, tmp_path: Path) -> Deployed:
-    return made.deployed(tmp_path).where(rounds=RoundRules(deadline=5.0))
 
 
 def bytes_up(run: Run) -> list[int]:

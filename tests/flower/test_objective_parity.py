@@ -1,6 +1,5 @@
 """The same bits from every engine that does the loop's arithmetic, whatever the networks learn."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import torch
 from in_process import federation
 
 from fedstrata.build.build import build_run
-from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.core import Clients, Report
 from fedstrata.engine import Parallel
 from fedstrata.flower.client_data import no_client_data
+from played_rounds import play
 from turns import same
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -74,29 +72,17 @@ def keys_of(kind: str) -> dict[str, Any]:
     return {"data": data, "model": model, "local": {"batch": 4, "lr": 0.1, **LOCALS[kind]}}
 
 
-def play(setup: RunSetup, clients: Clients) -> Iterator[Report]:
-    """Two rounds of IFCA, in which clients choose among models by their losses."""
-    algorithm = load_experiment({"algorithm": {"name": "ifca", "k": 2}}).algorithm_of()
-    state = algorithm.init(setup.server.problem)
-    for _ in range(2):
-        evaluations = algorithm.evaluations(setup.server.problem, state, setup.everyone) if state.round else {}
-        plan = replace(algorithm.plan(setup.server.problem, state, setup.everyone), evaluations=evaluations)
-        report = clients.run(plan)
-        state, _ = algorithm.update(setup.server.problem, state, replace(report, cohort=plan.cohort))
-        yield report
-
-
 @pytest.mark.parametrize("kind", LOCALS)
 def test_processes_and_devices_are_the_loop_in_every_bit(kind: str, desk: Path) -> None:
     here = federation(keys_of(kind), desk / "devices")
-    assert no_client_data(here.config).sample_format == here.setup.client_data.sample_format
-    expected = tuple(play(here.setup, here.setup.clients))
-    assert same(tuple(play(here.setup, here.remote()[0])), expected)
+    assert no_client_data(here.config).dataset.sample_format == here.setup.client_data.dataset.sample_format
+    expected = play(here.setup, "ifca")
+    assert same(play(replace(here.setup, clients=here.remote()[0]), "ifca"), expected)
     spread = build_run(load_experiment({**keys_of(kind), "engine": {"name": "processes", "workers": 2}}))
     assert isinstance(spread.clients, Parallel)
-    assert same(tuple(play(spread, spread.clients)), expected)
+    assert same(play(spread, "ifca"), expected)
     spread.clients.close()
-    score = expected[1].scores["client"]
+    score = expected[0][1][0].scores["client"]
     assert bool(score.correct.isfinite().all()) != (kind == "one") and torch.unique(score.correct).numel() > 1
 
 
@@ -104,6 +90,6 @@ def test_r2_of_a_single_test_sample_is_unknown_on_devices_too(desk: Path) -> Non
     keys = {**keys_of("number"), "local": {"loss": "mse", "metric": "r2", "lr": 0.1, "batch": 4}}
     keys["data"] |= {"samples": 4, "test": 0.2}
     here = federation(keys, desk / "devices")
-    expected = tuple(play(here.setup, here.setup.clients))
-    assert same(tuple(play(here.setup, here.remote()[0])), expected)
-    assert bool(expected[1].scores["client"].correct.isnan().all())
+    expected = play(here.setup, "ifca")
+    assert same(play(replace(here.setup, clients=here.remote()[0]), "ifca"), expected)
+    assert bool(expected[0][-1][0].scores["client"].correct.isnan().all())

@@ -105,7 +105,7 @@ def test_an_order_that_was_held_up_does_no_harm_when_it_is_worked_on_at_last(fre
             return ["held up" if message in late else next(ids) for message in messages]
 
     remote, _ = fresh.remote()
-    remote._grid = Held(dict(fresh.devices), twist)
+    remote.grid = Held(dict(fresh.devices), twist)
     equal(fresh, remote, {2: SLOW})
     assert held
 

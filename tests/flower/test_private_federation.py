@@ -8,7 +8,7 @@ from typing import Any
 import in_process
 import pytest
 import torch
-from in_process import Deployed, Federation, Loopback, absences, federation
+from in_process import Deployed, Loopback, absences
 
 from fedstrata.base.errors import ExperimentError, InputError, RecordError
 from fedstrata.config import load_experiment
@@ -21,16 +21,6 @@ PRIVACY: dict[str, dict[str, Any]] = {
     "central": {"kind": "central", "noise_multiplier": 0.5},
     "local": {"kind": "local", "noise_multiplier": 0.05},
 }
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    return federation(KEYS, tmp_path_factory.mktemp("devices"))
-
-
-@pytest.fixture
-def here(made: Federation, tmp_path: Path) -> Deployed:
-    return made.deployed(tmp_path)
 
 
 def known_seeds(here: Deployed, out: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from flwr.app import Message
-from in_process import Federation, Slow, Ticks, federation, lines, models, records
+from in_process import Federation, Slow, Ticks, lines, models, records
 
 from fedstrata.flower.federation import RoundRules
 
@@ -59,11 +59,6 @@ class Finished(NamedTuple):
             line["round"]: [int(client) for client in line["absent"]]
             for line in lines(self.out / "network/rounds.jsonl")
         }
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    return federation(KEYS, tmp_path_factory.mktemp("devices"))
 
 
 def driven(made: Federation, folder: Path, rules: RoundRules, lost_in: int | None = None) -> Finished:

@@ -11,6 +11,7 @@ import torch
 from plotly.offline import get_plotlyjs
 
 from fedstrata.core import Matrix, Score
+from fedstrata.objective.metric_info import ACCURACY, dump_metric
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import MetricRecord, Record
 
@@ -149,6 +150,7 @@ def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS
     records = Folder(folder)
     records.create(EXPERIMENT)
     (folder / "rounds.jsonl").touch()
+    (folder / "metric.json").write_bytes(dump_metric(ACCURACY))
     (folder / "tree.json").write_text(json.dumps(nodes(n)), encoding="utf-8")
     samples = 100 + torch.arange(n)
     lines = rounds(count, n)

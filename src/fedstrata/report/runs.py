@@ -100,7 +100,7 @@ def _listed(folder: Path) -> ListedRun:
             acc_client=last.acc_client if last else None,
             ari=last.ari if last else None,
             changed=changed,
-            metric=read_metric(folder, keys),
+            metric=read_metric(folder),
         )
     except (OSError, ValueError, RecordError):
         return ListedRun(str(folder), "damaged")

@@ -6,8 +6,8 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 
 import pytest
+from experiments.trust.tcp_proxy import Faults, TcpProxy
 from machines import free_ports
-from proxy import Faults, TcpProxy
 
 SENT = bytes(range(256)) * 400
 
