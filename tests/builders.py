@@ -8,6 +8,7 @@
 A test file that needs other tables throughout gives them first: ``run(out, TABLES, rounds=2)``.
 """
 
+import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
 
 import fedstrata as fs
 from fedstrata.build.build import build_run
@@ -260,3 +263,17 @@ def left(folder: Path, without: Container[str] = ()) -> object:
 def records_of(folder: Path) -> list[dict[str, Any]]:
     """The records of the rounds of a run."""
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def seal_checkpoint(path: Path, content: bytes) -> None:
+    """Write a checkpoint whose checksum is right, whatever it holds."""
+    path.write_bytes(content)
+    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(content).hexdigest()} {len(content)}\n")
+
+
+def change_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor] | None = None, **metadata: Any) -> None:
+    """Change some tensors of a checkpoint, and what it says about itself; its checksum is right again."""
+    with safe_open(path, framework="pt") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()} | dict(tensors or {})  # noqa: SIM118 (no dict)
+        said = file.metadata() | {name: json.dumps(value) for name, value in metadata.items()}
+    seal_checkpoint(path, to_bytes(found, said))
