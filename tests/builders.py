@@ -21,7 +21,8 @@ import fedstrata as fs
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows
+from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
+from fedstrata.core.layout import Kind
 from fedstrata.testing import toy_layout, toy_problem
 
 DIGITS: dict[str, Any] = {
@@ -74,6 +75,21 @@ def problem(clients: int, layout: Layout | None = None, **changes: Any) -> Probl
     """A problem whose models start at zero, by default with the layers ``conv`` and ``fc`` of three weights each."""
     layout = layout or toy_layout()
     return replace(toy_problem(clients, layout), **changes)
+
+
+def layout_with(shapes: Mapping[str, int | tuple[int, ...]]) -> Layout:
+    """A layout of tensors by name, such as ``{"conv.weight": 5, "norm.running_mean": 1, "fc.weight": (2, 3)}``.
+
+    Layers called ``conv...`` are convolutions, those called ``norm...`` normalise, and all others are linear. Running
+    statistics are buffers.
+    """
+    tensors = list[TensorSpec]()
+    for name, shape in shapes.items():
+        layer, _, tensor = name.rpartition(".")
+        kind: Kind = "conv" if layer.startswith("conv") else "norm" if layer.startswith("norm") else "linear"
+        kind = "buffer" if tensor.startswith("running") else kind
+        tensors.append(TensorSpec(name, layer, kind, (shape,) if isinstance(shape, int) else shape))
+    return Layout(tuple(tensors))
 
 
 def task_of(
@@ -132,6 +148,31 @@ def plan_of(
     return Plan(round, seed, ids, models, dict(tasks))
 
 
+def answer(
+    clients: Sequence[int] | torch.Tensor,
+    values: torch.Tensor,
+    chosen: Sequence[int] | torch.Tensor | None = None,
+    sizes: Sequence[int] | torch.Tensor | None = None,
+    losses: torch.Tensor | None = None,
+) -> Result:
+    """The answers of some clients to a task.
+
+    Args:
+        clients: The ids of the clients, (m,).
+        values: The updates, (m, p).
+        chosen: The models that the clients started from, (m,); by default the first one.
+        sizes: The numbers of training samples, (m,); by default 1.
+        losses: The losses of the candidates, (m, c); by default NaN, as where a client has no choice.
+    """
+    ids = torch.as_tensor(clients, dtype=torch.int64)
+    return Result(
+        Rows(ids, values),
+        torch.zeros_like(ids) if chosen is None else torch.as_tensor(chosen, dtype=torch.int64),
+        torch.ones_like(ids) if sizes is None else torch.as_tensor(sizes, dtype=torch.int64),
+        torch.full((len(ids), 1), torch.nan) if losses is None else losses,
+    )
+
+
 def result_of(
     plan: Plan,
     values: torch.Tensor,
@@ -151,17 +192,36 @@ def result_of(
         task: The name of the task.
     """
     candidates = plan.tasks[task].candidates
-    return Result(
-        Rows(plan.cohort, values),
-        candidates[:, 0] if chosen is None else torch.tensor(chosen),
-        torch.ones(len(values), dtype=torch.int64) if sizes is None else torch.tensor(sizes),
-        torch.full(candidates.shape, torch.nan) if losses is None else losses,
-    )
+    first = candidates[:, 0] if chosen is None else chosen
+    unknown = torch.full(candidates.shape, torch.nan)
+    return answer(plan.cohort, values, first, sizes, unknown if losses is None else losses)
 
 
 def report_of(plan: Plan, values: torch.Tensor, sizes: Sequence[int] | None = None, **answers: Any) -> Report:
     """A report of the whole cohort on the plan's one task, as in `result_of`."""
     return Report({TRAIN: result_of(plan, values, sizes, **answers)})
+
+
+def trained(
+    values: Sequence[Sequence[float]] | torch.Tensor,
+    clients: Sequence[int] | torch.Tensor | None = None,
+    chosen: Sequence[int] | torch.Tensor | None = None,
+    sizes: Sequence[int] | torch.Tensor | None = None,
+) -> Report:
+    """A report on updates by the normal training, of a plan that does not matter.
+
+    Args:
+        values: The updates, (m, p).
+        clients: The ids of the clients, (m,); by default 0 to m - 1.
+        chosen: The models that they started from, (m,); by default model 0.
+        sizes: The numbers of training samples, (m,); by default 1.
+    """
+    updates = torch.as_tensor(values)
+    m = len(updates)
+    ids = torch.arange(m) if clients is None else torch.as_tensor(clients)
+    models = torch.zeros(m, dtype=torch.int64) if chosen is None else torch.as_tensor(chosen)
+    samples = torch.ones(m, dtype=torch.int64) if sizes is None else torch.as_tensor(sizes)
+    return Report({TRAIN: Result(Rows(ids, updates), models, samples, torch.full((m, 1), torch.nan))})
 
 
 DISK_EVENTS = ("unsaved", "resume")

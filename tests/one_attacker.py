@@ -61,7 +61,7 @@ class Attacked:
     def __init__(self, clients: Engine, attack: Attack) -> None:
         """Attack nobody yet."""
         self._clients, self._attack = clients, attack
-        self.store, self.predict, self.classify = clients.store, clients.predict, clients.classify
+        self.store, self.outputs = clients.store, clients.outputs
 
     def run(self, plan: Plan) -> Report:
         """The honest answers, but for those of the attacker."""

@@ -15,7 +15,7 @@ from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
 from fedstrata.play.used_models import ModelInUse, backdoor_summary
-from fedstrata.uploads.attacks import DATA_ATTACKS, NEED_GROUPS, named_attacks
+from fedstrata.uploads.attacks.updates import DATA_ATTACKS, NEED_GROUPS, named_attacks
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -1,12 +1,9 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from data_layouts import isolate, recordings, write, write_images
 
-import fedstrata.data
 from fedstrata.base.errors import DataError
 from fedstrata.data import DATASETS, load_dataset
 
@@ -16,30 +13,6 @@ REAL = os.environ.get("FEDSTRATA_DATA", "")
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return isolate(monkeypatch, tmp_path)
-
-
-def test_finding_data_imports_neither_torch_nor_pyarrow() -> None:
-    code = """
-import sys
-import fedstrata.data
-import fedstrata.data.registry
-import fedstrata.base.errors
-fedstrata.data.find("digits")
-try:
-    fedstrata.data.find("nowhere", "/nowhere")
-except fedstrata.base.errors.DataError:
-    pass
-else:
-    sys.exit("found")
-print({"torch", "pyarrow", "sklearn"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "set()\n", "")
-
-
-def test_everything_public_is_exported() -> None:
-    assert fedstrata.data.__all__ == sorted(fedstrata.data.__all__)
-    assert all(hasattr(fedstrata.data, name) for name in fedstrata.data.__all__)
 
 
 def test_digits_are_1797_images_of_ten_classes() -> None:

@@ -42,13 +42,11 @@ def test_the_experiment_names_the_engine() -> None:
     assert load_experiment(tomllib.loads(shown("study.toml"))).engine.name == "ray"
 
 
-def test_the_comparison_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_comparison_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the loop: that Ray equals it, with and without an address, is held by the tests of the engine."""
     monkeypatch.chdir(tmp_path)
     Path("study.toml").write_text(shown("study.toml"))
-    status, said = run(" ".join([*comparison(), "--set", "engine.name=loop"]), capsys)
+    status, said = run(" ".join([*comparison(), "--set", "engine.name=loop"]))
     assert status == 0 and any("strata" in line for line in said)
     assert len(list(Path("runs/compared").rglob("rounds.jsonl"))) == 4
 

@@ -116,7 +116,7 @@ def test_every_recipe_has_its_files_here() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_recipe_runs(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipe_runs(name: str, folder: Path) -> None:
     FILES[name]()
     block: Block = RECIPES[name]
     (folder / name).write_text(block.text)
@@ -124,7 +124,7 @@ def test_the_recipe_runs(name: str, folder: Path, capsys: pytest.CaptureFixture[
     command = (
         f"python {name}" if name.endswith(".py") else f"fedstrata run {name} --out runs/own --set engine.name=loop"
     )
-    status, lines = run(command, capsys)
+    status, lines = run(command)
     assert status == 0
     told = "\n".join(lines)
     assert "WARNING" not in told, "no recipe teaches a reader to live with a warning"
@@ -150,4 +150,4 @@ def test_recipes_do_not_learn_from_the_names_of_clients_units_or_days(folder: Pa
         (folder / name).write_text(RECIPES[name].text)
         setup = build_run(load_experiment(folder / name))
         assert setup.client_data.dataset.feature_names == ("age", "dose"), name
-        assert setup.client_data.unit == "patient"
+        assert setup.client_data.dataset.unit == "patient"

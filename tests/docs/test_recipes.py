@@ -11,8 +11,8 @@ MOST_LINES = 15
 RUN_BY = {
     "data.md": "test_data.py::test_the_recipe_runs",
     "training.md": "test_training.py::test_a_recipe_does_what_it_says",
-    "results.md": "test_results_page.py::test_every_block_does_what_it_says",
-    "sweeps.md": "test_sweeps_page.py::test_every_block_does_what_it_says",
+    "results.md": "test_walkthroughs.py::test_every_block_does_what_it_says",
+    "sweeps.md": "test_walkthroughs.py::test_every_block_does_what_it_says",
     "adding.md": "test_adding.py::test_it_runs_from_outside_of_the_library",
     "recordings.md": "test_recordings_page.py::test_every_block_does_what_it_says",
 }

@@ -7,7 +7,7 @@ import torch
 from small import fit_of, loop_of, plan_of
 
 from fedstrata.base.errors import ContractError
-from fedstrata.core import LocalTask, LocalTraining, Plan
+from fedstrata.core import LocalTask, LocalTraining
 from fedstrata.engine.loop import start_row
 from fedstrata.engine.vectorized import Vectorized
 
@@ -76,27 +76,6 @@ def test_who_did_not_do_the_first_task_goes_on_from_the_received_model() -> None
     )
     plain = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=ONE_EPOCH), cohort=[1]))
     assert torch.equal(report.results["second"].updates.values[0], plain.results["train"].updates.values[0])
-
-
-def _plan(layout: object, start: torch.Tensor) -> Plan:
-    train = fit_of(layout, [[0], [0], [0]], fold="A")  # type: ignore[arg-type]
-    grid = [[0.0, 0.25, 1.0]] * 3
-    kept = replace(scored(layout, [[0]] * 3, [[0.5], [0.0], [1.0]]), upload=layout.everything)  # type: ignore[attr-defined]
-    return plan_of(start[None], train, scored(layout, [[0, 0, 0]] * 3, grid), kept)
-
-
-@pytest.mark.parametrize("norm", [False, True])
-def test_the_batched_engine_does_the_same(norm: bool) -> None:
-    loop, layout, start = loop_of([12, 9, 16], norm)
-    batched = Vectorized(loop._module, layout, loop._client_data)
-    plan = _plan(layout, start)
-    expected, found = loop.run(plan), batched.run(plan)
-    for name, result in expected.results.items():
-        torch.testing.assert_close(found.results[name].losses, result.losses, equal_nan=True, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(found.results[name].updates.values, result.updates.values, rtol=1e-4, atol=1e-5)
-    kept = batched.store.tensors()
-    for name, values in loop.store.tensors().items():
-        torch.testing.assert_close(kept[name], values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -44,7 +44,7 @@ def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
     inputs, labels = client_data.samples(client_data.test(3))
     assert labels.tolist() == Y[8:].tolist()
     assert torch.allclose(inputs[:, 1], (torch.from_numpy(X[8:, 1]) - 1) / 2)
-    assert client_data.classes == 3, "of the federation, not of this client's file"
+    assert client_data.dataset.classes == 3, "of the federation, not of this client's file"
 
 
 def test_of_a_file_without_one_a_share_is_held_out_and_that_is_the_clients_own(tmp_path: Path) -> None:
@@ -161,7 +161,10 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     assert not any(path.stat().st_mode & 0o077 for path in paths)
     assert samples.unit == "trial" and export_public_data(setup, tmp_path / "public.npz") == ""
     assert samples.names == ("lie", "sit", "walk")
-    assert no_client_data(replace(CONFIG, samples=samples)).sample_format == setup.client_data.sample_format
+    assert (
+        no_client_data(replace(CONFIG, samples=samples)).dataset.sample_format
+        == setup.client_data.dataset.sample_format
+    )
     for client, path in enumerate(paths):
         assert np.isin(np.load(path)["x"], x).all(), "a device holds samples as they were"
         own = read_client_data(path, client, replace(CONFIG, clients=2, samples=samples))
@@ -221,6 +224,8 @@ def test_the_files_of_a_node_are_read_as_the_experiment_says(
     samples = export_client_data(setup, experiment.data.held_out_share, paths)
     for file_of in (sites.values(), paths):
         config = run_config(experiment, Federation(tuple(sites), samples), "run")
-        assert no_client_data(config).sample_format == setup.client_data.sample_format, "models find features by name"
+        assert no_client_data(config).dataset.sample_format == setup.client_data.dataset.sample_format, (
+            "models find features by name"
+        )
         for client, path in enumerate(file_of):
             assert_same_samples(setup.client_data, read_client_data(path, client, config), client)

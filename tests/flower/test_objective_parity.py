@@ -72,7 +72,7 @@ def keys_of(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", LOCALS)
 def test_processes_and_devices_are_the_loop_in_every_bit(kind: str, desk: Path) -> None:
     here = federation(keys_of(kind), desk / "devices")
-    assert no_client_data(here.config).sample_format == here.setup.client_data.sample_format
+    assert no_client_data(here.config).dataset.sample_format == here.setup.client_data.dataset.sample_format
     expected = play(here.setup, "ifca")
     assert same(play(replace(here.setup, clients=here.remote()[0]), "ifca"), expected)
     spread = build_run(load_experiment({**keys_of(kind), "engine": {"name": "processes", "workers": 2}}))

@@ -8,7 +8,7 @@ import pytest
 
 import fedstrata as fs
 from fedstrata.play import used_models
-from fedstrata.records.final_scores import read_right_samples
+from fedstrata.records.arrays import read_right_samples
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -2,20 +2,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_run import CLIENTS, changed, write
+from synthetic_run import CLIENTS, changed
 
 from fedstrata.records.schema import ClientDescriptions, Confusion
 from fedstrata.report import client_details as module
 from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, facts_of, shown_rounds
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.reader import RunRecords, read
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import Reference
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("details") / "run", count=12))
-
 
 KNOWN = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), None, ("cat", "dog", "<owl>"))
 

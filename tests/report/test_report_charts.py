@@ -4,20 +4,14 @@ from math import nan
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from synthetic_run import TRUTH, changed, with_metrics_of, write
+from synthetic_run import TRUTH, changed, with_metrics_of
 
 from fedstrata.records.schema import Gap, Round
 from fedstrata.report.charts import all_charts, curves
-from fedstrata.report.charts.curves import layer_charts, metric_charts
-from fedstrata.report.charts.membership import cluster_count
+from fedstrata.report.charts.curves import cluster_count, layer_charts, metric_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import GREY, PALETTE, blend, dash_of, palette
-from fedstrata.report.reader import RunRecords, read
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("curves") / "run", count=12))
+from fedstrata.report.reader import RunRecords
 
 
 def test_every_figure_is_one_that_plotly_accepts_under_a_name_of_its_own(records: RunRecords) -> None:
@@ -73,8 +67,10 @@ def test_the_axis_of_scores_that_are_all_perfect_ends_at_the_best_value(records:
 
 
 def test_a_single_round_shows_as_a_point_and_an_unknown_truth_as_nothing(records: RunRecords) -> None:
-    first = replace(records, rounds=(changed(records.rounds[0], ari=None, acc_client=None, acc_worst=None),), scores={})
-    assert curves.seconds(first)["data"][0]["mode"] == "markers"
+    first = replace(
+        records, rounds=(changed(records.rounds[0], ari=None, acc_client=None, acc_worst=None),), scores={}, matrices=()
+    )
+    assert all_charts(Clusters(first))["cost"][1].figure["data"][0]["mode"] == "markers"
     assert len(cluster_count(first)["data"]) == 1
     assert curves.scores_by_cluster(Clusters(first)) is None
     assert curves.scores(first)["layout"]["yaxis"]["range"][0] == 0

@@ -1,17 +1,11 @@
 from dataclasses import replace
 
-import pytest
-from synthetic_run import changed, write
+from synthetic_run import changed
 
 from fedstrata.records.schema import Round
-from fedstrata.report.charts.membership import MOST_NAMED, MOST_ROWS, cluster_charts, membership_map
+from fedstrata.report.charts.curves import MOST_NAMED, MOST_ROWS, cluster_charts, membership_map
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.reader import RunRecords, read
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("membership") / "run", count=12))
+from fedstrata.report.reader import RunRecords
 
 
 def with_labels(records: RunRecords, *labels: list[int]) -> Clusters:

@@ -15,7 +15,7 @@ from fedstrata.base.errors import InputError, RecordError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.results.plot import charts
 from fedstrata.results.run import Run
 
@@ -170,7 +170,7 @@ def test_a_network_of_ones_own_is_given_to_load(finished: Run) -> None:
     ("name", "content", "message"),
     [
         ("models/clients.json", None, "expected a file that says which model each client uses, found none"),
-        ("models/clients.json", b"{}", r"clients.json: .*has no sample_format"),
+        ("models/clients.json", b"{}", r"clients.json: .*sample_format: field required"),
         (
             "models/clients.json",
             b'{"sample_format": {}, "clients": [{"client": 0, "node": 0}]}',

@@ -232,7 +232,8 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         What all these samples have in common.
     """
     client_data = setup.client_data
-    unit = client_data.unit
+    dataset = client_data.dataset
+    unit = dataset.unit
     for client, path in enumerate(paths):
         parts = {"": client_data.train(client), "_test": client_data.test(client)}
         arrays: dict[str, np.ndarray] = {}
@@ -246,18 +247,17 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         # Whoever else uses this machine may not read the samples.
         with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
-    dataset = client_data.dataset
     return Samples(
         tuple(client_data.raw_samples(torch.tensor([0]))[0].shape[1:]),
-        client_data.classes,
+        dataset.classes,
         dataset.mean,
         dataset.std,
         str(dataset.inputs.dtype).removeprefix("torch."),
         unit=unit or "",
         test=test,
-        outputs=() if client_data.has_classes else client_data.outputs,
+        outputs=() if dataset.targets is None else dataset.outputs,
         features=dataset.feature_names,
-        names=client_data.class_names,
+        names=dataset.class_names,
     )
 
 

@@ -132,13 +132,9 @@ class FlowerClients:
         self._compression = self.config.compressor(self._layout)
         self._loop = Loop(module, self._layout, no_client_data(self.config))
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Predict as `Loop.predict` does, on the server."""
-        return self._loop.predict(models, inputs)
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Find classes as `Loop.classify` does, on the server."""
-        return self._loop.classify(models, inputs)
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Compute as `Loop.outputs` does, on the server."""
+        return self._loop.outputs(models, inputs)
 
     def run(self, plan: Plan) -> Report:
         """Ask every client that is scored or works, in one message each; one that does not reply is an absent row.

@@ -23,9 +23,8 @@ from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import participation_of, sampling_weights
 from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
-from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import spreads_units
-from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Plan
 from fedstrata.data import Dataset
@@ -214,8 +213,9 @@ def _run_setup(
         secret: The secret seed of a run in which the server adds the noise; None otherwise.
     """
     truth = torch.tensor(federation.truth) if federation.truth else None
+    predict = config.objective.predictor(clients.outputs)
     problem = problem_of(experiment, config.samples.shape, config.outputs)
-    problem = replace(problem, truth=truth, public=public, predict=clients.predict)
+    problem = replace(problem, truth=truth, public=public, predict=predict)
     joins = _joins(experiment, clients.registry)
 
     def sizes(round: int) -> list[int]:
@@ -239,13 +239,13 @@ def _run_setup(
         )
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
-        # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
-        server=replace(server, client_noise=None),
+        server=server,
         clients=clients,
         client_data=no_client_data(config),
         engine=experiment.engine.model_copy(update={"name": name, "device": device}),
         names=_client_names(federation, clients),
-        uploads_are_decoded=True,
+        # They do to their updates what `run_config` tells them; it is not to be simulated as well.
+        on_devices=True,
     )
     return setup, joins
 

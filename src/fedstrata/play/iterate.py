@@ -120,7 +120,7 @@ def iterate_experiment(
     with one_thread():
         setup = build_run(experiment)
     scored = list[Step]()
-    made_by = _MadeBy(experiment, setup.names, setup.client_data.sample_format, setup.server.problem.layout)
+    made_by = _MadeBy(experiment, setup.names, setup.client_data.dataset.sample_format, setup.server.problem.layout)
 
     def on_round(record: Mapping[str, Any], state: State) -> None:
         scored.append(Step(record, state, _made_by=made_by))

@@ -20,7 +20,7 @@ from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
-from fedstrata.records.final_scores import last_scores, read_right_samples
+from fedstrata.records.arrays import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
 from fedstrata.report.references import gain, paired_differences, reference_text

@@ -77,7 +77,7 @@ def run_steps(
     root = root_folder(out)
     # A data set's own unit is written down, and so is that all samples are independent.
     independent = ALL_INDEPENDENT if experiment.data.unit == ALL_INDEPENDENT else None
-    units = experiment.data.model_copy(update={"unit": setup.client_data.unit or independent})
+    units = experiment.data.model_copy(update={"unit": setup.client_data.dataset.unit or independent})
     resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
         folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)

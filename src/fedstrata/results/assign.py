@@ -16,8 +16,8 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.randomness import model_seed, seed_of
 from fedstrata.build.build import build_run
 from fedstrata.build.problem import objective_of, problem_of
+from fedstrata.build.run_setup import with_personal_stage
 from fedstrata.build.samples import with_targets
-from fedstrata.build.server_setup import with_personal_stage
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys

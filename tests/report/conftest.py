@@ -1,0 +1,17 @@
+from pathlib import Path
+
+import pytest
+from synthetic_run import write
+
+from fedstrata.report.reader import RunRecords, read
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "run", count=12)
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
+    """Twelve rounds, which nobody changes."""
+    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
