@@ -36,7 +36,13 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def finished(experiment: object, out: Path, **told: Any) -> SimpleNamespace:
     """What stands in for a run."""
-    summary = {"algorithm": "layercfl [bold]", "ari": None, "acc_client": 0.98765, "rounds": 3, "versions": {}}
+    summary: dict[str, Any] = {
+        "algorithm": "layercfl [bold]",
+        "ari": None,
+        "acc_client": 0.98765,
+        "rounds": 3,
+        "versions": {},
+    }
     run = {"summary": summary, "diverged": False, "metric": ACCURACY, "tree": (), "names": (), "warnings": ()}
     return SimpleNamespace(folder=out, **{**run, **told})
 
@@ -91,22 +97,6 @@ def test_run_passes_its_options_on(trainer: Mock, empty_folder: Path) -> None:
     trainer.assert_called_once_with(experiment, Path("a"), resume=False, quiet=True, finished=ANY)
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "err"),
-    [
-        (RecordError("damaged:\n  two  lines"), 2, "fedstrata: damaged: two lines\n"),
-        (ContractError("a bug"), 1, "fedstrata: a bug\n"),
-        (KeyboardInterrupt(), 130, ""),
-    ],
-)
-def test_errors_of_training_have_their_status(
-    error: BaseException, code: int, err: str, trainer: Mock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer.side_effect = error
-    assert status("run") == code
-    assert capsys.readouterr().err == err
-
-
 RUNS = (
     Outcome("fedavg", 0, Path("c/fedavg-0"), {**dict.fromkeys(FIGURES, 2), "ari": None}, {0: 0.5}),
     Outcome("strata", 0, Path("c/strata-0"), error="ZeroDivisionError: division by zero"),
@@ -148,26 +138,6 @@ def test_compare_puts_finished_runs_into_a_table(
     tabulate.assert_called_once_with([Path("a"), Path("b")], None)
     out, err = capsys.readouterr()
     assert out.splitlines()[2:] == WRITTEN and not err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["mine.toml"], "expected one experiment file and --algorithms NAME,NAME"),
-        (["one.toml", "two.toml", "--algorithms", "cfl"], "expected one experiment file and --algorithms"),
-        (["a", "--algorithms", "cfl"], "or run folders alone"),
-        (["a", "mine.toml"], "or run folders alone"),
-        (["a", "nope"], "expected run folders, found nothing at 'nope'"),
-        (["mine.toml", "--algorithms", "cfl", "--seeds", "one"], "--seeds = 'one': expected whole numbers"),
-    ],
-)
-def test_compare_says_what_it_needs(
-    args: list[str], message: str, compared: Mock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("a").mkdir()
-    Path("mine.toml").touch()
-    assert status("compare", *args) == 2
-    assert message in capsys.readouterr().err and not compared.called
 
 
 @pytest.mark.parametrize(
@@ -214,6 +184,7 @@ def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_go
 @pytest.mark.parametrize(
     ("command", "function"),
     [
+        (["run"], "fedstrata.play.run.run_experiment"),
         (["report", "."], "fedstrata.report.build"),
         (["report", ".", "--figures", "png"], "fedstrata.report.export.save_figures"),
         (["report", ".", "--follow"], "fedstrata.report.follow"),
@@ -230,7 +201,8 @@ def test_a_comparison_with_runs_that_the_machine_ended_names_the_command_that_go
         (OSError(errno.ENOSPC, "", "report.html"), 1, "'report.html': expected free space on the disk, found: No"),
         (MemoryError(), 1, "expected enough memory, found: no memory left"),
         (EngineError("expected answers, found none"), 1, "expected answers, found none, then give the same command"),
-        (RecordError("expected a run, found none"), 2, "expected a run, found none"),
+        (RecordError("expected a run,\n  found  none"), 2, "expected a run, found none"),
+        (ContractError("a bug"), 1, "a bug"),
     ],
 )
 def test_every_command_tells_in_one_line_what_the_machine_refuses(

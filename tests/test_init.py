@@ -6,20 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 import fedstrata
-from fedstrata.base import errors
 
 
-def test_the_public_names_are_sorted_complete_and_there() -> None:
-    names = fedstrata.__all__
-    # Constants, classes, then the rest, as ruff sorts them.
-    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-    assert dir(fedstrata) == sorted(names)
-    for name in names:
+def test_the_public_names_are_there() -> None:
+    assert dir(fedstrata) == sorted(fedstrata.__all__)
+    for name in fedstrata.__all__:
         assert getattr(fedstrata, name) is not None
-    lazy = set(fedstrata._HOMES) | {"__version__"}
-    eager = {"FedstrataError", "InputError", "compare", "iterate", "run", "sweep"}
-    assert set(names) == lazy | eager
-    assert fedstrata.InputError is errors.InputError
 
 
 HEAVY = {"torch", "pydantic", "numpy", "rich", "sklearn", "scipy", "pyarrow", "flwr", "ray"}

@@ -273,7 +273,7 @@ def _confidence(
 
 def _network(setup: RunSetup, options: Mapping[str, Any] = SMALL["model"]) -> nn.Module:
     """The network of an experiment, by its table ``model``, without dropout, with any weights."""
-    format_ = setup.client_data.sample_format
+    format_ = setup.client_data.dataset.sample_format
     model = load_experiment({**SMALL, "model": options}).model
     network = make_network(
         model.name, NetworkShape(format_.network_shape, format_.output_shape, False), 0, model.options
@@ -452,7 +452,7 @@ def some_images(seed: int) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], T
     labels = data.dataset.labels[draw[:2100]]
     others, other_labels = raw[100:], labels[100:]
     guess = torch.stack([others[other_labels == label].mean(dim=0) for label in range(10)])
-    format_ = data.sample_format
+    format_ = data.dataset.sample_format
     centre = torch.tensor(format_.mean).view(-1, 1, 1)
     scale = torch.tensor(format_.std).view(-1, 1, 1)
     return raw[:100], labels[:100], guess, lambda images: (images - centre) / scale
@@ -548,7 +548,7 @@ def by_class(data: ClientData, client: int) -> list[tuple[Tensor, Tensor, Tensor
     index = data.train(client)
     inputs, labels = data.samples(index)
     rows = inputs.flatten(1).float()
-    vectors = client_stat("subspaces", data, index).view(data.classes, SINGULAR_VECTORS, -1)
+    vectors = client_stat("subspaces", data, index).view(data.dataset.classes, SINGULAR_VECTORS, -1)
     present = labels.unique().tolist()
     return [(rows[labels == label].mean(dim=0), rows[labels == label], vectors[label]) for label in present]
 

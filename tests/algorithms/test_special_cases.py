@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 import torch
 from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
-from grouped_digits import CLASSES, PATIENT, ROTATIONS, STEEP, agreement
 
+from fedstrata.build.build import build_run
+from fedstrata.clustering import ari
+from fedstrata.config import load_experiment
 from fedstrata.core import Score, State
+
+ROTATIONS = {"scheme": "rotation", "groups": 3}
+CLASSES = {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]}
+STEEP = {"lr": 0.5, "batch": 0, "epochs": 3}
+PATIENT = {"lr": 0.1, "batch": 10, "epochs": 3}
 
 
 @cache
@@ -70,9 +77,15 @@ def test_a_personal_model_costs_no_byte_and_both_accuracies_are_recorded(name: s
         ("fedclust", ROTATIONS, STEEP, 2, {}),
         ("pacfl", CLASSES, STEEP, 1, {}),
         ("flis", CLASSES, PATIENT, 2, {}),
+        ("strata", ROTATIONS, STEEP, 7, {}),
     ],
 )
 def test_it_finds_the_groups_of_digits(
     name: str, partition: dict[str, Any], local: dict[str, Any], rounds: int, keys: dict[str, Any]
 ) -> None:
-    assert agreement(name, partition, local, rounds, **keys) == 1
+    data = {"name": "digits", "clients": 12, "samples": 60, "test": 0.2, "public": 100}
+    algorithm = {"name": name, **keys}
+    setup = build_run(load_experiment({"data": data, "partition": partition, "local": local, "algorithm": algorithm}))
+    state, _, _ = train(setup, rounds)
+    truth = setup.server.problem.truth
+    assert truth is not None and ari(state.labels, truth) == 1

@@ -2,17 +2,12 @@ import os
 from pathlib import Path
 
 import pytest
-from data_layouts import isolate, recordings, write, write_images
+from data_layouts import recordings, write, write_images
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import DATASETS, load_dataset
 
 REAL = os.environ.get("FEDSTRATA_DATA", "")
-
-
-@pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
 
 
 def test_digits_are_1797_images_of_ten_classes() -> None:
@@ -48,10 +43,7 @@ def test_a_set_without_a_test_file_says_so(root: Path, name: str) -> None:
 
 @pytest.mark.skipif(not REAL, reason="FEDSTRATA_DATA is not set")
 @pytest.mark.parametrize(("name", "samples"), [("mnist", 10_000), ("cifar10", 10_000)])
-def test_real_test_files_hold_what_the_registry_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, samples: int
-) -> None:
-    isolate(monkeypatch, tmp_path)
+def test_real_test_files_hold_what_the_registry_says(root: Path, name: str, samples: int) -> None:
     data, source = load_dataset(name, REAL, "test"), DATASETS[name]
     assert (len(data), data.shape, data.classes) == (samples, source.shape, source.classes)
     assert data.normalise(data.inputs).mean().abs() < 0.05

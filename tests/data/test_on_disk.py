@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from data_layouts import encode, isolate, noise, recordings, structs, write, write_images
+from data_layouts import encode, noise, recordings, structs, write, write_images
 from pyarrow import csv
 
 from fedstrata.base import limits
@@ -23,13 +23,12 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many blocks."""
     monkeypatch.setattr("fedstrata.data.csv_files._BLOCK_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.npz._BLOCK_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.parquet_columns._ROWS", 4)
     monkeypatch.setattr("fedstrata.data.mapped.BLOCK_SAMPLES", 5)
-    return isolate(monkeypatch, tmp_path)
 
 
 def table(rows: int = ROWS, **more: Any) -> Any:
@@ -141,11 +140,9 @@ def features(root: Path) -> dict[str, Any]:
 def photos(root: Path) -> dict[str, Any]:
     for split, count in (("train", 12), ("test", 5)):
         for place in range(count):
-            file = (
-                root / "photos" / split / ("Ghent", "Lyon")[place % 2] / ("cat", "dog")[place % 3 > 0] / f"{place}.png"
-            )
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encode(noise(1, (1 if place < 4 else 3, 9, 7), place)[0]))
+            folder = root / "photos" / split / ("Ghent", "Lyon")[place % 2] / ("cat", "dog")[place % 3 > 0]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{place}.png").write_bytes(encode(noise(1, (1 if place < 4 else 3, 9, 7), place)[0]))
     return {"name": root / "photos", "size": 8}
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from data_layouts import isolate
 from PIL import Image
 from pyarrow import csv
 from pyarrow import parquet as pq
@@ -17,11 +16,6 @@ from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, find, load_dataset
 from fedstrata.data.cache import cache_folder
 from fedstrata.data.locate import client_values, column_names, read_column
-
-
-@pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
 
 
 def rows(first: float = 0.0, **columns: Any) -> Any:
@@ -38,6 +32,12 @@ def write(file: Path, table: Any) -> Path:
     else:
         pq.write_table(table, file)
     return file
+
+
+def write_all(root: Path, *names: str) -> None:
+    """Write the same table to several files."""
+    for name in names:
+        write(root / name, rows())
 
 
 def read(path: Path, split: Any = "train", **options: Any) -> Dataset:
@@ -103,7 +103,7 @@ def test_codes_keep_their_leading_zeros(root: Path) -> None:
 @pytest.mark.parametrize("file", ["all.csv", "all.parquet"])
 def test_a_column_without_a_name_numbers_the_rows_and_is_no_feature(root: Path, file: str, memory: Any) -> None:
     """So pandas and R write a table; where rows are sorted by client or class, the number of a row tells it."""
-    found = read(write(root / file, rows(**{"": [0, 1], "__index_level_0__": [7, 3]})), memory=memory)
+    found = read(write(root / file, rows(0.0, **{"": [0, 1], "__index_level_0__": [7, 3]})), memory=memory)
     assert found.feature_names == ("a", "b") and found.columns[""].tolist() == [0, 1]
 
 
@@ -257,8 +257,7 @@ def test_archives_per_client_are_read_alike(root: Path) -> None:
 
 
 def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None:
-    write(root / "train" / "Ghent.csv", rows())
-    write(root / "train" / "Lyon.csv", rows())
+    write_all(root, "train/Ghent.csv", "train/Lyon.csv")
     write(root / "test" / "Ghent.csv", rows(9.0))
     assert read(root, "test").columns["client"].tolist() == ["Ghent", "Ghent"]
     assert len(read(root)) == 4
@@ -315,19 +314,16 @@ def test_a_split_is_never_taken_for_a_client(root: Path, name: str) -> None:
 
 def test_a_client_whose_name_begins_like_a_split_is_a_client(root: Path) -> None:
     """The other clients were left out without a word, and its samples given to twenty clients at random."""
-    for client in ("trainingcentre", "testlab", "Ghent"):
-        write(root / f"{client}.csv", rows())
+    write_all(root, "trainingcentre.csv", "testlab.csv", "Ghent.csv")
     assert sorted(set(read(root).columns["client"].tolist())) == ["Ghent", "testlab", "trainingcentre"]
 
 
 def test_files_beside_those_of_a_split_are_named(root: Path) -> None:
-    for name in ("train_1", "train_2", "test", "validation", "testlab"):
-        write(root / f"{name}.csv", rows())
+    write_all(root, "train_1.csv", "train_2.csv", "test.csv", "validation.csv", "testlab.csv")
     found = read(root)
     assert len(found) == 4 and len(read(root, "test")) == 2
     assert found.notes == (f"{root} holds train_1.csv, so these files are not read: testlab.csv, validation.csv",)
-    for name in ("train-0", "validation-0", "test_1"):
-        write(root / "shards" / f"{name}.parquet", rows())
+    write_all(root / "shards", "train-0.parquet", "validation-0.parquet", "test_1.parquet")
     location = find(str(root / "shards"))
     (note,) = location.notes
     assert "shards holds test_1.parquet and 1 more, which are not read" in note and not location.test
@@ -358,8 +354,7 @@ def test_a_client_is_not_dropped_for_an_ending_in_upper_case(root: Path) -> None
 
 
 def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> None:
-    write(root / "train" / "Ghent.csv", rows())
-    write(root / "test" / "Ghent.csv", rows())
+    write_all(root, "train/Ghent.csv", "test/Ghent.csv")
     for name in ("train/Lyon.tsv", "train/Oslo.XLSX", "test/Oslo.txt", "train/readme.md"):
         (root / name).write_text("a\tb\tlabel\n1\t2\tx\n")
     for split in ("train", "test"):
@@ -369,8 +364,7 @@ def test_files_that_look_like_data_and_are_not_read_are_named(root: Path) -> Non
 
 
 def test_files_of_clients_in_other_folders_are_named(root: Path) -> None:
-    for name in ("Ghent", "Lyon", "north/Oslo"):
-        write(root / f"{name}.csv", rows())
+    write_all(root, "Ghent.csv", "Lyon.csv", "north/Oslo.csv")
     (note,) = read(root).notes
     assert "files in other folders that are not read: north/Oslo.csv" in note
     write(root / "train" / "Bern.csv", rows())
@@ -510,10 +504,9 @@ def test_normalisation_can_be_left_out(root: Path) -> None:
     assert read(root / "photos", normalise="none").prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])
 
 
-def test_hidden_files_and_folders_are_nobody(tmp_path: Path) -> None:
-    for name in ("Ghent.csv", "Lyon.csv", "._Ghent.csv", ".Lyon-backup.csv"):
-        write(tmp_path / "sites" / name, rows())
-    assert sorted(set(read(tmp_path / "sites").columns["client"])) == ["Ghent", "Lyon"]
+def test_hidden_files_and_folders_are_nobody(root: Path) -> None:
+    write_all(root / "sites", "Ghent.csv", "Lyon.csv", "._Ghent.csv", ".Lyon-backup.csv")
+    assert sorted(set(read(root / "sites").columns["client"])) == ["Ghent", "Lyon"]
     for folder in ("cat", "dog", ".ipynb_checkpoints"):
-        image(tmp_path / "images" / folder / "1.png")
-    assert read(tmp_path / "images").class_names == ("cat", "dog")
+        image(root / "images" / folder / "1.png")
+    assert read(root / "images").class_names == ("cat", "dog")

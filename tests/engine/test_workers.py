@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from forty import CLIENTS, EVERYONE, LAYOUT, MODELS, SITE, check, line, nobody, rich
+from forty import CLIENTS, EVERYONE, MODELS, PLANS, SITE, check, line, rich
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedstrata.core import Plan
 from fedstrata.engine import Loop, Parallel
 from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
@@ -28,19 +29,10 @@ class Here:
         """Nothing to end."""
 
 
+@pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int) -> None:
-    some = [0, 1, 2, 15, 16, 17, 33]
-    plans = [rich(), rich(2, some), rich(3, [39, 4, 20]), rich(4, [CLIENTS])]
+def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int, plans: list[Plan]) -> None:
     check(Parallel(SITE, Here(workers)), plans)
-
-
-def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
-    quiet = replace(nobody(), evaluations={})
-    report = Parallel(SITE, Here(2)).run(quiet)
-    assert same(report, Loop.at(SITE).run(quiet)) and report.results["train"].updates.values.shape == (0, LAYOUT.p)
-    scored = Parallel(SITE, Here(2)).run(nobody())
-    assert same(scored, Loop.at(SITE).run(nobody()))
 
 
 def test_clients_that_were_led_astray_are_known() -> None:

@@ -27,7 +27,7 @@ from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import drive
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.run import run_experiment
@@ -73,6 +73,17 @@ def at(client: int, round: int, does: Callable[[Message, Message], list[Message]
         there = (sent.dst_node_id, sent.message_type, sent.group_id) == (100 + client, "train", str(round))
         arriving = does(message, reply) if there else None
         return [reply] if arriving is None else arriving
+
+    return twist
+
+
+def lost(client: int, *rounds: int) -> Twist:
+    """The replies of one client to its work in some rounds are lost."""
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        sent = message.metadata
+        gone = (sent.dst_node_id, sent.message_type) == (100 + client, "train") and int(sent.group_id) in rounds
+        return [] if gone else [reply]
 
     return twist
 
@@ -300,7 +311,7 @@ class Federation:
         grid = Loopback(dict(self.devices)) if twist is None else Loopback(dict(self.devices), twist)
         self.lines: list[str] = []
         config = replace(self.config, run=run)
-        return FlowerClients(grid, config, self.registry, rules, self.lines.append, Ticks().clock), grid
+        return FlowerClients(grid, config, self.registry, rules or RoundRules(), self.lines.append, Ticks().clock), grid
 
 
 def federation(keys: dict[str, Any], folder: Path) -> Federation:

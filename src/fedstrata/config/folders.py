@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -85,17 +85,6 @@ def experiment_file_of(folder: Path) -> Path:
 def folder_of(comparison: Path, experiment: Experiment) -> Path:
     """Return the run folder of an experiment in the folder of a comparison."""
     return comparison / f"{file_name(experiment.title)}-{experiment.seed}"
-
-
-def titles_of_one_folder(experiments: Iterable[Experiment]) -> tuple[str, str] | None:
-    """Return what the first two different experiments are called whose runs would have one folder; None for none."""
-    titles: dict[Path, str] = {}
-    for each in experiments:
-        folder = folder_of(Path(), each)
-        if folder in titles:
-            return titles[folder], each.title
-        titles[folder] = each.title
-    return None
 
 
 def file_name(title: str) -> str:

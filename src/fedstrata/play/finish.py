@@ -124,7 +124,7 @@ def finish_run(
     folder.add_right_samples({} if classified is None else right_samples(classified))
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
-    network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
+    network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None
     return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 
 

@@ -171,7 +171,7 @@ def read(folder: Path) -> RunRecords:
         right_samples=read_right_samples(folder) if summary else {},
         # Half of a run cannot be compared with a whole one.
         references=read_references(folder, settings, summary) if summary else {},
-        metric=optional(METRIC_FILE, lambda path: read_metric(path.parent, settings)) or metric_of_settings(settings),
+        metric=optional(METRIC_FILE, lambda path: read_metric(path.parent)) or metric_of_settings(settings),
         deployed=(folder / "network").is_dir(),
         notes=tuple(notes),  # after everything that adds to them
     )

@@ -162,7 +162,7 @@ class Norms:
         """The number of samples of each client, (m,)."""
         return self.result.sizes.double().numpy()
 
-    @property
+    @cached_property
     def comparable(self) -> NDArray[np.bool_]:
         """Whose norm is compared with those of others, bool (m,)."""
         # A norm of zero is no outlier, and says nothing about how large the others may be.
@@ -174,7 +174,26 @@ class Norms:
 
         Up to the limit a norm is accepted, wherever the client started from.
         """
-        return _limits(self.values, self.comparable, self.given, self.sizes)
+        medians = np.full(len(self.values), np.nan)
+        limits = np.full(len(self.values), LARGEST_NORM)
+        for model in np.unique(self.given):
+            members = self.given == model
+            others = self.comparable & members
+            if others.sum() < _MIN_CLUSTER_NORMS:
+                others = self.comparable
+            if others.sum() < _MIN_NORMS:
+                continue
+            logs = np.log(self.values[others])
+            # Of a few numbers, and those of numpy take ten times as long.
+            center = median(logs.tolist())
+            deviation = _MAD_TO_DEVIATION * median(np.abs(logs - center).tolist())
+            more_samples = np.maximum(self.sizes[members] / median(self.sizes[others].tolist()), 1.0)
+            # The spread of attackers' norms has no bound; its exponential would overflow.
+            by_spread = np.exp(np.minimum(_Z_SCORE * deviation, math.log(_MAX_FACTOR)))
+            allowed = np.minimum(np.maximum(_FACTOR * more_samples, by_spread), _MAX_FACTOR)
+            medians[members] = np.exp(center)
+            limits[members] = np.minimum(np.exp(center) * allowed, LARGEST_NORM)
+        return medians, limits
 
     @property
     def alike(self) -> bool:
@@ -208,7 +227,11 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
             continue
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
         for event in _too_large(norms, plan):
-            _keep_worst(too_large, event)
+            # Of several norms of a client, that is told which is farthest above its limit.
+            (client,) = event["clients"]
+            worst = too_large.setdefault(client, event)
+            if event["norm"] / event["limit"] > worst["norm"] / worst["limit"]:
+                too_large[client] = event
     for rows in report.client_stats.values():
         values = norms_of(rows, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
@@ -342,35 +365,6 @@ def _part(slot: TensorSpec, as_value: bool) -> str:
     return f"values of {part}" if as_value else part
 
 
-def _limits(
-    values: NDArray[np.float64],
-    comparable: NDArray[np.bool_],
-    given: NDArray[np.int64],
-    sizes: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The median that each norm is compared with, nan where there is none, and the norm up to which it is accepted."""
-    medians = np.full(len(values), np.nan)
-    limits = np.full(len(values), LARGEST_NORM)
-    for model in np.unique(given):
-        members = given == model
-        others = comparable & members
-        if others.sum() < _MIN_CLUSTER_NORMS:
-            others = comparable
-        if others.sum() < _MIN_NORMS:
-            continue
-        logs = np.log(values[others])
-        # Of a few numbers, and those of numpy take ten times as long.
-        center = median(logs.tolist())
-        deviation = _MAD_TO_DEVIATION * median(np.abs(logs - center).tolist())
-        more_samples = np.maximum(sizes[members] / median(sizes[others].tolist()), 1.0)
-        # The spread of attackers' norms has no bound; its exponential would overflow.
-        by_spread = np.exp(np.minimum(_Z_SCORE * deviation, math.log(_MAX_FACTOR)))
-        allowed = np.minimum(np.maximum(_FACTOR * more_samples, by_spread), _MAX_FACTOR)
-        medians[members] = np.exp(center)
-        limits[members] = np.minimum(np.exp(center) * allowed, LARGEST_NORM)
-    return medians, limits
-
-
 def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
     """An event for every client whose norm is above its limit and large beside that of the model it started from."""
     events = []
@@ -419,14 +413,6 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
             ends = plan.models[:, layout.spans[place]][result.chosen] + ends
         found |= (ends < _LEAST_VARIANCE).any(dim=1)
     return set(result.updates.clients[found].tolist())
-
-
-def _keep_worst(found: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
-    """Keep the event of the norm that is farthest above its limit, of several that are too large for one client."""
-    (client,) = event["clients"]
-    known = found.get(client)
-    if known is None or event["norm"] / event["limit"] > known["norm"] / known["limit"]:
-        found[client] = event
 
 
 def _rounded(value: float) -> float:

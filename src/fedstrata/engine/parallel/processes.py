@@ -131,7 +131,10 @@ class Processes:
                     worker.give_up()
                 else:
                     if message is not None:
-                        replies[place] = _reply(message)
+                        reply, _ = message.open()
+                        if isinstance(reply, Exception):
+                            raise reply
+                        replies[place] = reply
             for place in waiting:
                 if place not in replies and self._pool[place].remaining() <= 0:
                     hung[place] += 1
@@ -269,15 +272,6 @@ def _limit_waiting(line: socket.socket, seconds: float) -> None:
     duration = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         line.setsockopt(socket.SOL_SOCKET, option, duration)
-
-
-def _reply(message: ReceivedMessage) -> ShardReply:
-    """The reply of a worker; what the worker raised is raised here."""
-    reply, _ = message.open()
-    if isinstance(reply, Exception):
-        raise reply
-    found: ShardReply = reply
-    return found
 
 
 def _end(pool: list[_Worker]) -> None:
