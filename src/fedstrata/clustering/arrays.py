@@ -41,11 +41,7 @@ def blocks(rows: Array, start: int = 0, stop: int | None = None) -> Iterator[tor
         rows: The rows, (m, p).
         start: The first column.
         stop: The column after the last one; p by default.
-
-    Raises:
-        ValueError: When the rows are no matrix.
     """
-    require_rows(rows)
     width = max(1, min(BLOCK_COLUMNS, BLOCK_NUMBERS // max(1, len(rows))))
     stop = rows.shape[1] if stop is None else stop
     for first in range(start, stop, width):

@@ -90,7 +90,8 @@ def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
     """
     labels = state.labels[clients].tolist()
     nodes = state.waiting[clients].tolist()
-    leaves = {node: leaves_below(state, node) for node in set(nodes) if node >= 0}
+    clusters = list(enumerate(state.nodes.tolist()))
+    leaves = {node: [c for c, leaf in clusters if descends(state.tree, leaf, node)] for node in set(nodes) if node >= 0}
     rows = [[label] if label >= 0 else leaves[node] for label, node in zip(labels, nodes, strict=True)]
     return padded_candidates(rows)
 
@@ -100,11 +101,6 @@ def padded_candidates(rows: Sequence[Sequence[int]]) -> torch.Tensor:
     width = max([1, *map(len, rows)])
     padded = [row if len(row) == width else [*row, *[-1] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.int64).reshape(len(rows), width)
-
-
-def leaves_below(state: State, node: int) -> list[int]:
-    """The clusters that a node is or was split into."""
-    return [cluster for cluster, leaf in enumerate(state.nodes.tolist()) if descends(state.tree, leaf, node)]
 
 
 def fedavg_plan(problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
