@@ -16,7 +16,7 @@ from experiments.trust import (
     private_federations,
     tolerated_attacks,
 )
-from fedstrata.uploads.attacks import BACKDOOR
+from fedstrata.uploads.attacks.updates import BACKDOOR
 
 RULE_TITLES = {
     "fedavg": "FedAvg, mean",

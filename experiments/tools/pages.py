@@ -37,7 +37,7 @@ from fedstrata.models import MODELS
 from fedstrata.objective import LOSSES
 from fedstrata.partition import PARTITIONS
 from fedstrata.personal import PERSONAL
-from fedstrata.uploads.attacks import named_attacks
+from fedstrata.uploads.attacks.updates import named_attacks
 from fedstrata.uploads.rules import AGGREGATIONS
 
 MADE = "<!-- made by experiments/tools/pages.py; to change it, change the docstrings, textbook.toml or facts.toml -->\n"

@@ -33,8 +33,8 @@ from experiments.strata.federations import run_study
 from experiments.trust import attacked_federations
 from fedstrata.base.randomness import generator
 from fedstrata.core import TRAIN
-from fedstrata.uploads.attacks import ATTACKS as NAMED_ATTACKS
-from fedstrata.uploads.attacks import Knowledge
+from fedstrata.uploads.attacks.updates import ATTACKS as NAMED_ATTACKS
+from fedstrata.uploads.attacks.updates import Knowledge
 
 COSINE = 0.05
 """The cosine of what they send with the mean of the honest updates."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.strata.federations import outcomes_of, run_study
-from fedstrata.uploads.attacks import BACKDOOR, named_attacks
+from fedstrata.uploads.attacks.updates import BACKDOOR, named_attacks
 
 MANY = ("fedavg", "mean", "median", "trimmed_mean", "geometric_median", "multi_krum", "centered_clip")
 """The methods under attacks on updates."""

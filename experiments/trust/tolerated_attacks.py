@@ -20,7 +20,8 @@ import torch
 from experiments.strata.federations import run_study
 from experiments.trust.attacked_federations import VARIANTS, case
 from experiments.trust.attacked_shares import PLACES, clients_of, outcome
-from fedstrata.uploads.attacks import choose_byzantine, named_attacks
+from fedstrata.uploads.attacks.byzantine_clients import choose_byzantine
+from fedstrata.uploads.attacks.updates import named_attacks
 
 CLIENTS = 20
 GROUPS = 4

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,7 +44,7 @@ def partition_of(
 ) -> tuple[Partition, IntArray]:
     labels, owner = world(seed=clients, each=600)
     scheme, columns = scheme_from(keys), {"owner": owner}
-    sizes = {"clients": clients, "samples": samples, "classes": CLASSES}
+    sizes: dict[str, Any] = {"clients": clients, "samples": samples, "classes": CLASSES}
     return partition_samples(scheme, labels, **sizes, test=test, seed=seed, columns=columns), labels
 
 
@@ -101,7 +103,8 @@ def test_the_order_of_the_samples_leaves_the_classes_of_every_client_alone(
 ) -> None:
     labels, _ = world(seed=0, each=50)
     moved = np.random.default_rng(order).permutation(labels)
-    scheme, sizes = scheme_from({**EXACT, **VARIED}[name]), {"clients": clients, "samples": 0, "classes": CLASSES}
+    scheme = scheme_from({**EXACT, **VARIED}[name])
+    sizes: dict[str, Any] = {"clients": clients, "samples": 0, "classes": CLASSES}
     one, two = (partition_samples(scheme, each, **sizes, test=0.2, seed=seed) for each in (labels, moved))
     assert mixes(one, labels) == mixes(two, moved)
 

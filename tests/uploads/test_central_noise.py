@@ -5,17 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.core import (
-    TRAIN,
-    Layout,
-    Report,
-    Result,
-    Rows,
-    ServerOptimizer,
-    TensorSpec,
-    aggregate,
-    fixed_clusters,
-)
+from builders import trained
+from fedstrata.core import Layout, Rows, ServerOptimizer, TensorSpec, aggregate, fixed_clusters
 from fedstrata.testing import toy_problem
 from fedstrata.uploads.noise import CentralNoise, NoiseSeed, clip_to_norm, gaussian_noise
 
@@ -28,6 +19,12 @@ def rows(**updates: list[float]) -> Rows:
     return Rows(torch.tensor([int(name[1:]) for name in updates]), torch.tensor(list(updates.values())))
 
 
+def means(privacy: CentralNoise, updates: Rows, labels: list[int], everyone: list[int], k: int = 2) -> torch.Tensor:
+    """The means of k clusters in round 1, by the cluster of each client that answered, and of every client."""
+    ones, everywhere = torch.ones(len(labels)), torch.tensor(everyone)
+    return privacy.means(updates, ones, torch.tensor(labels), k, everywhere, purpose="train", round=1)
+
+
 def test_an_update_is_scaled_down_to_the_largest_norm_and_never_up() -> None:
     assert clip_to_norm(torch.tensor([6.0, 8.0]), 5.0).tolist() == [3.0, 4.0]  # norm 10
     assert clip_to_norm(torch.tensor([0.3, 0.4]), 5.0).tolist() == pytest.approx([0.3, 0.4])
@@ -36,9 +33,8 @@ def test_an_update_is_scaled_down_to_the_largest_norm_and_never_up() -> None:
 
 def test_a_cluster_moves_by_the_sum_of_clipped_updates_over_the_number_of_its_members() -> None:
     updates = rows(c0=[6.0, 8.0, 0.0], c1=[1.0, 1.0, 1.0], c3=[0.0, 0.0, 2.0])
-    everyone = torch.tensor([0, 0, 0, 1])  # client 2 did not answer
-    means = QUIET.means(updates, torch.ones(3), torch.tensor([0, 0, 1]), 2, everyone, purpose="train", round=1)
-    assert torch.allclose(means, torch.tensor([[4 / 3, 5 / 3, 1 / 3], [0.0, 0.0, 2.0]]))
+    found = means(QUIET, updates, [0, 0, 1], [0, 0, 0, 1])  # client 2 did not answer
+    assert torch.allclose(found, torch.tensor([[4 / 3, 5 / 3, 1 / 3], [0.0, 0.0, 2.0]]))
 
 
 def test_the_denominator_is_the_expected_number_where_some_clients_take_part() -> None:
@@ -46,11 +42,7 @@ def test_the_denominator_is_the_expected_number_where_some_clients_take_part() -
     updates = rows(c0=[1.0, 0.0, 0.0])
 
     def mean(*everyone: int) -> float:
-        return float(
-            some.means(updates, torch.ones(1), torch.tensor([0]), 2, torch.tensor(everyone), purpose="train", round=1)[
-                0, 0
-            ]
-        )
+        return float(means(some, updates, [0], [*everyone])[0, 0])
 
     assert mean(0, 0, 0, 0) == 1 / 2
     # Of 4 clients 2 are placed: as many pending ones take part and may belong to the cluster.
@@ -62,11 +54,7 @@ def test_the_denominator_is_the_expected_number_where_some_clients_take_part() -
 def test_clients_that_left_are_not_expected() -> None:
     """Two of four clients have left, and half of the others are drawn: one answer, and its update is the mean."""
     half = replace(QUIET, answers=lambda round: 1.0)
-    everyone = torch.tensor([0, 0, -1, -1])
-    means = half.means(
-        rows(c0=[1.0, 2.0, 0.0]), torch.ones(1), torch.tensor([0]), 1, everyone, purpose="train", round=1
-    )
-    assert means.tolist() == [[1.0, 2.0, 0.0]]
+    assert means(half, rows(c0=[1.0, 2.0, 0.0]), [0], [0, 0, -1, -1], k=1).tolist() == [[1.0, 2.0, 0.0]]
 
 
 def test_a_client_moves_a_sum_by_the_clipping_norm_at_most() -> None:
@@ -139,27 +127,20 @@ def test_tensors_that_are_not_uploaded_get_neither_an_update_nor_noise() -> None
 def test_small_clusters_keep_their_model() -> None:
     privacy = replace(NOISY, least_clients=3)
     updates = rows(c0=[1.0, 0.0, 0.0], c3=[1.0, 0.0, 0.0])
-    means = privacy.means(
-        updates, torch.ones(2), torch.tensor([0, 1]), 3, torch.tensor([0, 0, 0, 1]), purpose="train", round=1
-    )
-    assert bool((means[0] != 0).all()) and means[1:].tolist() == [[0.0] * 3] * 2
+    found = means(privacy, updates, [0, 1], [0, 0, 0, 1], k=3)
+    assert bool((found[0] != 0).all()) and found[1:].tolist() == [[0.0] * 3] * 2
 
 
 def test_a_cluster_that_has_become_too_small_takes_no_step_with_the_old_moments() -> None:
     """Both clusters move by 1. Then one loses a member, and nobody's update says anything: momentum moves the other."""
     layout = toy_problem(6).layout
-    everything = (True,) * len(layout.tensors)
-    privacy = CentralNoise(layout, everything, clip_norm=100.0, noise_multiplier=0.0, least_clients=3)
+    privacy = CentralNoise(layout, layout.everything, clip_norm=100.0, noise_multiplier=0.0, least_clients=3)
     problem = replace(toy_problem(6), aggregation=privacy, server=ServerOptimizer("momentum", momentum=0.5))
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     state = fixed_clusters(problem, labels, 2, "given")
-
-    def report(value: float) -> Report:
-        updates = Rows(torch.arange(6), torch.full((6, layout.p), value))
-        return Report({TRAIN: Result(updates, labels, torch.ones(6, dtype=torch.int64), torch.zeros(6, 2))})
-
-    first, _ = aggregate(problem, state, report(1.0), labels)
-    second, _ = aggregate(problem, first, report(0.0), torch.tensor([0, 0, 0, 1, 1, -1]))
+    ones = torch.ones(6, layout.p)
+    first, _ = aggregate(problem, state, trained(ones, chosen=labels), labels)
+    second, _ = aggregate(problem, first, trained(0 * ones, chosen=labels), torch.tensor([0, 0, 0, 1, 1, -1]))
     assert torch.allclose(first.models - state.models, torch.tensor(1.0))
     assert torch.allclose(second.models - first.models, torch.tensor([[0.5], [0.0]]))
 
@@ -170,6 +151,5 @@ def test_groups_that_share_clients_share_the_noise_of_their_parts() -> None:
     unions = torch.tensor([[True, True], [True, False], [False, True]])
     members = torch.tensor([3, 2, 1])
     sums = NOISY.sums(updates, parts, 2, "holdout", 4)
-    means = NOISY.means_of_unions(updates, parts, unions, members, "holdout", 4)
-    expected = torch.stack([(sums[0] + sums[1]) / 3, sums[0] / 2, sums[1]]).float()
-    assert torch.allclose(means, expected)
+    found = NOISY.means_of_unions(updates, parts, unions, members, "holdout", 4)
+    assert torch.allclose(found, torch.stack([(sums[0] + sums[1]) / 3, sums[0] / 2, sums[1]]).float())

@@ -1,6 +1,5 @@
 """Compressed updates: what travels, and what the server makes of it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,11 @@ import torch
 from torch import tensor
 
 import fedstrata as fs
+from builders import experiment, federation, keys, plan_of, report_of, run, task_of
 from fedstrata.base.errors import ExperimentError, InputError
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
-from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Report, Result, Rows, TensorSpec
+from fedstrata.core import TRAIN, Layout, Plan, Report, Result, TensorSpec
 from fedstrata.engine import ClientStore
 from fedstrata.play.recorder import traffic
-from fedstrata.play.run import run_experiment
 from fedstrata.uploads.compression import CompressedUploads, Compression, CompressionKind
 from fedstrata.uploads.steps import through
 from test_every_algorithm import EAGER
@@ -32,25 +29,10 @@ LAYOUT = Layout(
 )
 """Twelve columns, of which two are running statistics."""
 
-TASK = LocalTask(
-    candidates=tensor([[0]]),
-    training=LocalTraining(),
-    trainable=LAYOUT.everything,
-    upload=LAYOUT.everything,
-    load_local=LAYOUT.nothing,
-    save_local=LAYOUT.nothing,
-)
+TASK = task_of([[0]], LAYOUT)
 UPDATE = [3.0, -4.0, 0.0, 1.0, 7.0, 7.5, 0.5, -0.25, 2.0, 0.0, -8.0, 0.125]
 
-KEYS: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 8, "samples": 40, "test": 0.25, "public": 32},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.3, "batch": 20},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
+KEYS = keys(data={"public": 32})
 KINDS: dict[str, dict[str, Any]] = {
     "bfloat16": {"compression": "bfloat16"},
     "int8": {"compression": "int8"},
@@ -58,21 +40,24 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(round: int = 1, **changes: Any) -> Plan:
-    return Plan(round, 0, tensor([0]), torch.zeros(1, 12), {TRAIN: replace(TASK, **changes)})
+def plan(round: int = 1, **changes: Any) -> Plan:
+    return plan_of([[0]], LAYOUT, round=round, **changes)
 
 
-def report_of(update: list[float]) -> Report:
-    result = Result(Rows(tensor([0]), tensor([update])), tensor([0]), tensor([1]), tensor([[torch.nan]]))
-    return Report({TRAIN: result})
+def report(update: list[float]) -> Report:
+    return report_of(plan(), tensor([update]))
+
+
+def decompressed(kind: CompressionKind, given: Plan, update: list[float], share: float, store: ClientStore) -> Result:
+    compression = Compression(LAYOUT, kind, share, seed=0)
+    return CompressedUploads(compression, store).of_report(given, report(update)).results[TRAIN]
 
 
 def arrives(
-    kind: CompressionKind, update: list[float], share: float = 0.3, store: ClientStore | None = None, round: int = 1
+    kind: CompressionKind, update: list[float], store: ClientStore | None = None, round: int = 1
 ) -> list[float]:
-    compression = Compression(LAYOUT, kind, share, seed=0)
-    report = CompressedUploads(compression, store or ClientStore()).of_report(plan_of(round), report_of(update))
-    found: list[float] = report.results[TRAIN].updates.values[0].tolist()
+    """What the server has of an update in which top_k sends 3 of 10 numbers."""
+    found: list[float] = decompressed(kind, plan(round), update, 0.3, store or ClientStore()).updates.values[0].tolist()
     return found
 
 
@@ -105,9 +90,8 @@ def test_a_round_that_is_played_again_sends_the_same() -> None:
 
 def test_what_other_tasks_upload_has_no_memory() -> None:
     store = ClientStore()
-    plan = replace(plan_of(), tasks={"half A": TASK})
-    report = Report({"half A": report_of(UPDATE).results[TRAIN]})
-    CompressedUploads(Compression(LAYOUT, "top_k", 0.3, 0), store).of_report(plan, report)
+    other = Report({"half A": report(UPDATE).results[TRAIN]})
+    CompressedUploads(Compression(LAYOUT, "top_k", 0.3, 0), store).of_report(plan_of(tasks={"half A": TASK}), other)
     assert not store.tensors()
 
 
@@ -128,7 +112,7 @@ def test_the_draws_of_int8_are_of_client_and_round_and_task() -> None:
     assert arrives("int8", UPDATE, round=1) != arrives("int8", UPDATE, round=2)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8", "top_k"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_update_that_is_not_finite_arrives_as_such_and_is_not_remembered(kind: CompressionKind) -> None:
     store = ClientStore()
     found = tensor(arrives(kind, [torch.inf, *UPDATE[1:]], store=store))
@@ -136,7 +120,7 @@ def test_an_update_that_is_not_finite_arrives_as_such_and_is_not_remembered(kind
     assert not store.tensors()
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8", "top_k"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_update_of_zeros_arrives_as_zeros(kind: CompressionKind) -> None:
     assert arrives(kind, [0.0] * 12) == [0.0] * 12
 
@@ -144,29 +128,25 @@ def test_an_update_of_zeros_arrives_as_zeros(kind: CompressionKind) -> None:
 @pytest.mark.parametrize(("kind", "size"), [("bfloat16", 2 * 10), ("int8", 10 + 2 * 4), ("top_k", 3 * 8)])
 def test_the_bytes_of_a_round_are_those_of_the_compressed_form(kind: CompressionKind, size: int) -> None:
     compression = Compression(LAYOUT, kind, 0.3, 0)
-    plan, report = plan_of(), report_of(UPDATE)
-    sent = traffic(LAYOUT, plan, report, compression=compression)
-    assert (sent.up, sent.buffers) == (size, traffic(LAYOUT, plan, report).buffers)
-    (packed,) = compression.packed(plan, TRAIN, report.results[TRAIN], ClientStore())
+    sent = traffic(LAYOUT, plan(), report(UPDATE), compression=compression)
+    assert (sent.up, sent.buffers) == (size, traffic(LAYOUT, plan(), report(UPDATE)).buffers)
+    (packed,) = compression.packed(plan(), TRAIN, report(UPDATE).results[TRAIN], ClientStore())
     assert sum(each.numel() * each.element_size() for each in packed.values()) == size
 
 
 def test_tensors_that_are_sent_as_values_stay_whole() -> None:
-    values = (False, False, True)
-    compression = Compression(LAYOUT, "top_k", 0.25, 0)
-    plan, report = plan_of(upload_values=values), report_of(UPDATE)
-    arrived = (
-        CompressedUploads(compression, ClientStore()).of_report(plan, report).results[TRAIN].updates.values[0].tolist()
-    )
+    given = plan(upload_values=(False, False, True))
+    arrived = decompressed("top_k", given, UPDATE, 0.25, ClientStore()).updates.values[0].tolist()
     assert arrived == [0.0, -4.0, 0.0, 0.0, *UPDATE[4:]]
-    assert traffic(LAYOUT, plan, report, compression=compression).up == 8 + 6 * 4
+    compression = Compression(LAYOUT, "top_k", 0.25, 0)
+    assert traffic(LAYOUT, given, report(UPDATE), compression=compression).up == 8 + 6 * 4
 
 
 def test_a_task_that_uploads_nothing_is_left_alone() -> None:
     compression = Compression(LAYOUT, "int8", 1.0, 0)
-    plan, report = plan_of(upload=LAYOUT.nothing), report_of([0.0] * 12)
-    assert CompressedUploads(compression, ClientStore()).of_report(plan, report).results[TRAIN] is report.results[TRAIN]
-    assert compression.forms(plan.tasks[TRAIN]) == {}
+    given, nothing = plan(upload=LAYOUT.nothing), report([0.0] * 12)
+    found = CompressedUploads(compression, ClientStore()).of_report(given, nothing)
+    assert found.results[TRAIN] is nothing.results[TRAIN] and compression.forms(given.tasks[TRAIN]) == {}
 
 
 @pytest.mark.parametrize(
@@ -188,9 +168,8 @@ def test_what_no_client_would_send_is_refused(kind: CompressionKind, packed: dic
 # Whole runs.
 
 
-def last_models(out: Path, **tables: Any) -> torch.Tensor:
-    models: torch.Tensor = run_experiment(load_experiment({**KEYS, **tables}), out, quiet=True).state.models
-    return models
+def last_models(out: Path, **changes: Any) -> torch.Tensor:
+    return run(out, KEYS, **changes).state.models
 
 
 @pytest.mark.slow
@@ -204,26 +183,23 @@ def test_a_resumed_run_goes_on_with_what_was_left_out(tmp_path: Path) -> None:
     network = KINDS["top_k"]
     whole = last_models(tmp_path / "whole", network=network)
     last_models(tmp_path / "half", network=network, rounds=2)
-    experiment = load_experiment({**KEYS, "network": network})
-    resumed = run_experiment(experiment, tmp_path / "half", resume=True, quiet=True)
-    assert torch.equal(whole, resumed.state.models)
+    assert torch.equal(whole, last_models(tmp_path / "half", network=network, resume=True))
     assert not torch.equal(whole, last_models(tmp_path / "plain"))
 
 
 def test_runs_side_by_side_have_memories_of_their_own(tmp_path: Path) -> None:
-    keys = {**KEYS, "network": KINDS["top_k"]}
-    together = fs.compare(keys, algorithms=["fedavg", "fedprox"], seeds=[0], out=tmp_path / "both", quiet=True)
+    tables = keys(KEYS, network=KINDS["top_k"])
+    fs.compare(tables, algorithms=["fedavg", "fedprox"], seeds=[0], out=tmp_path / "both", quiet=True)
     alone = last_models(tmp_path / "alone", network=KINDS["top_k"])
-    assert together is not None
     assert torch.equal(fs.load(tmp_path / "both" / "fedavg-0").state.models, alone)
 
 
 @pytest.mark.parametrize("name", ["adacfl", "fedclust", "fedtsdp", "hicfl", "ifca", "layercfl", "lg_fedavg", "strata"])
 def test_algorithms_of_all_kinds_run_with_compressed_updates(name: str, tmp_path: Path) -> None:
-    tables = {**KEYS, "rounds": 2, "algorithm": {"name": name, **EAGER.get(name, {})}, "network": KINDS["top_k"]}
-    plain = fs.run({**tables, "network": {}}, tmp_path / "plain", quiet=True).summary
-    small = fs.run(tables, tmp_path / "small", quiet=True).summary
-    assert small["bytes_up"] < plain["bytes_up"]
+    changes = {"rounds": 2, "algorithm": {"name": name, **EAGER.get(name, {})}}
+    plain = run(tmp_path / "plain", KEYS, **changes)
+    small = run(tmp_path / "small", KEYS, network=KINDS["top_k"], **changes)
+    assert small.summary["bytes_up"] < plain.summary["bytes_up"]
 
 
 def test_training_on_all_data_sends_no_update_that_could_be_compressed(tmp_path: Path) -> None:
@@ -232,30 +208,24 @@ def test_training_on_all_data_sends_no_update_that_could_be_compressed(tmp_path:
     assert torch.equal(plain, last_models(tmp_path / "small", network=KINDS["top_k"], **central))
 
 
-def test_local_noise_is_added_before_the_compression(tmp_path: Path) -> None:
-    """So that epsilon holds: whatever is made of a noisy update is as private."""
-    privacy = {"kind": "local", "noise_multiplier": 0.5}
-    setup = build_run(load_experiment({**KEYS, "privacy": privacy, "network": KINDS["top_k"]}))
-    plan = first_plan_of(setup)
-    sent = through(setup.steps, plan, setup.clients.run(plan)).results[TRAIN].updates.values
-    assert bool(((sent != 0).sum(dim=1) == -(-setup.server.problem.layout.p // 10)).all())
-
-
-def test_byzantine_clients_send_what_fits_into_the_form(tmp_path: Path) -> None:
-    attack = {"kind": "noise", "share": 0.25}
-    setup = build_run(load_experiment({**KEYS, "attack": attack, "network": KINDS["top_k"]}))
-    plan = first_plan_of(setup)
-    sent = through(setup.steps, plan, setup.clients.run(plan)).results[TRAIN].updates.values
+@pytest.mark.parametrize(
+    "tables", [{"privacy": {"kind": "local", "noise_multiplier": 0.5}}, {"attack": {"kind": "noise", "share": 0.25}}]
+)
+def test_local_noise_and_attacks_come_before_the_compression(tables: dict[str, Any]) -> None:
+    """So that epsilon holds, as whatever is made of a noisy update is as private; and attackers send what fits."""
+    setup = federation(KEYS, network=KINDS["top_k"], **tables)
+    given = first_plan_of(setup)
+    sent = through(setup.steps, given, setup.clients.run(given)).results[TRAIN].updates.values
     assert int((sent != 0).sum(dim=1).max()) == -(-setup.server.problem.layout.p // 10)
 
 
 def test_a_memory_and_central_noise_exclude_each_other(tmp_path: Path) -> None:
-    tables = {**KEYS, "privacy": {"kind": "central", "noise_multiplier": 0.5}}
+    privacy = {"kind": "central", "noise_multiplier": 0.5}
     with pytest.raises(ExperimentError, match=r"network\.compression = 'top_k': expected 'none', 'bfloat16' or 'int8'"):
-        fs.run({**tables, "network": KINDS["top_k"]}, tmp_path / "run", quiet=True)
-    fs.run({**tables, "network": KINDS["int8"]}, tmp_path / "run", quiet=True)
+        run(tmp_path / "run", KEYS, privacy=privacy, network=KINDS["top_k"])
+    run(tmp_path / "run", KEYS, privacy=privacy, network=KINDS["int8"])
 
 
 def test_a_share_without_top_k_is_refused() -> None:
     with pytest.raises(ExperimentError, match="no share with compression = 'int8'"):
-        load_experiment({**KEYS, "network": {"compression": "int8", "share": 0.5}})
+        experiment(network={"compression": "int8", "share": 0.5})

@@ -7,19 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedstrata.core import (
-    TRAIN,
-    Layout,
-    LocalTask,
-    LocalTraining,
-    Plan,
-    Report,
-    Result,
-    Rows,
-    TensorSpec,
-    empty_rows,
-    rows,
-)
+from builders import plan_of, report_of
+from fedstrata.core import TRAIN, Layout, TensorSpec, empty_rows, rows
 from fedstrata.uploads import noise as local
 from fedstrata.uploads.noise import LocalNoise, NoiseSeed
 
@@ -30,13 +19,9 @@ QUIET = replace(NOISY, noise_multiplier=0.0)
 
 def sent(privacy: LocalNoise, *updates: list[float], upload: tuple[bool, bool] = (True, True)) -> torch.Tensor:
     """What clients 0 to m - 1 send."""
-    m = len(updates)
-    nothing, everything = (False, False), (True, True)
-    task = LocalTask(torch.zeros(m, 1, dtype=torch.int64), LocalTraining(), everything, upload, nothing, nothing)
-    plan = Plan(1, 0, torch.arange(m), torch.zeros(1, LAYOUT.p), {TRAIN: task})
-    updated = Rows(torch.arange(m), torch.tensor(updates))
-    result = Result(updated, torch.zeros(m, dtype=torch.int64), torch.ones(m, dtype=torch.int64), torch.zeros(m, 1))
-    return privacy.of_report(plan, Report({TRAIN: result})).results[TRAIN].updates.values
+    plan = plan_of([[0]] * len(updates), LAYOUT, upload=upload)
+    report = report_of(plan, torch.tensor(updates))
+    return privacy.of_report(plan, report).results[TRAIN].updates.values
 
 
 def test_what_is_sent_is_clipped_and_has_noise_and_nothing_else_has() -> None:

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import builders
+from builders import report_of, result_of, task_of, trained
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import (
+    TRAIN,
     Diagnostics,
     Layout,
-    LocalTask,
-    LocalTraining,
     Plan,
     Problem,
     Report,
-    Result,
     Rows,
     RuleAggregation,
     State,
@@ -48,26 +48,18 @@ LAYOUT = Layout(
 )
 
 
-def plan_of(clients: list[int], given: list[int] | None = None, tasks: int = 1, **changes: Any) -> Plan:
+def plan_of(
+    clients: list[int], given: list[int] | None = None, tasks: Sequence[str] = (TRAIN,), **changes: Any
+) -> Plan:
     """A plan of some tasks that upload everything, with a model of zeros for each that is given."""
-    models = torch.tensor(given or [0] * len(clients))
-    fit = LocalTask(
-        candidates=models[:, None],
-        training=LocalTraining(),
-        trainable=LAYOUT.everything,
-        upload=LAYOUT.everything,
-        load_local=LAYOUT.nothing,
-        save_local=LAYOUT.nothing,
-    )
-    work = {("train", "second")[task]: replace(fit, **changes) for task in range(tasks)}
-    return Plan(1, 0, torch.tensor(clients), torch.zeros(int(models.max()) + 1, LAYOUT.p), work)
+    task = task_of([[model] for model in given or [0] * len(clients)], LAYOUT, **changes)
+    return builders.plan_of(layout=LAYOUT, tasks=dict.fromkeys(tasks, task), cohort=clients)
 
 
-def result_of(plan: Plan, values: Tensor, sizes: list[int] | None = None) -> Result:
-    m = len(plan.cohort)
-    samples = torch.tensor(sizes or [1] * m)
-    given = plan.tasks["train"].candidates[:, 0]
-    return Result(Rows(plan.cohort, values), given, samples, torch.full((m, 1), torch.nan))
+def report_of_six(values: Tensor, **changes: Any) -> tuple[Layout, Plan, Report]:
+    """What `validate` is given of six clients with some updates, in a plan with some changes of its task."""
+    plan = plan_of(list(range(6)), **changes)
+    return LAYOUT, plan, report_of(plan, values)
 
 
 def constants(levels: list[float]) -> Tensor:
@@ -79,12 +71,12 @@ def rejected(levels: list[float], sizes: list[int] | None = None, given: list[in
     """The positions of the rows that are rejected; the clients have other ids."""
     clients = [10 * place for place in range(len(levels))]
     plan = plan_of(clients, given)
-    found = validate(LAYOUT, plan, Report({"train": result_of(plan, constants(levels), sizes)})).rejected
+    found = validate(LAYOUT, plan, report_of(plan, constants(levels), sizes)).rejected
     return [client // 10 for client in found]
 
 
 def test_a_client_that_sent_something_not_finite_is_taken_out_of_every_result() -> None:
-    plan = plan_of([0, 10, 20, 30], tasks=2)
+    plan = plan_of([0, 10, 20, 30], tasks=(TRAIN, "second"))
     good = result_of(plan, torch.zeros(4, LAYOUT.p))
     bad = result_of(plan, constants([1.0, torch.nan, 2.0, torch.inf]))
     checked = validate(LAYOUT, plan, Report({"train": bad, "second": good}))
@@ -100,7 +92,7 @@ def test_a_client_without_samples_is_taken_out() -> None:
 def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
     plan = plan_of([3, 4])
     facts = {"entropy": Rows(torch.tensor([3, 4]), torch.tensor([[torch.nan], [1.0]]))}
-    checked = validate(LAYOUT, plan, Report({"train": result_of(plan, constants([1.0, 1.0]))}, client_stats=facts))
+    checked = validate(LAYOUT, plan, replace(report_of(plan, constants([1.0, 1.0])), client_stats=facts))
     assert checked.rejected == (3,)
     assert checked.report.client_stats["entropy"].clients.tolist() == [4]
 
@@ -108,14 +100,14 @@ def test_a_client_whose_fact_is_not_finite_is_taken_out() -> None:
 @given(st.lists(st.floats(0.5, 5.0, width=32), min_size=1, max_size=6))
 def test_a_sound_report_is_left_as_it_is(levels: list[float]) -> None:
     plan = plan_of(list(range(len(levels))))
-    report = Report({"train": result_of(plan, constants(levels))})
+    report = report_of(plan, constants(levels))
     checked = validate(LAYOUT, plan, report)
     assert checked.report is report and checked.rejected == () and checked.events == []
 
 
-@pytest.mark.parametrize(("factor", "found"), [(9.9, []), (10.1, [5])])
-def test_ten_times_the_median_is_accepted_and_no_more(factor: float, found: list[int]) -> None:
-    assert rejected([1.0, 1.0, 1.0, 1.0, 1.0, factor]) == found
+def test_ten_times_the_median_is_accepted_and_no_more() -> None:
+    assert rejected([1.0] * 5 + [9.9]) == []
+    assert rejected([1.0] * 5 + [10.1]) == [5]
 
 
 def test_who_has_more_samples_may_move_farther_but_never_a_hundred_times_as_far() -> None:
@@ -152,14 +144,14 @@ def test_two_clients_cannot_be_compared() -> None:
 def test_a_norm_whose_square_is_no_float32_number_is_rejected_without_comparison() -> None:
     assert rejected([1e20]) == [0] and rejected([3.4e38, 3.4e38]) == [0, 1]
     plan = plan_of([7])
-    (event,) = validate(LAYOUT, plan, Report({"train": result_of(plan, constants([1e20]))})).events
+    (event,) = validate(LAYOUT, plan, report_of(plan, constants([1e20]))).events
     assert event["median"] is None and event["limit"] == pytest.approx(LARGEST_NORM, rel=1e-3)
 
 
 def test_where_norms_are_not_compared_one_with_which_nothing_can_be_computed_is_rejected_all_the_same() -> None:
     """With central noise: clipping such an update would make numbers that are none."""
     plan = plan_of([3, 5, 7, 9])
-    report = Report({"train": result_of(plan, constants([1.0, 1.0, 1e6, 1e30]))})
+    report = report_of(plan, constants([1.0, 1.0, 1e6, 1e30]))
     assert validate(LAYOUT, plan, report, compared=False).rejected == (9,)
 
 
@@ -169,8 +161,7 @@ def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
     for column, part in ((2, "normalisation layers"), (3, "buffers")):
         poisoned = values.clone()
         poisoned[2, column] = 40.0
-        plan = plan_of(list(range(6)))
-        (event,) = validate(LAYOUT, plan, Report({"train": result_of(plan, poisoned)})).events
+        (event,) = validate(*report_of_six(poisoned)).events
         assert event == {
             "kind": "rejected",
             "reason": "norm",
@@ -186,12 +177,12 @@ def test_a_small_part_of_the_tensors_cannot_hide_beside_the_weights() -> None:
 def test_tensors_that_are_sent_as_they_are_have_norms_of_their_own() -> None:
     """Weights of 30 beside updates of 1 are no outliers; weights of 400 are."""
     values = torch.tensor([[1.0, 1.0, 1.0, 1.0, 30.0, 30.0]] * 6)
-    plan = plan_of(list(range(6)), upload_values=LAYOUT.select("fc"))
-    parts = {norms.part for norms in measure_norms(LAYOUT, plan, Report({"train": result_of(plan, values)}))}
+    given = report_of_six(values, upload_values=LAYOUT.select("fc"))
+    parts = {norms.part for norms in measure_norms(*given)}
     assert parts == {"weights", "normalisation layers", "buffers", "values of weights"}
-    assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == ()
+    assert validate(*given).rejected == ()
     values[4, 4:] = 400.0
-    assert validate(LAYOUT, plan, Report({"train": result_of(plan, values)})).rejected == (4,)
+    assert validate(*report_of_six(values, upload_values=LAYOUT.select("fc"))).rejected == (4,)
 
 
 def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squares_are_no_float32_numbers() -> None:
@@ -199,15 +190,19 @@ def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squa
     layout = Layout((TensorSpec("fc.weight", "fc", "linear", (70_000,)),))
     values = torch.randn(4, layout.p, generator=torch.Generator().manual_seed(0))
     values *= torch.tensor([1.0, 0.0, 1e30, 1e-30])[:, None]
-    plan = Plan(
-        1,
-        0,
-        torch.arange(4),
-        torch.zeros(1, layout.p),
-        {"train": replace(plan_of([0, 1, 2, 3]).tasks["train"], upload=(True,), trainable=(True,))},
-    )
-    (norms,) = measure_norms(layout, plan, Report({"train": result_of(plan, values)}))
+    plan = builders.plan_of([[0]] * 4, layout)
+    (norms,) = measure_norms(layout, plan, report_of(plan, values))
     assert norms.values.tolist() == pytest.approx(values.double().norm(dim=1).tolist(), rel=1e-6)
+
+
+def norms_of(
+    values: Sequence[float], starts: Sequence[int] = (), sizes: Sequence[int] = (), compared: bool = True
+) -> Norms:
+    """Norms of clients that started from some models, and have so many samples; by default all alike."""
+    m = len(values)
+    given = torch.tensor(starts or [0] * m, dtype=torch.int64)
+    result = trained(torch.zeros(m, 1), chosen=given, sizes=torch.tensor(sizes or [1] * m)).results[TRAIN]
+    return Norms(TRAIN, "weights", (), result, np.array(values), compared)
 
 
 @given(
@@ -218,47 +213,31 @@ def test_norms_of_long_rows_are_those_of_float64_sums_also_of_numbers_whose_squa
     st.booleans(),
 )
 def test_no_norm_is_above_its_limit_where_all_are_alike(clients: list[tuple[float, int, int]], compared: bool) -> None:
-    m = len(clients)
-    values = np.array([norm for norm, _, _ in clients])
-    starts = torch.tensor([start for _, start, _ in clients], dtype=torch.int64)
-    sizes = torch.tensor([size for _, _, size in clients])
-    result = Result(Rows(torch.arange(m), torch.zeros(m, 1)), starts, sizes, torch.zeros(m, 1))
-    norms = Norms("train", "weights", (), result, values, compared)
+    values, starts, sizes = zip(*clients, strict=True) if clients else ((), (), ())
+    norms = norms_of(values, starts, sizes, compared)
     _, limits = norms.medians_and_limits
-    assert (values <= limits * (1 + 1e-9)).all() or not norms.alike
+    assert (norms.values <= limits * (1 + 1e-9)).all() or not norms.alike
 
 
-@pytest.mark.parametrize(
-    ("values", "alike"),
-    [
-        ([1.0, 9.9], True),
-        ([1.0, 10.1], False),
-        ([0.0, 1.0, 9.9], True),
-        ([0.0, 0.0], True),
-        ([1.0, math.nan], False),
-        ([1.0, math.inf], False),
-        ([2e19, 2e19], False),
-        ([], True),
-    ],
-)
-def test_norms_are_alike_within_a_factor_of_ten(values: list[float], alike: bool) -> None:
-    m = len(values)
-    result = Result(Rows(torch.arange(m), torch.zeros(m, 1)), torch.zeros(m).long(), torch.ones(m), torch.zeros(m, 1))
-    assert Norms("train", "weights", (), result, np.array(values), True).alike == alike
+def test_norms_are_alike_within_a_factor_of_ten() -> None:
+    for values in ([1.0, 9.9], [0.0, 1.0, 9.9], [0.0, 0.0], []):
+        assert norms_of(values).alike
+    for values in ([1.0, 10.1], [1.0, math.nan], [1.0, math.inf], [2e19, 2e19]):
+        assert not norms_of(values).alike
 
 
 def test_after_convergence_an_update_that_is_no_longer_than_the_model_is_accepted() -> None:
     plan = plan_of(list(range(6)))
     plan = replace(plan, models=torch.full_like(plan.models, 10.0))
     for level, found in ((9.9, ()), (10.1, (5,))):
-        report = Report({"train": result_of(plan, constants([0.01] * 5 + [level]))})
+        report = report_of(plan, constants([0.01] * 5 + [level]))
         assert validate(LAYOUT, plan, report).rejected == found
 
 
 def test_of_several_norms_of_a_client_the_worst_is_told() -> None:
-    plan = plan_of(list(range(5)), tasks=2)
+    plan = plan_of(list(range(5)), tasks=(TRAIN, "second"))
     results = {
-        name: result_of(plan, constants([1.0] * 4 + [worst])) for name, worst in (("train", 20.0), ("second", 40.0))
+        name: result_of(plan, constants([1.0] * 4 + [worst])) for name, worst in ((TRAIN, 20.0), ("second", 40.0))
     }
     (event,) = validate(LAYOUT, plan, Report(results)).events
     assert event["norm"] == pytest.approx(40.0 * math.sqrt(4), rel=1e-3) and event["task"] == "second"
@@ -270,16 +249,9 @@ NORMALISED = Layout((TensorSpec("fc.weight", "fc", "linear", (2,)), TensorSpec("
 
 def variance_plan(**changes: Any) -> Plan:
     """A plan for ten clients with a model whose weights are 0 and whose running variances are 1."""
-    task = LocalTask(
-        candidates=torch.zeros(10, 1, dtype=torch.int64),
-        training=LocalTraining(),
-        trainable=NORMALISED.everything,
-        upload=NORMALISED.everything,
-        load_local=NORMALISED.nothing,
-        save_local=NORMALISED.nothing,
-    )
+    task = task_of([[0]] * 10, NORMALISED)
     model = torch.tensor([0.0] * 2 + [1.0] * 9)
-    return Plan(1, 0, torch.arange(10), model[None], {"before": task, "train": replace(task, **changes)})
+    return builders.plan_of(tasks={"before": task, TRAIN: replace(task, **changes)}, models=model[None])
 
 
 def variance_report(plan: Plan, worst: float) -> Report:
@@ -287,7 +259,7 @@ def variance_report(plan: Plan, worst: float) -> Report:
     values = torch.zeros(10, NORMALISED.p)
     values[:, 2] = -0.1
     values[9, 2] = worst
-    return Report({"train": result_of(plan, values)})
+    return report_of(plan, values)
 
 
 def test_one_client_cannot_make_a_running_variance_negative_within_the_norm_of_the_buffers() -> None:
@@ -326,7 +298,7 @@ def test_a_decision_that_leaves_a_negative_variance_is_taken_back_but_not_for_ro
     plan = algorithm.plan(problem, state, torch.arange(10))
     values = torch.zeros(10, NORMALISED.p)
     values[:, 2] = -1.0 - rounding
-    after, _, events = decide(algorithm, problem, state, Report({"train": result_of(plan, values)}))
+    after, _, events = decide(algorithm, problem, state, report_of(plan, values))
     assert bool((after.models[0, 2] < 0.5).all()) == kept
     assert [event["reason"] for event in events] == ([] if kept else ["models"])
 
@@ -338,11 +310,7 @@ def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -
     state = algorithm.init(problem)
     plan = algorithm.plan(problem, state, torch.tensor([0, 1]))
     for level in (math.inf, 3e19):
-        values = torch.full((2, layout.p), level)
-        losses = torch.full((2, 1), torch.nan)
-        result = Result(Rows(plan.cohort, values), torch.zeros(2).long(), torch.ones(2).long(), losses)
-        report = Report({"train": result})
-        after, _, events = decide(algorithm, problem, state, report)
+        after, _, events = decide(algorithm, problem, state, report_of(plan, torch.full((2, layout.p), level)))
         assert torch.equal(after.models, state.models) and after.round == 1
         assert events == [{"kind": "diverged", "reason": "models", "nodes": [0]}]
 
@@ -350,7 +318,7 @@ def test_a_decision_that_leaves_a_model_that_cannot_be_trained_is_taken_back() -
 def test_a_round_diverges_when_most_answers_are_not_finite() -> None:
     for bad, told in ((2, False), (3, True)):
         plan = plan_of(list(range(4)))
-        report = Report({"train": result_of(plan, constants([torch.nan] * bad + [1.0] * (4 - bad)))})
+        report = report_of(plan, constants([torch.nan] * bad + [1.0] * (4 - bad)))
         events = divergence_of_answers(report, validate(LAYOUT, plan, report).events)
         expected = [{"kind": "diverged", "reason": "answers", "clients": list(range(bad)), "answered": 4}]
         assert events == (expected if told else [])
@@ -388,10 +356,8 @@ def test_models_inside_other_values_of_a_state_have_to_be_usable_too(level: floa
         momentum = torch.full((1, layout.p), level if answered else 0.0)
         return extend_state(state, RememberingState, memory={"own": (Memory(momentum),)}), Diagnostics()
 
-    result = Result(
-        Rows(torch.arange(2), torch.zeros(2, layout.p)), torch.zeros(2).long(), torch.ones(2), torch.ones(2, 1)
-    )
-    after, _, events = decide(cast(Any, SimpleNamespace(update=update)), problem, state, Report({"train": result}))
+    report = trained(torch.zeros(2, layout.p))
+    after, _, events = decide(cast(Any, SimpleNamespace(update=update)), problem, state, report)
     assert bool((after.memory["own"][0].momentum == (level if kept else 0.0)).all())
     assert [event["reason"] for event in events] == ([] if kept else ["models"])
 

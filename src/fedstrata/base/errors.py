@@ -181,17 +181,18 @@ def users_trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
-def check_rules(what: str, rules: Mapping[str, bool], found: object) -> None:
-    """Refuse input that breaks a rule.
+def check_rules(what: str, rules: Mapping[str, bool], found: object, error: type[FedstrataError] = InputError) -> None:
+    """Refuse what breaks a rule.
 
     Args:
         what: What is checked, for the message.
         rules: Whether each rule holds, by the rule in words.
         found: What was found, for the message.
+        error: The type of the error.
 
     Raises:
-        InputError: For the first rule that does not hold.
+        FedstrataError: For the first rule that does not hold.
     """
     for rule, holds in rules.items():
         if not holds:
-            raise InputError(f"{what}: expected that {rule}, found {found}")
+            raise error(f"{what}: expected that {rule}, found {found}")

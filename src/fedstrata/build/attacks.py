@@ -21,19 +21,16 @@ from fedstrata.data import Dataset
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.objective.objective import in_user_code
 from fedstrata.partition import Partition
-from fedstrata.uploads.attacks import (
+from fedstrata.uploads.attacks.backdoor import Trigger, trigger_of, with_backdoor
+from fedstrata.uploads.attacks.byzantine_clients import ByzantineClients, choose_byzantine
+from fedstrata.uploads.attacks.updates import (
     ATTACKS,
     BACKDOOR,
     DATA_ATTACKS,
     LABEL_FLIP,
     NEED_GROUPS,
     Attack,
-    ByzantineClients,
     Knowledge,
-    Trigger,
-    choose_byzantine,
-    trigger_of,
-    with_backdoor,
 )
 from fedstrata.uploads.disclosure import disclosure_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.reading import load_experiment
 from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
-from fedstrata.records.changed_keys import flatten_keys, may_differ, same_results
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ, same_results
 
 
 def next_run_folder(name: str, resume: bool) -> Path:
@@ -86,17 +85,6 @@ def experiment_file_of(folder: Path) -> Path:
 def folder_of(comparison: Path, experiment: Experiment) -> Path:
     """Return the run folder of an experiment in the folder of a comparison."""
     return comparison / f"{file_name(experiment.title)}-{experiment.seed}"
-
-
-def titles_of_one_folder(experiments: Iterable[Experiment]) -> tuple[str, str] | None:
-    """Return what the first two different experiments are called whose runs would have one folder; None for none."""
-    titles: dict[Path, str] = {}
-    for each in experiments:
-        folder = folder_of(Path(), each)
-        if folder in titles:
-            return titles[folder], each.title
-        titles[folder] = each.title
-    return None
 
 
 def file_name(title: str) -> str:

@@ -12,9 +12,8 @@ import tomli_w
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.files import parse_toml
-from fedstrata.base.limits import MAX_LABEL_CHARACTERS, MAX_RUNS
+from fedstrata.base.limits import MAX_LABEL_CHARACTERS
 from fedstrata.base.quoting import shown
-from fedstrata.config.folders import titles_of_one_folder
 from fedstrata.config.reading import Source, load_experiment, parse_value
 from fedstrata.config.selection import check_seeds, comparison_folder
 from fedstrata.config.tables import Experiment
@@ -105,23 +104,14 @@ def choose_sweep(
     """
     base = load_experiment(source, sets)
     _check_grid(grid)
-    chosen = check_seeds(seeds, base.seed)
-    count = prod(map(len, grid.values())) * len(chosen)
-    if count > MAX_RUNS:
-        raise ExperimentError(f"--grid: expected a sweep of at most {MAX_RUNS:,} runs, found {count:,}; use fewer")
+    chosen = check_seeds(seeds, base.seed, prod(map(len, grid.values())))
     settings = {label: setting for setting in _settings(grid) for label in [_label(setting)]}
     experiments = [
         load_experiment(source, [*sets, *sets_of(setting)], tables={"label": label})
         for label, setting in settings.items()
     ]
     _require_one_metric(experiments)
-    if same := titles_of_one_folder(experiments):
-        raise ExperimentError(
-            f"--grid: expected values whose letters and digits differ, found {shown(same[0])} and {shown(same[1])}, "
-            "which would have one folder; make a sweep of its own for one of them"
-        )
-    wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
-    runs, folder = comparison_folder(wanted, source, "sweep", out, resume=resume)
+    runs, folder = comparison_folder(experiments, chosen, source, "sweep", out, resume=resume)
     return SweepPlan(runs, settings, folder, {key: tuple(map(_toml, values)) for key, values in grid.items()})
 
 

@@ -119,14 +119,19 @@ def _algorithm_class(name: str, place: str) -> type[Any]:
     # An entry point may lead to a module that is gone.
     except (ValueError, ImportError, AttributeError) as error:
         raise ExperimentError(f"{key} = {shown(name)} names no algorithm: {error}") from error
+    _require_algorithm(kind, f"{key} = {shown(name)}")
+    return kind
+
+
+def _require_algorithm(kind: Any, place: str) -> None:
+    """Refuse what is no class of an algorithm."""
     missing = [method for method in ALGORITHM_METHODS if not callable(getattr(kind, method, None))]
     if not isinstance(kind, type) or not is_dataclass(kind) or missing:
         lacks = f" without {', '.join(missing)}" if missing else ""
         raise ExperimentError(
-            f"{key} = {shown(name)}: expected a dataclass with {', '.join(ALGORITHM_METHODS)}, found "
-            f"{kind!r:.60}{lacks}; see docs/methods/adding.md"
+            f"{place}: expected a dataclass with {', '.join(ALGORITHM_METHODS)}, found {kind!r:.60}{lacks}; "
+            "see docs/methods/adding.md"
         )
-    return kind
 
 
 def with_named_objects(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,11 +187,7 @@ def algorithm_table(algorithm: Any) -> dict[str, Any]:
         ExperimentError: When it is neither, or its class is inside of a function.
     """
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
-    if not is_dataclass(kind) or not all(callable(getattr(kind, method, None)) for method in ALGORITHM_METHODS):
-        raise ExperimentError(
-            f"algorithm = {algorithm!r:.80}: expected a name, a table, or a dataclass with "
-            f"{', '.join(ALGORITHM_METHODS)}; see docs/methods/adding.md"
-        )
+    _require_algorithm(kind, f"algorithm = {algorithm!r:.80}")
     keys = {} if isinstance(algorithm, type) else keys_of_algorithm(algorithm)
     return {"name": _name_of(kind), **keys}
 

@@ -19,9 +19,9 @@ from fedstrata.config.folders import (
     begun_experiments,
     experiment_file_of,
     file_name,
+    folder_of,
     next_run_folder,
     require_new_folder,
-    titles_of_one_folder,
 )
 from fedstrata.config.hyperparameters import NO_METHOD, algorithm_table, objective_sets
 from fedstrata.config.reading import Source, load_experiment
@@ -139,10 +139,7 @@ def choose_all(
     names = [entry.tables["algorithm"]["name"] if entry.tables else entry.label for entry in entries]
     if entries and base.report.baseline and BASELINE_ALGORITHM not in names:
         entries.append(_Entry(BASELINE_ALGORITHM, {}))
-    chosen = check_seeds(seeds, base.seed)
-    runs = len(entries) * len(chosen)
-    if runs > MAX_RUNS:
-        raise ExperimentError(f"--seeds: expected a comparison of at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
+    chosen = check_seeds(seeds, base.seed, len(entries))
     _require_distinct("--algorithms", [entry.label for entry in entries])
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
     if len(others) < len(sets) and base.algorithm.name not in [entry.label for entry in entries]:
@@ -164,28 +161,24 @@ def choose_all(
         each if each.label or name == each.algorithm.name else each.model_copy(update={"label": name})
         for each, name in zip(experiments, names, strict=True)
     ]
-    if same := titles_of_one_folder(experiments):
-        raise ExperimentError(
-            f"--algorithms: expected names whose letters and digits differ, found {shown(same[0])} and "
-            f"{shown(same[1])}, which would have one folder; rename one of them, and set no label"
-        )
-    wanted = [each.model_copy(update={"seed": seed}) for seed in chosen for each in experiments]
-    return comparison_folder(wanted, source, "compare", out, resume=resume)
+    return comparison_folder(experiments, chosen, source, "compare", out, resume=resume)
 
 
-def check_seeds(seeds: Iterable[int] | None, own: int) -> Sequence[int]:
-    """Return the seeds of a comparison.
+def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequence[int]:
+    """Return the seeds of a comparison or a sweep.
 
     Args:
         seeds: The seeds that were given; None is the seed of the experiment.
         own: The seed of the experiment.
+        settings: The number of algorithms, or of settings, that each of them is for.
 
     Raises:
-        ExperimentError: When they are no list of whole numbers, or one of them is out of range or given twice.
+        ExperimentError: When they are no list of whole numbers, or one of them is out of range or given twice. Also
+            when there would be too many runs.
     """
-    if seeds is None:
-        return (own,)
     listed = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else None
+    if seeds is None:
+        listed = [own]
     if listed is None or not all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in listed):
         raise ExperimentError(f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]")
     chosen = list(map(int, listed))
@@ -193,24 +186,45 @@ def check_seeds(seeds: Iterable[int] | None, own: int) -> Sequence[int]:
     if wrong:
         raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
     _require_distinct("--seeds", chosen)
+    if (runs := settings * len(chosen)) > MAX_RUNS:
+        raise ExperimentError(f"--seeds, --grid: expected at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
     return chosen
 
 
 def comparison_folder(
-    wanted: Sequence[Experiment], source: Source, kind: str, out: Path | str | None, *, resume: bool
+    experiments: Sequence[Experiment],
+    seeds: Sequence[int],
+    source: Source,
+    kind: str,
+    out: Path | str | None,
+    *,
+    resume: bool,
 ) -> tuple[tuple[Experiment, ...], Path]:
-    """Return the experiments of a comparison, as they were begun where they were, and its folder.
+    """Return the experiments of a comparison or a sweep, as they were begun where they were, and its folder.
 
     Args:
-        wanted: The experiments.
-        source: What they were read from.
+        experiments: The experiments of one seed.
+        seeds: The seeds.
+        source: What the experiments were read from.
         kind: The end of the name of a new folder.
         out: The folder; None is ``runs/<file>-<kind>``, numbered from the second on.
         resume: Whether to go on with the comparison in the folder.
 
     Raises:
+        ExperimentError: When two runs would have one folder.
         RecordError: When the folder holds something (to start) or no run of the comparison (to resume).
     """
+    titles = dict[Path, str]()
+    for each in experiments:
+        place = folder_of(Path(), each)
+        if place in titles:
+            raise ExperimentError(
+                "--algorithms, --grid: expected names or values whose letters and digits differ, found "
+                f"{shown(titles[place])} and {shown(each.title)}, which would have one folder; rename or leave out one "
+                "of them, and set no label"
+            )
+        titles[place] = each.title
+    wanted = [each.model_copy(update={"seed": seed}) for seed in seeds for each in experiments]
     folder = next_run_folder(f"{_stem(source)}-{kind}", resume) if out is None else Path(out)
     if not resume:
         require_new_folder(folder)

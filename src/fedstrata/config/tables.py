@@ -35,7 +35,7 @@ from fedstrata.data.column_roles import Memory, ReadOptions
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
-from fedstrata.uploads.attacks import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
+from fedstrata.uploads.attacks.updates import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.uploads.checks.update_checks import CheckName
 from fedstrata.uploads.compression import CompressionKind
 from fedstrata.uploads.rules import AGGREGATIONS, MEANS, options_of

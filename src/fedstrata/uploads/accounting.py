@@ -8,7 +8,6 @@ Kasiviswanathan, "Subsampled Rényi differential privacy and analytical moments 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Literal
@@ -111,11 +110,7 @@ def noise_for(exposure: Exposure, epsilon: float, delta: float) -> float:
         low, high = high, 2 * high
         if high > _MAX_NOISE:
             raise ExperimentError(f"privacy.epsilon = {epsilon:g}: no noise is enough for it; use a larger one")
-    return _smallest(enough, low, high)
-
-
-def _smallest(enough: Callable[[float], bool], low: float, high: float) -> float:
-    """The smallest number between one that is not enough and one that is, rounded up."""
+    # The smallest noise that is enough, rounded up.
     while high - low > _PRECISION * high:
         middle = (low + high) / 2
         if enough(middle):

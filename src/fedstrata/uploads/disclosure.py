@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.base.errors import ContractError
+from fedstrata.base.errors import ContractError, check_rules
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, Plan
 
@@ -58,19 +58,17 @@ class Disclosure:
 
     def __post_init__(self) -> None:
         """Refuse words that mean nothing, and what no algorithm with these needs has."""
-        if self.server_needs not in get_args(ServerNeeds):
-            expected = ", ".join(map(repr, get_args(ServerNeeds)))
-            raise ContractError(f"server_needs = {self.server_needs!r}: expected one of {expected}")
-        if min(self.further_uploads, self.further_sums) < 0:
-            raise ContractError(
-                f"further_uploads = {self.further_uploads}, further_sums = {self.further_sums}: expected at least 0"
-            )
-        if self.given_clusters and self.server_needs != "sums":
-            raise ContractError(f"given_clusters: expected server_needs = 'sums', found {self.server_needs!r}")
-        if (self.compares_group_models or self.further_sums) and self.server_needs != "updates":
-            raise ContractError(
-                f"compares_group_models, further_sums: expected server_needs = 'updates', found {self.server_needs!r}"
-            )
+        known = get_args(ServerNeeds)
+        compares = self.compares_group_models or self.further_sums > 0
+        rules = {
+            f"server_needs is one of {', '.join(map(repr, known))}": self.server_needs in known,
+            "further_uploads and further_sums are at least 0": min(self.further_uploads, self.further_sums) >= 0,
+            "given_clusters goes with server_needs = 'sums'": not self.given_clusters or self.server_needs == "sums",
+            "compares_group_models and further_sums go with server_needs = 'updates'": (
+                not compares or self.server_needs == "updates"
+            ),
+        }
+        check_rules("disclosure", rules, self, ContractError)
 
 
 Row: TypeAlias = "Disclosure | Callable[[Any, int], Disclosure]"
@@ -246,7 +244,7 @@ def coverage_of(
     if any(any(task.upload_values) for task in plan.tasks.values()):
         return "clients send values of layers, which no small norm clips"
     found = _central(disclosure) if kind == "central" else _local(disclosure, plan, rounds)
-    offered = any(task.offers_choice for task in plan.tasks.values())
+    offered = any(((task.candidates >= 0).sum(dim=1) > 1).any() for task in plan.tasks.values())
     if disclosure.server_needs == "sums" and (offered or (newcomers and disclosure.given_clusters)):
         outside = (_LOSSES, _ANSWERS) if kind == "central" else (_LOSSES,)
         return replace(found, not_covered=(*outside, *found.not_covered), decisions=False)

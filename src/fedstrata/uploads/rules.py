@@ -4,7 +4,7 @@ Each rule is applied inside every cluster, to the updates of its members. A clus
 one without any has zeros. No rule holds against half of a cluster.
 
 The arguments of every rule are those of `fedstrata.core.aggregation.weighted_mean`, and its options have names. A new
-rule is a function, and an entry in `AGGREGATIONS`.
+rule is a function of the members of a cluster, and an entry in `AGGREGATIONS`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from math import floor
-from typing import Any, TypeAlias
+from typing import Any, Concatenate, ParamSpec
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core.aggregation import Rule, RuleAggregation, plain_mean, weighted_mean
 from fedstrata.core.rows import Rows
+
+_Options = ParamSpec("_Options")
 
 _CHUNK_VALUES = 2**22
 """The number of values that are looked at together: 32 MB in float64."""
@@ -88,102 +90,113 @@ class _Members:
         return squares.sqrt()
 
 
-_RuleOfCluster: TypeAlias = "Callable[[_Members], torch.Tensor]"
-"""A rule from the updates of the members of a cluster to one row, (p,) float64."""
+def _in_each_cluster(
+    rule: Callable[Concatenate[_Members, _Options], torch.Tensor],
+) -> Callable[Concatenate[Rows, torch.Tensor, torch.Tensor, int, _Options], torch.Tensor]:
+    """Apply a rule from the updates of one cluster to a row, (p,) float64, in every cluster: (k, p) float32."""
+
+    @wraps(rule)
+    def of_clusters(
+        updates: Rows,
+        weights: torch.Tensor,
+        labels: torch.Tensor,
+        k: int,
+        *args: _Options.args,
+        **options: _Options.kwargs,
+    ) -> torch.Tensor:
+        found = torch.zeros(k, updates.values.shape[1])
+        order = updates.clients.argsort()
+        for cluster in labels.unique().tolist():
+            rows = order[labels[order] == cluster]
+            members = _Members(updates.values, rows, weights[rows].double())
+            found[cluster] = rule(members, *args, **options).float()
+        return found
+
+    return of_clusters
 
 
-def median(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+@_in_each_cluster
+def median(members: _Members) -> torch.Tensor:
     """The median of each column: Yin et al., "Byzantine-robust distributed learning", ICML 2018, Definition 1.
 
     Of an even number of values it is the mean of the middle two. The weights are not used.
     """
-    return _by_cluster(_coordinate_median, updates, weights, labels, k)
+    return _coordinate_median(members)
 
 
-def trimmed_mean(
-    updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int, *, byzantine_share: float = 0.2
-) -> torch.Tensor:
+@_in_each_cluster
+def trimmed_mean(members: _Members, *, byzantine_share: float = 0.2) -> torch.Tensor:
     """The mean of each column without its largest and smallest values: Yin et al., ICML 2018, Definition 2.
 
     Left out at each end is `byzantine_share` of the members (beta), rounded down. The weights are not used.
     """
-
-    def rule(members: _Members) -> torch.Tensor:
-        cut = _byzantine(len(members), byzantine_share)
-        return members.row_of(lambda values: _middle_mean(values, cut))
-
-    return _by_cluster(rule, updates, weights, labels, k)
+    cut = _byzantine(len(members), byzantine_share)
+    return members.row_of(lambda values: _middle_mean(values, cut))
 
 
-def krum(
-    updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int, *, byzantine_share: float = 0.2
-) -> torch.Tensor:
+@_in_each_cluster
+def krum(members: _Members, *, byzantine_share: float = 0.2) -> torch.Tensor:
     """The one update that is nearest to its neighbours: Blanchard et al., NeurIPS 2017, Section 4.
 
     Of m members, f may be Byzantine: `byzantine_share` of them, rounded down, and less where 2 f + 2 < m does not hold.
     The score of an update is the sum of its squared distances from the nearest m - f - 2 of the others, at least one.
     The update of the lowest score is taken, of the lowest client id where several have it. The weights are not used.
     """
-    return _by_cluster(lambda members: _lowest_scores(members, byzantine_share, 1), updates, weights, labels, k)
+    return _mean_of_lowest_scores(members, _byzantine_of_krum(len(members), byzantine_share), 1)
 
 
-def multi_krum(
-    updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int, *, byzantine_share: float = 0.2
-) -> torch.Tensor:
+@_in_each_cluster
+def multi_krum(members: _Members, *, byzantine_share: float = 0.2) -> torch.Tensor:
     """The mean of the m - f updates with the lowest scores of `krum`: Blanchard et al., NeurIPS 2017, Section 4.
 
     The weights are not used.
     """
-
-    def rule(members: _Members) -> torch.Tensor:
-        kept = len(members) - _byzantine_of_krum(len(members), byzantine_share)
-        return _lowest_scores(members, byzantine_share, kept)
-
-    return _by_cluster(rule, updates, weights, labels, k)
+    byzantine = _byzantine_of_krum(len(members), byzantine_share)
+    return _mean_of_lowest_scores(members, byzantine, len(members) - byzantine)
 
 
-def geometric_median(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
+@_in_each_cluster
+def geometric_median(members: _Members) -> torch.Tensor:
     """The row with the least weighted sum of distances from the updates (RFA): Pillutla et al., IEEE TSP 2022.
 
     It is found by their smoothed Weiszfeld algorithm, which begins at the weighted median of each column. Where updates
     lie there that are not the geometric median, the first step is that of Vardi and Zhang, PNAS 2000.
     """
-    return _by_cluster(_weiszfeld, updates, weights, labels, k)
+    centre = _weighted_coordinate_median(members)
+    distances = members.distances(centre)
+    # Half of the weight lies so near. Fewer have no part in how much is smoothed, however far they are.
+    ordered, order = distances.sort()
+    half = float(ordered[_first_half(members.weights[order])])
+    if not half:
+        return centre
+    nearest = _SMOOTHING * half
+    if bool((distances <= nearest).any()):
+        centre = _away_from_updates(members, centre, distances, nearest)
+        distances = members.distances(centre)
+    for _ in range(_MAX_STEPS):
+        pulls = members.weights / distances.clamp(min=nearest)
+        before, centre = centre, members.weighted_mean(pulls)
+        if float((centre - before).norm()) <= _SHORT_STEP * nearest:
+            break
+        distances = members.distances(centre)
+    return centre
 
 
-def norm_clip(
-    updates: Rows,
-    weights: torch.Tensor,
-    labels: torch.Tensor,
-    k: int,
-    *,
-    clip_norm: float | None = None,
-    clip_quantile: float = 0.5,
-) -> torch.Tensor:
+@_in_each_cluster
+def norm_clip(members: _Members, *, clip_norm: float | None = None, clip_quantile: float = 0.5) -> torch.Tensor:
     """The weighted mean of updates that are scaled down to a largest L2 norm.
 
     Sun et al., "Can you really backdoor federated learning?", 2019. The largest norm is `clip_norm`, or that quantile
     of the norms of the members, as in Andrew et al., "Differentially private learning with adaptive clipping", NeurIPS
     2021.
     """
-
-    def rule(members: _Members) -> torch.Tensor:
-        norms = members.distances(torch.zeros(members.values.shape[1]))
-        factors = _clipping_factors(norms, _radius(norms, clip_norm, clip_quantile))
-        return members.scaled_mean(factors * members.weights / members.weights.mean())
-
-    return _by_cluster(rule, updates, weights, labels, k)
+    norms = members.distances(torch.zeros(members.values.shape[1]))
+    factors = _clipping_factors(norms, _radius(norms, clip_norm, clip_quantile))
+    return members.scaled_mean(factors * members.weights / members.weights.mean())
 
 
-def centered_clip(
-    updates: Rows,
-    weights: torch.Tensor,
-    labels: torch.Tensor,
-    k: int,
-    *,
-    clip_norm: float | None = None,
-    clip_quantile: float = 0.5,
-) -> torch.Tensor:
+@_in_each_cluster
+def centered_clip(members: _Members, *, clip_norm: float | None = None, clip_quantile: float = 0.5) -> torch.Tensor:
     """The mean of updates that are clipped around a centre.
 
     Karimireddy et al., "Learning from history for Byzantine robust optimization", ICML 2021, Algorithm 2. In the paper
@@ -191,17 +204,13 @@ def centered_clip(
     column. The largest distance from the centre (tau) is `clip_norm`, or that quantile of the distances of the members
     from the first one. The weights are not used.
     """
-
-    def rule(members: _Members) -> torch.Tensor:
-        centre = _coordinate_median(members)
-        radius = _radius(members.distances(centre), clip_norm, clip_quantile)
-        for _ in range(_CLIPPING_STEPS):
-            factors = _clipping_factors(members.distances(centre), radius)
-            # The mean of f (x - v), with a factor f for each update x and the centre v.
-            centre = centre + members.scaled_mean(factors) - centre * factors.mean()
-        return centre
-
-    return _by_cluster(rule, updates, weights, labels, k)
+    centre = _coordinate_median(members)
+    radius = _radius(members.distances(centre), clip_norm, clip_quantile)
+    for _ in range(_CLIPPING_STEPS):
+        factors = _clipping_factors(members.distances(centre), radius)
+        # The mean of f (x - v), with a factor f for each update x and the centre v.
+        centre = centre + members.scaled_mean(factors) - centre * factors.mean()
+    return centre
 
 
 def bucketed(
@@ -239,18 +248,6 @@ def bucketed(
         0, bucket, updates.clients, reduce="amin"
     )
     return Rows(names, means), sums, torch.tensor(owners)
-
-
-def _by_cluster(
-    rule: _RuleOfCluster, updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int
-) -> torch.Tensor:
-    """What a rule makes of each cluster, (k, p) float32."""
-    found = torch.zeros(k, updates.values.shape[1])
-    order = updates.clients.argsort()
-    for cluster in labels.unique().tolist():
-        rows = order[labels[order] == cluster]
-        found[cluster] = rule(_Members(updates.values, rows, weights[rows].double())).float()
-    return found
 
 
 def _byzantine(m: int, share: float) -> int:
@@ -293,16 +290,15 @@ def _middle_mean(values: torch.Tensor, cut: int) -> torch.Tensor:
     return values.sort(dim=0).values[cut : len(values) - cut].mean(dim=0)
 
 
-def _lowest_scores(members: _Members, share: float, kept: int) -> torch.Tensor:
+def _mean_of_lowest_scores(members: _Members, byzantine: int, kept: int) -> torch.Tensor:
     """The mean of the updates with the lowest scores of Krum, (p,).
 
     Args:
         members: The members.
-        share: The share of them that may be Byzantine.
+        byzantine: The number of them that may be Byzantine (f).
         kept: The number of updates.
     """
-    m = len(members)
-    nearest = max(m - _byzantine_of_krum(m, share) - 2, 1)
+    nearest = max(len(members) - byzantine - 2, 1)
     # The first of the sorted distances is that of an update from itself.
     scores = _squared_distances(members).sort(dim=1).values[:, 1 : 1 + nearest].sum(dim=1)
     chosen = scores.argsort(stable=True)[:kept]
@@ -320,28 +316,6 @@ def _squared_distances(members: _Members) -> torch.Tensor:
         products += centred @ centred.T
     squares = products.diagonal()
     return (squares[:, None] + squares - 2 * products).clamp(min=0).fill_diagonal_(0)
-
-
-def _weiszfeld(members: _Members) -> torch.Tensor:
-    """The weighted geometric median, (p,)."""
-    centre = _weighted_coordinate_median(members)
-    distances = members.distances(centre)
-    # Half of the weight lies so near. Fewer have no part in how much is smoothed, however far they are.
-    ordered, order = distances.sort()
-    half = float(ordered[_first_half(members.weights[order])])
-    if not half:
-        return centre
-    nearest = _SMOOTHING * half
-    if bool((distances <= nearest).any()):
-        centre = _away_from_updates(members, centre, distances, nearest)
-        distances = members.distances(centre)
-    for _ in range(_MAX_STEPS):
-        pulls = members.weights / distances.clamp(min=nearest)
-        before, centre = centre, members.weighted_mean(pulls)
-        if float((centre - before).norm()) <= _SHORT_STEP * nearest:
-            break
-        distances = members.distances(centre)
-    return centre
 
 
 def _away_from_updates(

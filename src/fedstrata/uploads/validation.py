@@ -39,7 +39,7 @@ from fedstrata.core import (
     State,
     TensorSpec,
 )
-from fedstrata.core.row_products import norms_of, row_norms
+from fedstrata.core.row_products import column_ranges, norms_of, row_norms
 from fedstrata.core.state import StateT
 
 _FACTOR = 10.0
@@ -162,7 +162,7 @@ class Norms:
         """The number of samples of each client, (m,)."""
         return self.result.sizes.double().numpy()
 
-    @property
+    @cached_property
     def comparable(self) -> NDArray[np.bool_]:
         """Whose norm is compared with those of others, bool (m,)."""
         # A norm of zero is no outlier, and says nothing about how large the others may be.
@@ -174,7 +174,26 @@ class Norms:
 
         Up to the limit a norm is accepted, wherever the client started from.
         """
-        return _limits(self.values, self.comparable, self.given, self.sizes)
+        medians = np.full(len(self.values), np.nan)
+        limits = np.full(len(self.values), LARGEST_NORM)
+        for model in np.unique(self.given):
+            members = self.given == model
+            others = self.comparable & members
+            if others.sum() < _MIN_CLUSTER_NORMS:
+                others = self.comparable
+            if others.sum() < _MIN_NORMS:
+                continue
+            logs = np.log(self.values[others])
+            # Of a few numbers, and those of numpy take ten times as long.
+            center = median(logs.tolist())
+            deviation = _MAD_TO_DEVIATION * median(np.abs(logs - center).tolist())
+            more_samples = np.maximum(self.sizes[members] / median(self.sizes[others].tolist()), 1.0)
+            # The spread of attackers' norms has no bound; its exponential would overflow.
+            by_spread = np.exp(np.minimum(_Z_SCORE * deviation, math.log(_MAX_FACTOR)))
+            allowed = np.minimum(np.maximum(_FACTOR * more_samples, by_spread), _MAX_FACTOR)
+            medians[members] = np.exp(center)
+            limits[members] = np.minimum(np.exp(center) * allowed, LARGEST_NORM)
+        return medians, limits
 
     @property
     def alike(self) -> bool:
@@ -208,7 +227,11 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
             continue
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
         for event in _too_large(norms, plan):
-            _keep_worst(too_large, event)
+            # Of several norms of a client, that is told which is farthest above its limit.
+            (client,) = event["clients"]
+            worst = too_large.setdefault(client, event)
+            if event["norm"] / event["limit"] > worst["norm"] / worst["limit"]:
+                too_large[client] = event
     for rows in report.client_stats.values():
         values = norms_of(rows, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
@@ -331,7 +354,7 @@ def _parts(layout: Layout, upload: Mask, as_values: Mask) -> Mapping[str, tuple[
     tensors = zip(layout.tensors, upload, as_values, strict=True)
     parts = [_part(slot, as_value) if sent else "" for slot, sent, as_value in tensors]
     by_part = {part: tuple(other == part for other in parts) for part in dict.fromkeys(parts) if part}
-    return MappingProxyType({part: layout.ranges(mask) for part, mask in by_part.items()})
+    return MappingProxyType({part: column_ranges(layout, mask) for part, mask in by_part.items()})
 
 
 def _part(slot: TensorSpec, as_value: bool) -> str:
@@ -340,35 +363,6 @@ def _part(slot: TensorSpec, as_value: bool) -> str:
     part = {"norm": "normalisation layers", "buffer": "buffers"}.get(slot.kind, "weights")
     # Tensors that are sent as they are have other norms than updates.
     return f"values of {part}" if as_value else part
-
-
-def _limits(
-    values: NDArray[np.float64],
-    comparable: NDArray[np.bool_],
-    given: NDArray[np.int64],
-    sizes: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The median that each norm is compared with, nan where there is none, and the norm up to which it is accepted."""
-    medians = np.full(len(values), np.nan)
-    limits = np.full(len(values), LARGEST_NORM)
-    for model in np.unique(given):
-        members = given == model
-        others = comparable & members
-        if others.sum() < _MIN_CLUSTER_NORMS:
-            others = comparable
-        if others.sum() < _MIN_NORMS:
-            continue
-        logs = np.log(values[others])
-        # Of a few numbers, and those of numpy take ten times as long.
-        center = median(logs.tolist())
-        deviation = _MAD_TO_DEVIATION * median(np.abs(logs - center).tolist())
-        more_samples = np.maximum(sizes[members] / median(sizes[others].tolist()), 1.0)
-        # The spread of attackers' norms has no bound; its exponential would overflow.
-        by_spread = np.exp(np.minimum(_Z_SCORE * deviation, math.log(_MAX_FACTOR)))
-        allowed = np.minimum(np.maximum(_FACTOR * more_samples, by_spread), _MAX_FACTOR)
-        medians[members] = np.exp(center)
-        limits[members] = np.minimum(np.exp(center) * allowed, LARGEST_NORM)
-    return medians, limits
 
 
 def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
@@ -394,12 +388,18 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
     return events
 
 
+def _running_variances(layout: Layout) -> list[int]:
+    """The places of the running variances of normalisation layers among the tensors."""
+    buffers = [(place, slot.name) for place, slot in enumerate(layout.tensors) if slot.kind == "buffer"]
+    return [place for place, name in buffers if name.rpartition(".")[2] == "running_var"]
+
+
 def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result: Result) -> set[int]:
     """The clients whose update leads from the model of the plan to a negative running variance.
 
     Where a client did not start from the running variance of that model, its update does not say what it ended with.
     """
-    sent = [place for place in layout.running_variances if task.upload[place]]
+    sent = [place for place in _running_variances(layout) if task.upload[place]]
     if not sent:
         return set()
     as_values = task.upload_values or layout.nothing
@@ -415,14 +415,6 @@ def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result:
     return set(result.updates.clients[found].tolist())
 
 
-def _keep_worst(found: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
-    """Keep the event of the norm that is farthest above its limit, of several that are too large for one client."""
-    (client,) = event["clients"]
-    known = found.get(client)
-    if known is None or event["norm"] / event["limit"] > known["norm"] / known["limit"]:
-        found[client] = event
-
-
 def _rounded(value: float) -> float:
     """Round to four digits, so that engines that add up in another order write the same record."""
     return float(f"{value:.4g}")
@@ -436,7 +428,7 @@ def _without(report: Report, clients: Iterable[int]) -> Report:
 def _unusable(state: State, layout: Layout) -> list[int]:
     """The tree nodes whose model no client could start from; all nodes if another tensor of p columns is such."""
     unusable = _too_long(state.models)
-    for place in layout.running_variances:
+    for place in _running_variances(layout):
         unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1).numpy()
     if unusable.any():
         return state.nodes[torch.from_numpy(unusable)].tolist()

@@ -8,7 +8,7 @@ from experiments.trust import adaptive_federations
 from experiments.trust.adaptive_federations import BELOW_LIMIT, COSINE, NOISE, hidden_layer, sideways
 from test_updates import knowledge
 
-from fedstrata.uploads.attacks import Knowledge
+from fedstrata.uploads.attacks.updates import Knowledge
 
 HONEST = [[3.0, 4.0, 0.0, 1.0], [3.0, 4.0, 0.0, -1.0], [3.0, 4.0, 0.6, 0.0]]
 """The last column is in no layer's mean, and the third one is a layer that hardly moves: its mean is 0.2."""

@@ -5,7 +5,7 @@ import torch
 
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition
-from fedstrata.uploads.attacks import Trigger, trigger_of, with_backdoor
+from fedstrata.uploads.attacks.backdoor import Trigger, trigger_of, with_backdoor
 
 
 def test_the_trigger_of_an_image_is_its_bottom_right_corner() -> None:

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
-from fedstrata.core import LocalTask, LocalTraining, Plan, Report, Result, Rows
+from builders import plan_of, report_of, result_of, task_of
+from fedstrata.core import TRAIN, Plan, Report
 from fedstrata.testing import toy_problem
-from fedstrata.uploads.attacks import ATTACKS, ByzantineClients, choose_byzantine
+from fedstrata.uploads.attacks.byzantine_clients import ByzantineClients, choose_byzantine
+from fedstrata.uploads.attacks.updates import ATTACKS
 
 LAYOUT = toy_problem(4).layout
+LEVELS = torch.arange(1.0, 5.0)[:, None] * torch.ones(4, LAYOUT.p)
 
 
 def test_a_share_of_all_clients_or_of_the_largest_group_is_drawn() -> None:
@@ -30,26 +32,13 @@ def test_who_never_takes_part_is_not_drawn() -> None:
 
 
 def plan_and_report(round: int = 2) -> tuple[Plan, Report]:
-    problem = toy_problem(4)
-    layout = problem.layout
-    task = LocalTask(
-        candidates=torch.tensor([[0], [0], [1], [1]]),
-        training=LocalTraining(),
-        trainable=layout.everything,
-        upload=(False, *layout.everything[1:]),
-        load_local=layout.nothing,
-        save_local=layout.nothing,
-    )
-    everyone = torch.arange(4)
-    silent = replace(task, upload=layout.nothing)
-    uploaded = torch.ones(layout.p, dtype=torch.bool)
-    uploaded[layout.spans[0]] = False
-    plan = Plan(round, 0, everyone, torch.zeros(2, layout.p), {"train": task, "scores": silent})
-    values = torch.arange(1.0, 5.0)[:, None] * torch.ones(4, layout.p)
-    values[:, ~uploaded] = 0.0
-    result = Result(Rows(everyone, values), task.candidates[:, 0], torch.ones(4), torch.full((4, 1), torch.nan))
-    nothing = replace(result, updates=Rows(everyone, torch.zeros_like(values)))
-    return plan, Report({"train": result, "scores": nothing})
+    """Clients 0 to 3 start from models 0, 0, 1, 1, and send 1 to 4 of all layers but the first; or nothing."""
+    task = task_of([[0], [0], [1], [1]], LAYOUT, upload=(False, *LAYOUT.everything[1:]))
+    silent = replace(task, upload=LAYOUT.nothing)
+    plan = plan_of(layout=LAYOUT, tasks={TRAIN: task, "scores": silent}, round=round)
+    values = LEVELS.clone()
+    values[:, LAYOUT.spans[0]] = 0.0
+    return plan, Report({TRAIN: result_of(plan, values), "scores": result_of(plan, torch.zeros_like(values))})
 
 
 def test_the_updates_of_byzantine_clients_are_replaced_and_no_others() -> None:
@@ -67,16 +56,14 @@ def test_of_layers_that_are_sent_as_they_are_the_difference_from_the_given_model
     as_values = tuple(slot.name == last for slot in LAYOUT.tensors)
     task = replace(plan.tasks["train"], upload=LAYOUT.everything, upload_values=as_values)
     plan = replace(plan, models=torch.full((2, LAYOUT.p), 10.0), tasks={**plan.tasks, "train": task})
-    updates = Rows(torch.arange(4), torch.arange(1.0, 5.0)[:, None] * torch.ones(4, LAYOUT.p))
-    report = Report({"train": replace(report.results["train"], updates=updates)})
-    sent = {
-        kind: ByzantineClients((3,), LAYOUT, ATTACKS[kind]).of_report(plan, report).results["train"]
+    report = report_of(plan, LEVELS)
+    zero, flipped = (
+        ByzantineClients((3,), LAYOUT, ATTACKS[kind]).of_report(plan, report).results["train"].updates.values
         for kind in ("zero", "sign_flip")
-    }
-    zero, flipped = (sent[kind].updates.values for kind in ("zero", "sign_flip"))
+    )
     assert zero[3, [0, -1]].tolist() == [0.0, 10.0]
     assert flipped[3, [0, -1]].tolist() == [-4.0, 16.0]
-    assert torch.equal(flipped[:3], updates.values[:3])
+    assert torch.equal(flipped[:3], LEVELS[:3])
 
 
 def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
@@ -86,28 +73,18 @@ def test_attackers_imitate_honest_clients_with_the_same_model() -> None:
     assert found.results["train"].updates.values[:, -1].tolist() == [1.0, -1.0, 3.0, -3.0]
 
 
-@pytest.mark.parametrize(
-    ("clients", "round"),
-    [
-        (ByzantineClients((1,), LAYOUT, None), 2),
-        (ByzantineClients((1,), LAYOUT, ATTACKS["zero"], from_round=3), 2),
-    ],
-)
-def test_before_their_first_round_and_without_an_attack_on_updates_they_send_what_they_train(
-    clients: ByzantineClients, round: int
-) -> None:
-    plan, report = plan_and_report(round)
-    assert clients.of_report(plan, report) is report
+def test_before_their_first_round_and_without_an_attack_on_updates_they_send_what_they_train() -> None:
+    plan, report = plan_and_report()
+    assert ByzantineClients((1,), LAYOUT, None).of_report(plan, report) is report
+    assert ByzantineClients((1,), LAYOUT, ATTACKS["zero"], from_round=3).of_report(plan, report) is report
+    compared = comparison()
+    liars = ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits")
+    assert liars.of_report(*compared) is compared[1]
 
 
 def test_an_honest_client_that_diverged_is_no_example() -> None:
     plan, report = plan_and_report()
-    result = report.results["train"]
-    values = result.updates.values.clone()
-    values[0] = torch.nan
-    report = replace(
-        report, results={**report.results, "train": replace(result, updates=Rows(torch.arange(4), values))}
-    )
+    report.results["train"].updates.values[0] = torch.nan
     found = ByzantineClients((1,), LAYOUT, ATTACKS["ipm"], strength=1.0).of_report(plan, report)
     # Nobody else is left with model 0, so the attacker's own update of 2 is the mean.
     assert found.results["train"].updates.values[1, -1] == -2.0
@@ -138,37 +115,25 @@ def test_liars_say_that_models_of_groups_are_perfect_and_that_of_all_is_useless_
     assert against.results["errors"].losses[1].tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
+def lies(**candidates: list[int]) -> list[list[float]]:
+    """What a liar says in some tasks, in which clients are given these models and upload nothing."""
+    tasks = {name: task_of([models] * 4, LAYOUT, upload=LAYOUT.nothing) for name, models in candidates.items()}
+    plan = plan_of(layout=LAYOUT, tasks=tasks, round=2)
+    nothing, losses = torch.zeros(4, LAYOUT.p), torch.tensor([[0.5, 0.6]] * 4)
+    compared = [name for name, models in candidates.items() if len(models) > 1]
+    report = Report({name: result_of(plan, nothing, losses=losses, task=name) for name in compared})
+    found = ByzantineClients((1,), LAYOUT, None, losses="for_splits").of_report(plan, report).results
+    return [found[name].losses[1].tolist() for name in compared]
+
+
 def test_liars_know_the_model_of_all_where_each_model_is_measured_in_a_task_of_its_own() -> None:
     """Client 1 measures model 0 in one task and model 2 in another, each by two personal models."""
-    plan, report = comparison()
-    tasks = {
-        "loss": replace(plan.tasks["loss"], candidates=torch.tensor([[0, 0]] * 4)),
-        "own": replace(plan.tasks["loss"], candidates=torch.tensor([[2, 2]] * 4)),
-    }
-    losses = torch.tensor([[0.5, 0.6]] * 3 + [[torch.nan] * 2])
-    result = replace(report.results["loss"], losses=losses)
-    liars = ByzantineClients((1,), LAYOUT, None, losses="for_splits")
-    found = liars.of_report(replace(plan, tasks=tasks), Report({"loss": result, "own": result}))
-    assert found.results["loss"].losses[1].tolist() == [1000.0, 1000.0]
-    assert found.results["own"].losses[1].tolist() == [0.0, 0.0]
+    assert lies(loss=[0, 0], own=[2, 2]) == [[1000.0, 1000.0], [0.0, 0.0]]
 
 
 def test_a_personal_model_that_a_client_trains_beside_does_not_hide_which_model_is_of_all() -> None:
     """Ditto's task is given one model, here 0, and uploads nothing. The comparison is of models 1 and 2."""
-    plan, report = comparison()
-    tasks = {
-        "personal": replace(plan.tasks["loss"], candidates=torch.tensor([[0]] * 4)),
-        "loss": replace(plan.tasks["loss"], candidates=torch.tensor([[1, 2]] * 4)),
-    }
-    result = replace(report.results["loss"], losses=torch.tensor([[0.5, 0.6]] * 4))
-    liars = ByzantineClients((1,), LAYOUT, None, losses="for_splits")
-    found = liars.of_report(replace(plan, tasks=tasks), Report({"loss": result}))
-    assert found.results["loss"].losses[1].tolist() == [1000.0, 0.0]
-
-
-def test_liars_are_honest_before_their_first_round() -> None:
-    plan, report = comparison()
-    assert ByzantineClients((1,), LAYOUT, None, from_round=3, losses="for_splits").of_report(plan, report) is report
+    assert lies(personal=[0], loss=[1, 2]) == [[1000.0, 0.0]]
 
 
 def test_updates_of_both_halves_of_the_data_have_the_same_made_up_structure() -> None:

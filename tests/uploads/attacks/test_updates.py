@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedstrata.base.randomness import generator
 from fedstrata.core import Rows
-from fedstrata.uploads.attacks import ATTACKS, Knowledge
+from fedstrata.uploads.attacks.updates import ATTACKS, Knowledge
 
 OWN = torch.tensor([[3.0, 4.0]])
 HONEST = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 6.0]])  # mean (2, 2), deviations sqrt(2/3) and sqrt(8)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from builders import trained
 from fedstrata.clustering.groups import GroupIndex
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from fedstrata.core import Layout, Rows, TensorSpec
 from fedstrata.uploads.checks import compared_updates
 from fedstrata.uploads.checks.compared_updates import UpdatesOfClusters, compared_columns, own_clusters
 
@@ -81,9 +82,8 @@ def test_updates_that_are_nearly_zero_have_directions_although_their_products_va
 def test_only_who_has_trained_the_model_of_its_cluster_is_compared() -> None:
     """Client 4 is pending, and client 2 tries the model of another cluster. Client 3 has not answered."""
     labels = torch.tensor([0, 1, 1, 0, -1])
-    rows = Rows(torch.tensor([4, 2, 1, 0]), torch.zeros(4, 1))
-    result = Result(rows, torch.tensor([0, 0, 1, 0]), torch.ones(4), torch.zeros(4, 1))
-    assert own_clusters(Report({TRAIN: result}), labels).tolist() == [-1, -1, 1, 0]
+    report = trained(torch.zeros(4, 1), clients=[4, 2, 1, 0], chosen=[0, 0, 1, 0])
+    assert own_clusters(report, labels).tolist() == [-1, -1, 1, 0]
 
 
 def test_normalisation_layers_and_running_statistics_are_not_compared() -> None:

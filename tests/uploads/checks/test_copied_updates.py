@@ -1,11 +1,14 @@
 """Clients that send the same update: which of them count."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from builders import trained
+from fedstrata.core import Layout, TensorSpec
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.copied_updates import copied
 
@@ -15,19 +18,17 @@ def copies(
     labels: list[int],
     ids: list[int] | None = None,
     chosen: list[int] | None = None,
-    left_out: list[int] | None = None,
+    left_out: Sequence[int] = (),
+    more: tuple[TensorSpec, ...] = (),
 ) -> list[int]:
-    """Who does not count, by the updates of those who answered."""
-    clients = torch.tensor(range(len(updates)) if ids is None else ids)
+    """Who does not count, by the updates of those who answered: of a linear layer, and of more tensors."""
+    clients = torch.tensor(range(len(updates)) if ids is None else ids, dtype=torch.int64)
     known = torch.tensor(labels)
-    trained = known[clients] if chosen is None else torch.tensor(chosen)
-    m = len(clients)
-    result = Result(Rows(clients, torch.tensor(updates)), trained, torch.ones(m), torch.zeros(m, 1))
-    out = np.zeros(len(labels), np.bool_)
-    out[left_out or []] = True
-    layout = Layout((TensorSpec("head.weight", "head", "linear", (len(updates[0]),)),))
-    compared = compared_updates(layout, Report({TRAIN: result}), known)
-    return np.flatnonzero(copied(compared, out)).tolist()
+    width = len(updates[0]) if updates else 2
+    layout = Layout((TensorSpec("head.weight", "head", "linear", (width - len(more),)), *more))
+    report = trained(torch.tensor(updates).view(-1, width), clients, known[clients] if chosen is None else chosen)
+    out = np.isin(np.arange(len(labels)), left_out)
+    return np.flatnonzero(copied(compared_updates(layout, report, known), out)).tolist()
 
 
 DISTINCT = [[1.0, 0.0], [0.9, 0.1], [1.1, 0.2], [0.8, -0.1]]
@@ -94,22 +95,12 @@ def test_two_pairs_of_equal_norm_are_told_apart() -> None:
 
 
 def test_nobody_answers() -> None:
-    nobody = torch.tensor([], dtype=torch.int64)
-    result = Result(Rows(nobody, torch.zeros(0, 2)), nobody, torch.zeros(0), torch.zeros(0, 1))
-    layout = Layout((TensorSpec("head.weight", "head", "linear", (2,)),))
-    compared = compared_updates(layout, Report({TRAIN: result}), torch.zeros(3, dtype=torch.int64))
-    found = copied(compared, np.zeros(3, np.bool_))
-    assert found.tolist() == [False] * 3
+    assert copies([], [0] * 3) == []
 
 
 def test_copies_with_running_statistics_of_their_own_are_found() -> None:
-    linear = TensorSpec("head.weight", "head", "linear", (2,))
-    layout = Layout((linear, TensorSpec("norm.running_mean", "norm", "buffer", (1,))))
-    sent = torch.tensor([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [1.1, 0.2, 0.0], [0.5, 0.5, 3.0], [0.5, 0.5, -3.0]])
-    nobody = torch.zeros(5, dtype=torch.int64)
-    result = Result(Rows(torch.arange(5), sent), nobody, torch.ones(5), torch.zeros(5, 1))
-    found = copied(compared_updates(layout, Report({TRAIN: result}), nobody), np.zeros(5, np.bool_))
-    assert found.tolist() == [False] * 4 + [True]
+    sent = [[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [1.1, 0.2, 0.0], [0.5, 0.5, 3.0], [0.5, 0.5, -3.0]]
+    assert copies(sent, [0] * 5, more=(TensorSpec("norm.running_mean", "norm", "buffer", (1,)),)) == [4]
 
 
 @given(st.lists(st.integers(0, 5), min_size=3, max_size=12), st.lists(st.integers(0, 1), min_size=12, max_size=12))

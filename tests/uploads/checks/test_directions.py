@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec, row_products
+from builders import trained
+from fedstrata.core import Layout, TensorSpec, row_products
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
 from fedstrata.uploads.checks.history import DirectionHistory
@@ -36,12 +37,9 @@ def after_round(
         chosen: Whose models they have trained, where these are not those of their clusters.
         layout: By default one linear layer.
     """
-    clients = torch.tensor(ids or range(len(updates)))
-    m = len(clients)
-    trained = labels[clients] if chosen is None else torch.tensor(chosen)
-    result = Result(Rows(clients, torch.tensor(updates)), trained, torch.ones(m), torch.zeros(m, 1))
+    clients = ids or list(range(len(updates)))
+    report = trained(torch.tensor(updates), clients, labels[clients] if chosen is None else chosen)
     linear = Layout((TensorSpec("head.weight", "head", "linear", (len(updates[0]),)),))
-    report = Report({TRAIN: result})
     return with_directions(known, compared_updates(layout or linear, report, labels), labels)
 
 
@@ -61,7 +59,12 @@ def test_an_update_of_zeros_has_no_direction() -> None:
 
 
 def test_others_that_cancel_out_have_no_direction() -> None:
-    """One client moves, and two send zeros. Of the two that move against each other, a third one sees nothing."""
+    """One client moves, and two send zeros. Of the two that move against each other, a third one sees nothing.
+
+    Two clients are not compared at all.
+    """
+    two = after_round(no_directions(2), ALL[:2], [1.0], [-1.0])
+    assert two.weights.tolist() == [0.0, 0.0]
     alone = after_round(no_directions(3), ALL[:3], [1.0, 2.0], [0.0, 0.0], [0.0, 0.0])
     assert alone.weights.tolist() == [0.0, 0.0, 0.0]
     torn = after_round(no_directions(3), ALL[:3], [1.0, 0.0], [-1.0, 0.0], [0.1, 1.0])
@@ -132,17 +135,6 @@ def test_half_is_half_of_the_members_and_not_of_those_who_answer() -> None:
     assert known.left_out.tolist() == [True, True] + [False] * 6
 
 
-def test_a_cluster_of_two_begins_anew() -> None:
-    """They were left out of the cluster that they come from."""
-    known = after_round(left_out(0, 1, of=5), torch.tensor([1, 1, 0, 0, 0]), *[[1.0]] * 5)
-    assert not known.left_out.any()
-
-
-def test_two_clients_have_no_direction() -> None:
-    known = after_round(no_directions(2), torch.zeros(2).long(), [1.0], [-1.0])
-    assert known.weights.tolist() == [0.0, 0.0]
-
-
 def test_a_client_comes_back_when_its_mean_cosine_is_positive() -> None:
     """After one round at -1 and t at 1 the sum is -0.9^t + (1 - 0.9^t) / 0.1: positive from the first of them on."""
     known = after_round(no_directions(4), ALL[:4], [1.0], [1.0], [1.0], [-1.0])
@@ -153,20 +145,12 @@ def test_a_client_comes_back_when_its_mean_cosine_is_positive() -> None:
 
 
 def test_who_comes_late_begins_anew() -> None:
-    late = torch.tensor([False, True])
-    known = replace(
-        no_directions(2),
-        cosines=torch.tensor([2.0, -3.0]),
-        weights=torch.tensor([4.0, 4.0]),
-        backward_rounds=torch.tensor([1, 3]),
-        probation=torch.tensor([0, 2]),
-        left_out=late,
-    )
-    fresh = known.forgetting(late)
-    assert fresh.cosines.tolist() == [2.0, 0.0]
-    assert fresh.weights.tolist() == [4.0, 0.0]
-    assert fresh.backward_rounds.tolist() == [1, 0] and fresh.probation.tolist() == [0, 0]
-    assert not fresh.left_out.any()
+    rounds = torch.tensor([1, 3])
+    known = replace(left_out(1, of=2), backward_rounds=rounds, probation=rounds)
+    fresh = known.forgetting(known.left_out)
+    assert fresh.cosines.tolist() == [-2.0, 0.0] and fresh.weights.tolist() == [4.0, 0.0]
+    assert fresh.backward_rounds.tolist() == fresh.probation.tolist() == [1, 0]
+    assert not fresh.left_out.any() and fresh.doubted.tolist() == [False, True]
 
 
 def after_rounds(known: DirectionHistory, *rounds: list[float]) -> DirectionHistory:
@@ -196,12 +180,6 @@ def test_who_has_turned_comes_back_when_a_round_points_forwards() -> None:
     assert not known.left_out.any()
 
 
-def test_who_has_never_gone_with_the_others_has_not_turned() -> None:
-    """The two point backwards from the first round on, and so does what is known of them."""
-    known = after_rounds(no_directions(5), *[TWO_TURN] * 4)
-    assert known.backward_rounds.tolist() == [0] * 5
-
-
 def test_halves_of_a_cluster_have_no_larger_side() -> None:
     """Three of six turn; and one of three, where the larger side has two."""
     six = after_rounds(no_directions(6), [1.0] * 6, *[[1.0] * 3 + [-1.0] * 3] * 3)
@@ -226,14 +204,11 @@ def gone_along(*means: float) -> DirectionHistory:
 
 
 def test_only_who_has_gone_with_the_others_can_turn() -> None:
-    """Three quarters of the median, which is 0.4, are 0.3."""
+    """Three quarters of the median, which is 0.4, are 0.3. In a cluster that is not of one mind nobody can turn."""
     known = after_rounds(gone_along(0.4, 0.4, 0.4, 0.31, 0.29), *[TWO_TURN] * 3)
     assert known.backward_rounds.tolist() == [0, 0, 0, 3, 0]
-
-
-def test_in_a_cluster_that_is_not_of_one_mind_nobody_can_turn() -> None:
-    known = after_rounds(gone_along(0.2, 0.2, 0.2, 0.3, 0.3), *[TWO_TURN] * 3)
-    assert known.backward_rounds.tolist() == [0] * 5
+    for means in ((0.2, 0.2, 0.2, 0.3, 0.3), (0.0,) * 5):
+        assert not after_rounds(gone_along(*means), *[TWO_TURN] * 3).backward_rounds.any()
 
 
 def test_who_was_left_out_has_to_point_forwards_in_its_new_cluster() -> None:
@@ -256,23 +231,16 @@ def test_who_points_backwards_once_has_to_begin_anew() -> None:
         assert known.left_out[4] and known.probation[4] == probation
 
 
-def test_who_was_left_out_before_it_was_split_off_has_to_point_forwards_as_well() -> None:
-    """Clients 0 and 1 get a cluster of their own, come back, and one of them points forwards there."""
-    alone = after_round(left_out(0, 1, of=5), torch.tensor([1, 1, 0, 0, 0]), *[[-1.0]] * 2, *[[1.0]] * 3)
-    assert not alone.left_out.any() and alone.doubted.tolist() == [True, True, False, False, False]
-    back = reassigned(alone, torch.tensor([True, True, False, False, False]))
-    assert back.left_out.tolist() == [True, True, False, False, False]
-    after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
-    assert after.left_out.tolist() == after.doubted.tolist() == [True, False, False, False, False]
-
-
 def test_who_is_doubted_and_reassigned_has_to_point_forwards_as_well() -> None:
-    known = left_out(of=5).doubting(torch.tensor([0, 1]))
-    assert not known.left_out.any() and known.suspect.tolist() == [True, True, False, False, False]
-    back = reassigned(known, torch.tensor([True, True, False, False, False]))
-    assert back.left_out.tolist() == [True, True, False, False, False]
-    after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
-    assert after.left_out.tolist() == [True, False, False, False, False]
+    """Clients 0 and 1 were left out and got a cluster of their own, or were split off. They come back."""
+    both = torch.tensor([True, True, False, False, False])
+    alone = after_round(left_out(0, 1, of=5), both.long(), *[[-1.0]] * 2, *[[1.0]] * 3)
+    for known in (alone, left_out(of=5).doubting(torch.tensor([0, 1]))):
+        assert not known.left_out.any() and known.doubted.equal(both) and known.suspect.equal(both)
+        back = reassigned(known, both)
+        assert back.left_out.equal(both)
+        after = after_rounds(back, *[[-1.0, 1.0, 1.0, 1.0, 1.0]] * 3)
+        assert after.left_out.tolist() == after.doubted.tolist() == [True, False, False, False, False]
 
 
 def test_who_turn_together_do_not_clear_each_other() -> None:

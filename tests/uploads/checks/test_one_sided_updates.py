@@ -2,7 +2,8 @@
 
 import torch
 
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows, TensorSpec
+from builders import trained
+from fedstrata.core import Layout, TensorSpec
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.one_sided_updates import balances, one_sided
 
@@ -17,12 +18,9 @@ def honest(count: int, seed: int = 0) -> torch.Tensor:
 
 def found(updates: torch.Tensor, labels: list[int] | None = None, chosen: list[int] | None = None) -> list[int]:
     """Whose update is one-sided."""
-    clients = torch.arange(len(updates))
     known = torch.tensor(labels or [0] * len(updates))
-    trained = known if chosen is None else torch.tensor(chosen)
-    result = Result(Rows(clients, updates), trained, torch.ones(len(updates)), torch.zeros(len(updates), 1))
-    ids: list[int] = sorted(one_sided(compared_updates(LAYOUT, Report({TRAIN: result}), known)))
-    return ids
+    report = trained(updates, chosen=known if chosen is None else chosen)
+    return sorted(one_sided(compared_updates(LAYOUT, report, known)))
 
 
 def shifted(others: torch.Tensor, strength: float) -> torch.Tensor:

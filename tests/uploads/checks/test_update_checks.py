@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import torch
 
+from builders import trained
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import TRAIN, Report, Result, Rows
+from fedstrata.core import TRAIN, Report
 from fedstrata.core.problem import CheckedUpdates
 from fedstrata.core.state import UpdateHistory
 from fedstrata.testing import play, toy_layout, toy_problem
@@ -21,8 +22,7 @@ NOBODY = torch.zeros(6, dtype=torch.bool)
 
 def report_of(*scales: float) -> Report:
     """A round in which six clients send ones times a scale, in the normal training and in another task."""
-    values = torch.tensor(scales)[:, None].expand(-1, LAYOUT.p)
-    result = Result(Rows(torch.arange(6), values), TOGETHER, torch.full((6,), 10), torch.zeros(6, 1))
+    result = trained(torch.tensor(scales)[:, None].expand(-1, LAYOUT.p)).results[TRAIN]
     return Report({TRAIN: result, "test A": result})
 
 
@@ -73,9 +73,8 @@ def test_a_one_sided_update_does_not_count_and_its_sender_is_doubted() -> None:
     layout = toy_layout(linear=400)
     others = torch.randn(5, layout.p, generator=torch.Generator().manual_seed(0))
     sent = torch.cat([others, (others.mean(dim=0) - 2 * others.std(dim=0))[None]])
-    result = Result(Rows(torch.arange(6), sent), TOGETHER, torch.full((6,), 10), torch.zeros(6, 1))
     checks = Checks(("directions", "signs", "copies"))
-    found = checks.check(layout, checks.no_history(6), Report({TRAIN: result}), TOGETHER, TOGETHER)
+    found = checks.check(layout, checks.no_history(6), trained(sent), TOGETHER, TOGETHER)
     assert found.events == ({"kind": "one_sided", "clients": [5]},)
     assert sorted(counted(found)) == [0, 1, 2, 3, 4]
     assert found.history.suspect is not None

@@ -10,7 +10,7 @@ from typing import Literal
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core import Layout, LocalTask, Plan, Report, Result, Rows
-from fedstrata.uploads.attacks.registry import Attack, Knowledge
+from fedstrata.uploads.attacks.updates import Attack, Knowledge
 
 Losses = Literal["honest", "for_splits", "against_splits"]
 """What Byzantine clients say about models that they compare: the truth; that the models of groups have no error, and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.state import UpdateHistory
@@ -45,14 +46,7 @@ class DirectionHistory:
 
     def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
         """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return DirectionHistory(
-            cosines=torch.where(clients, 0.0, self.cosines),
-            weights=torch.where(clients, 0.0, self.weights),
-            backward_rounds=torch.where(clients, 0, self.backward_rounds),
-            probation=torch.where(clients, 0, self.probation),
-            left_out=self.left_out & ~clients,
-            doubted=self.doubted | (self.left_out & clients),
-        )
+        return replace(_without(self, clients), doubted=self.doubted | (self.left_out & clients))
 
     def doubting(self, clients: torch.Tensor) -> DirectionHistory:
         """The same where some clients, ids, are doubted."""
@@ -81,14 +75,16 @@ class NormHistory:
 
     def forgetting(self, clients: torch.Tensor) -> NormHistory:
         """The same without what is known of some clients, bool (n,)."""
-        return replace(
-            self,
-            logs=torch.where(clients, 0.0, self.logs),
-            weights=torch.where(clients, 0.0, self.weights),
-            last=torch.where(clients, 0.0, self.last),
-            left_out=self.left_out & ~clients,
-            drifted=self.drifted & ~clients,
-        )
+        return _without(self, clients)
+
+
+_History = TypeVar("_History", DirectionHistory, NormHistory)
+
+
+def _without(history: _History, clients: torch.Tensor) -> _History:
+    """A history in which some clients, bool (n,), have what every client has before its first upload: zeros."""
+    tensors = {name: values for name, values in vars(history).items() if isinstance(values, torch.Tensor)}
+    return replace(history, **{name: values.masked_fill(clients, 0) for name, values in tensors.items()})
 
 
 @dataclass(frozen=True)
