@@ -29,8 +29,8 @@ FRESH_VENV = rm -rf .fresh && $(PYTHON) -m venv .fresh && $(VERSIONS) > .fresh/v
 recipes: wheel
 	$(FRESH_VENV)
 	$(FRESH)/pip install --quiet --constraint .fresh/versions.txt dist/*.whl pandas optuna hypothesis pytest
-	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_results_page.py \
-	  tests/docs/test_sweeps_page.py tests/docs/test_recordings_page.py tests/docs/test_recipes.py
+	$(FRESH)/pytest tests/docs/test_data.py tests/docs/test_training.py tests/docs/test_walkthroughs.py \
+	  tests/docs/test_recordings_page.py tests/docs/test_recipes.py
 
 wheel: .venv/installed
 	rm -rf dist build

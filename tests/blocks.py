@@ -4,8 +4,11 @@ import re
 import runpy
 import shlex
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,30 +52,28 @@ def blocks(page: str) -> list[Block]:
     return [Block(*found) for found in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
 
 
-def run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def run(command: str) -> tuple[int, list[str]]:
     """The exit status of a command of this library or of a script, and the lines that it printed."""
     program, *arguments = shlex.split(command)
-    capsys.readouterr()
     status = 0
-    if program == "python":
-        (script,) = arguments
-        runpy.run_path(script, run_name="__main__")
-    else:
-        assert program == "fedstrata", f"no block may call {program}"
-        with pytest.raises(SystemExit) as end:
-            main(arguments)
-        status = int(end.value.code or 0)
-    printed = capsys.readouterr()
-    return status, (printed.err + printed.out).splitlines()
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        if program == "python":
+            (script,) = arguments
+            runpy.run_path(script, run_name="__main__")
+        else:
+            assert program == "fedstrata", f"no block may call {program}"
+            with pytest.raises(SystemExit) as end:
+                main(arguments)
+            status = int(end.value.code or 0)
+    return status, (err.getvalue() + out.getvalue()).splitlines()
 
 
-def follow(page: str, folder: Path, capsys: pytest.CaptureFixture[str], but: str = "nothing") -> None:
+def follow(page: str, folder: Path, but: str = "nothing") -> None:
     """Do what a page says in a folder, which is the current one: write its files, and run its commands in their order.
 
     Args:
         page: The page of ``docs``.
         folder: The folder.
-        capsys: What the commands print to.
         but: A block with this text is left out, if it is a console.
     """
     for block in blocks(page):
@@ -80,9 +81,17 @@ def follow(page: str, folder: Path, capsys: pytest.CaptureFixture[str], but: str
             (folder / block.file).write_text(block.text)
         elif block.language == "console" and but not in block.text:
             for command, shown in block.commands:
-                status, printed = run("fedstrata run" if command == "make demo" else command, capsys)
+                status, printed = run("fedstrata run" if command == "make demo" else command)
                 assert status == (2 if shown[-1:] and shown[-1].startswith("fedstrata:") else 0), printed
                 assert agree(shown, printed), f"{command} printed\n" + "\n".join(printed)
+
+
+def example(page: str, word: str = "") -> dict[str, Any]:
+    """The names that the Python block of a page defines, which holds the word."""
+    (block,) = (block for block in blocks(page) if block.language == "python" and word in block.text)
+    names: dict[str, Any] = {}
+    exec(compile(block.text, page, "exec"), names)
+    return names
 
 
 def agree(shown: Sequence[str], printed: Sequence[str]) -> bool:

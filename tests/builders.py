@@ -8,20 +8,26 @@
 A test file that needs other tables throughout gives them first: ``run(out, TABLES, rounds=2)``.
 """
 
+import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
 
 import fedstrata as fs
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows
+from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
+from fedstrata.core.layout import Kind
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.testing import toy_layout, toy_problem
 
 DIGITS: dict[str, Any] = {
@@ -70,10 +76,33 @@ def federation(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> RunSetu
     return build_run(experiment(tables, **changes))
 
 
+def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
+    """The models, (k, p), after so many rounds."""
+    state = setup.server.algorithm.init(setup.server.problem)
+    steps = play_rounds(Rules.of(setup), state, stop=lambda state: state.round >= rounds, observe=lambda done: None)
+    models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
+    return models
+
+
 def problem(clients: int, layout: Layout | None = None, **changes: Any) -> Problem:
     """A problem whose models start at zero, by default with the layers ``conv`` and ``fc`` of three weights each."""
     layout = layout or toy_layout()
     return replace(toy_problem(clients, layout), **changes)
+
+
+def layout_with(shapes: Mapping[str, int | tuple[int, ...]]) -> Layout:
+    """A layout of tensors by name, such as ``{"conv.weight": 5, "norm.running_mean": 1, "fc.weight": (2, 3)}``.
+
+    Layers called ``conv...`` are convolutions, those called ``norm...`` normalise, and all others are linear. Running
+    statistics are buffers.
+    """
+    tensors = list[TensorSpec]()
+    for name, shape in shapes.items():
+        layer, _, tensor = name.rpartition(".")
+        kind: Kind = "conv" if layer.startswith("conv") else "norm" if layer.startswith("norm") else "linear"
+        kind = "buffer" if tensor.startswith("running") else kind
+        tensors.append(TensorSpec(name, layer, kind, (shape,) if isinstance(shape, int) else shape))
+    return Layout(tuple(tensors))
 
 
 def task_of(
@@ -132,6 +161,31 @@ def plan_of(
     return Plan(round, seed, ids, models, dict(tasks))
 
 
+def answer(
+    clients: Sequence[int] | torch.Tensor,
+    values: torch.Tensor,
+    chosen: Sequence[int] | torch.Tensor | None = None,
+    sizes: Sequence[int] | torch.Tensor | None = None,
+    losses: torch.Tensor | None = None,
+) -> Result:
+    """The answers of some clients to a task.
+
+    Args:
+        clients: The ids of the clients, (m,).
+        values: The updates, (m, p).
+        chosen: The models that the clients started from, (m,); by default the first one.
+        sizes: The numbers of training samples, (m,); by default 1.
+        losses: The losses of the candidates, (m, c); by default NaN, as where a client has no choice.
+    """
+    ids = torch.as_tensor(clients, dtype=torch.int64)
+    return Result(
+        Rows(ids, values),
+        torch.zeros_like(ids) if chosen is None else torch.as_tensor(chosen, dtype=torch.int64),
+        torch.ones_like(ids) if sizes is None else torch.as_tensor(sizes, dtype=torch.int64),
+        torch.full((len(ids), 1), torch.nan) if losses is None else losses,
+    )
+
+
 def result_of(
     plan: Plan,
     values: torch.Tensor,
@@ -151,12 +205,9 @@ def result_of(
         task: The name of the task.
     """
     candidates = plan.tasks[task].candidates
-    return Result(
-        Rows(plan.cohort, values),
-        candidates[:, 0] if chosen is None else torch.tensor(chosen),
-        torch.ones(len(values), dtype=torch.int64) if sizes is None else torch.tensor(sizes),
-        torch.full(candidates.shape, torch.nan) if losses is None else losses,
-    )
+    first = candidates[:, 0] if chosen is None else chosen
+    unknown = torch.full(candidates.shape, torch.nan)
+    return answer(plan.cohort, values, first, sizes, unknown if losses is None else losses)
 
 
 def report_of(plan: Plan, values: torch.Tensor, sizes: Sequence[int] | None = None, **answers: Any) -> Report:
@@ -212,3 +263,17 @@ def left(folder: Path, without: Container[str] = ()) -> object:
 def records_of(folder: Path) -> list[dict[str, Any]]:
     """The records of the rounds of a run."""
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def seal_checkpoint(path: Path, content: bytes) -> None:
+    """Write a checkpoint whose checksum is right, whatever it holds."""
+    path.write_bytes(content)
+    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(content).hexdigest()} {len(content)}\n")
+
+
+def change_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor] | None = None, **metadata: Any) -> None:
+    """Change some tensors of a checkpoint, and what it says about itself; its checksum is right again."""
+    with safe_open(path, framework="pt") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()} | dict(tensors or {})  # noqa: SIM118 (no dict)
+        said = file.metadata() | {name: json.dumps(value) for name, value in metadata.items()}
+    seal_checkpoint(path, to_bytes(found, said))

@@ -12,7 +12,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -35,6 +34,7 @@ from fedstrata.config import load_experiment
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import Federation
 from fedstrata.flower.server_app import drive
+from own_data import SITES, Arrays, arrays, save, without
 from test_every_algorithm import CASES, EAGER
 from turns import EVENTS
 
@@ -295,34 +295,23 @@ def _settings() -> Iterator[tuple[str, Keys]]:
 
 # Data of one's own: four sites, whose rows differ.
 
-SITES = ("Lyon", "Ghent", "Oslo", "Bern")
 NATURAL = {"scheme": "natural", "column": "site"}
 
 
-@dataclass
-class Own:
-    """192 samples of four sites: columns by their names."""
+def _one_each(columns: Arrays) -> dict[str, Any]:
+    """The columns of a table, with one for each feature."""
+    x = columns["x"]
+    return {**{f"dose{place}": x[:, place] for place in range(3)}, **without(columns, "x")}
 
-    columns: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def drawn(cls) -> Own:
-        rng = np.random.default_rng(0)
-        y = np.arange(192) % 2
-        x = (rng.normal(size=(192, 3)) + y[:, None]).astype(np.float32)
-        return cls({"x": x, "y": y, "site": np.repeat(np.array(SITES), 48), "trial": np.repeat(np.arange(24), 8)})
-
-    def csv(self, path: Path, **more: Any) -> None:
-        """Write a CSV file, with a column for each feature."""
-        x, others = self.columns["x"], {name: list(column) for name, column in self.columns.items() if name != "x"}
-        columns = {**{f"dose{place}": list(x[:, place]) for place in range(3)}, **others, **more}
-        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-        path.write_text("\n".join(lines) + "\n")
+def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*map(list, columns.values()), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def _csv(folder: Path, **data: Any) -> Keys:
-    colours = ["red", "green", "blue"] * 64
-    Own.drawn().csv(folder / "mine.csv", colour=colours, constant=[7] * 192, number=[*range(192)])
+    more = {"colour": ["red", "green", "blue"] * 64, "constant": [7] * 192, "number": [*range(192)]}
+    _write_csv(folder / "mine.csv", _one_each(arrays()) | more)
     return {"data": {"name": str(folder / "mine.csv"), **data}, "partition": NATURAL}
 
 
@@ -331,35 +320,33 @@ def _iid_csv(folder: Path) -> Keys:
 
 
 def _split_csv(folder: Path) -> Keys:
-    Own.drawn().csv(folder / "mine.csv", split=["train", "train", "test"] * 64)
+    _write_csv(folder / "mine.csv", _one_each(arrays()) | {"split": ["train", "train", "test"] * 64})
     return {"data": {"name": str(folder / "mine.csv"), "unit": "none"}, "partition": NATURAL}
 
 
 def _numbers_csv(folder: Path) -> Keys:
-    mine = Own.drawn()
-    amounts = mine.columns.pop("y") + mine.columns["x"].sum(axis=1) * 2.5
-    mine.csv(folder / "mine.csv", amount=amounts)
+    mine = arrays()
+    amounts = mine["y"] + mine["x"].sum(axis=1) * 2.5
+    _write_csv(folder / "mine.csv", _one_each(without(mine, "y")) | {"amount": amounts})
     data = {"name": str(folder / "mine.csv"), "label": "amount", "unit": "trial"}
     return {"data": data, "partition": NATURAL, "local": {"lr": 0.05, "loss": "mse", "metric": "rmse"}}
 
 
 def _npz(folder: Path) -> Keys:
-    np.savez(folder / "mine.npz", **Own.drawn().columns)
+    save(folder / "mine.npz", arrays())
     return {"data": {"name": str(folder / "mine.npz"), "unit": "trial"}, "partition": NATURAL}
 
 
 def _client_files(folder: Path) -> Keys:
-    mine = Own.drawn().columns
+    mine = arrays()
     for site in SITES:
-        rows = mine["site"] == site
-        Own({name: mine[name][rows] for name in ("x", "y", "trial")}).csv(folder / f"{site}.csv")
+        rows = {name: values[mine["site"] == site] for name, values in mine.items()}
+        _write_csv(folder / f"{site}.csv", _one_each(without(rows, "site")))
     return {"data": {"name": str(folder)}, "partition": {"scheme": "natural", "column": "client"}}
 
 
 def _parquet(folder: Path, **data: Any) -> Keys:
-    mine = dict(Own.drawn().columns)
-    x = mine.pop("x")
-    pq.write_table(pa.table({**{f"dose{place}": x[:, place] for place in range(3)}, **mine}), folder / "mine.parquet")
+    pq.write_table(pa.table(_one_each(arrays())), folder / "mine.parquet")
     return {"data": {"name": str(folder / "mine.parquet"), "unit": "trial", **data}, "partition": NATURAL}
 
 

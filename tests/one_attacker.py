@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -21,32 +22,31 @@ from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.results.run import Run
 
+ATTACKER = 0
+"""The id of the client that attacks."""
+
 
 @dataclass(frozen=True)
 class Attack:
     """What one client sends.
 
     Attributes:
-        constant: The number in every column of its update; None multiplies the update that it has trained instead.
-        times: The factor on its own update.
+        constant: The number in every column of its update; None sends 100 times the update that it has trained.
         rounds: The rounds in which it attacks.
         folds: The parts of the data on which it replaces updates; None is all.
         absent: Whether it does not answer at all in these rounds, as the other attacks are compared with.
-        client: The id of the client.
     """
 
     constant: float | None = None
-    times: float = 100.0
     rounds: Collection[int] = (3,)
     folds: Collection[str] | None = None
     absent: bool = False
-    client: int = 0
 
     def on(self, result: Result) -> Result:
         """A result with the row of the client replaced."""
         values = result.updates.values.clone()
-        own = result.updates.clients == self.client
-        values[own] = values[own] * self.times if self.constant is None else torch.full_like(values[own], self.constant)
+        own = result.updates.clients == ATTACKER
+        values[own] = values[own] * 100 if self.constant is None else torch.full_like(values[own], self.constant)
         return replace(result, updates=Rows(result.updates.clients, values))
 
 
@@ -61,7 +61,7 @@ class Attacked:
     def __init__(self, clients: Engine, attack: Attack) -> None:
         """Attack nobody yet."""
         self._clients, self._attack = clients, attack
-        self.store, self.predict, self.classify = clients.store, clients.predict, clients.classify
+        self.store, self.outputs = clients.store, clients.outputs
 
     def run(self, plan: Plan) -> Report:
         """The honest answers, but for those of the attacker."""
@@ -69,7 +69,7 @@ class Attacked:
         if plan.round not in attack.rounds:
             return self._clients.run(plan)
         if attack.absent:
-            return self._clients.run(plan.only(plan.cohort != attack.client))
+            return self._clients.run(plan.only(plan.cohort != ATTACKER))
         report = self._clients.run(plan)
         results = {
             name: attack.on(result) if attack.folds is None or plan.tasks[name].fold in attack.folds else result
@@ -101,9 +101,8 @@ def attacked(
         return answer_plans(steps, partial(timed_reply, setup.clients))
 
 
-def honest_accuracy(run: Run, attacker: int = 0) -> float:
+def honest_accuracy(run: Run) -> float:
     """Mean accuracy of all clients but the attacker after the last round."""
     table = pq.read_table(run.folder / "clients" / f"{run.summary['rounds']:05d}.parquet").to_pydict()
     pairs = zip(table["client"], table["accuracy"], strict=True)
-    accuracies = [float(accuracy) for client, accuracy in pairs if client != attacker]
-    return sum(accuracies) / len(accuracies)
+    return fmean(accuracy for client, accuracy in pairs if client != ATTACKER)

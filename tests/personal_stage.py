@@ -8,8 +8,7 @@ import torch
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.participation import sample_cohort
-from fedstrata.build.run_setup import RunSetup
-from fedstrata.build.server_setup import with_personal_stage
+from fedstrata.build.run_setup import RunSetup, with_personal_stage
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
 from fedstrata.play.finish import PersonalModels, make_personal

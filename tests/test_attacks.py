@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 import torch
 
+from builders import keys
 from fedstrata.play.interrupt import Stopped
 from one_attacker import Attack, attacked, honest_accuracy
 
 ROUNDS = 6
-TABLES: dict[str, Any] = {
-    "rounds": ROUNDS,
-    "data": {"name": "digits", "clients": 6, "samples": 100, "test": 0.25},
-    "partition": {"scheme": "iid"},
-    "model": {"name": "mlp", "hidden": [16]},
-    "local": {"lr": 0.2, "batch": 20},
-    "engine": {"name": "loop"},
-}
+TABLES = keys(
+    rounds=ROUNDS,
+    data={"samples": 100, "test": 0.25},
+    partition={"scheme": "iid"},
+    model={"hidden": [16]},
+    local={"batch": 20},
+)
 CONSTANTS = (1.0, 1e20, 3.4e38)
 """The square of the second one is no float32 any more, and the third one is nearly none."""
 WHEN = {"once": (3,), "every round": tuple(range(1, ROUNDS + 1))}
 
 
 def tables(algorithm: str) -> dict[str, Any]:
-    return {**TABLES, "algorithm": {"name": algorithm}}
+    return keys(TABLES, algorithm={"name": algorithm})
 
 
 @cache
@@ -70,6 +70,6 @@ def test_a_client_that_attacks_one_of_several_tasks_is_rejected_in_all(fold: str
 
 def test_of_two_clients_neither_can_be_rejected_but_the_divergence_is_told(tmp_path: Path) -> None:
     """Two norms cannot be compared. A model of one constant guesses; what is trained from it is far worse."""
-    two = {**tables("fedavg"), "data": {**TABLES["data"], "clients": 2}}
+    two = keys(TABLES, data={"clients": 2})
     run = attacked(two, tmp_path / "run", Attack(constant=1e17, rounds=(3,)))
     assert run.summary["diverged"] == {"rounds": [4, 5, 6], "clients": 0}

@@ -1,5 +1,6 @@
 """`fedstrata.testing.check_algorithm`, on algorithms of the library and on faulty ones."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -30,47 +31,30 @@ def test_algorithms_of_the_library_hold_it(algorithm: core.Algorithm[core.State]
 
 
 @dataclass(frozen=True)
-class ByPosition(FedAvg):
-    """It takes the first answer for that of client 0."""
+class Moved(FedAvg):
+    """It moves its model by something more."""
+
+    more: Callable[[core.Report], torch.Tensor | int] = lambda report: 1
 
     def update(
         self, problem: core.Problem, state: core.State, report: core.Report
     ) -> tuple[core.State, core.Diagnostics]:
         after, diagnostics = super().update(problem, state, report)
-        updates = report.results[core.TRAIN].updates.values
-        return replace(after, models=after.models + updates[:1]) if len(updates) else after, diagnostics
+        return replace(after, models=after.models + self.more(report)), diagnostics
 
 
-@dataclass(frozen=True)
-class Drawing(FedAvg):
-    """It draws from the global generator."""
-
-    def update(
-        self, problem: core.Problem, state: core.State, report: core.Report
-    ) -> tuple[core.State, core.Diagnostics]:
-        after, diagnostics = super().update(problem, state, report)
-        return replace(after, models=after.models + torch.rand(1)), diagnostics
-
-
-@dataclass(frozen=True)
-class Restless(FedAvg):
-    """Its model moves by itself."""
-
-    def update(
-        self, problem: core.Problem, state: core.State, report: core.Report
-    ) -> tuple[core.State, core.Diagnostics]:
-        after, diagnostics = super().update(problem, state, report)
-        return replace(after, models=after.models + 1), diagnostics
+def first_answer(report: core.Report) -> torch.Tensor:
+    """The answer at the first place, which is not always that of client 0."""
+    return report.results[core.TRAIN].updates.values[:1].sum(dim=0)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        (ByPosition(), "round 1: the order of the answers matters"),
-        (Drawing(), "round 1: the same report gives another state"),
-        (Restless(), "round 1: a model moves though nobody answers"),
+        (Moved(more=first_answer), "round 1: the order of the answers matters"),
+        (Moved(more=lambda report: torch.rand(1)), "round 1: the same report gives another state"),
+        (Moved(), "round 1: a model moves though nobody answers"),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_a_fault_is_named_with_its_round(algorithm: FedAvg, message: str) -> None:
     with pytest.raises(AssertionError, match=message):

@@ -10,38 +10,18 @@ from typing import Any
 
 import pytest
 
+from bad_inputs import GOOD
 from fedstrata import cli
 from fedstrata.base.errors import RecordError
 from fedstrata.cli.terminal import complete_algorithms, complete_key
 from fedstrata.report.runs import find_runs
-
-EXPERIMENT = """
-rounds = 2
-[data]
-name = "digits"
-clients = 4
-samples = 48
-[partition]
-scheme = "rotation"
-groups = 2
-[model]
-name = "mlp"
-hidden = [8]
-[local]
-lr = 0.1
-batch = 16
-[engine]
-name = "loop"
-[algorithm]
-name = "fedavg"
-"""
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an experiment, a run of it, and a comparison."""
     folder = tmp_path_factory.mktemp("here")
-    (folder / "mine.toml").write_text(EXPERIMENT)
+    (folder / "mine.toml").write_text(GOOD)
     experiment = str(folder / "mine.toml")
     for arguments in (
         ["run", experiment, "--out", str(folder / "runs/one"), "--quiet"],
@@ -96,53 +76,38 @@ def test_runs_are_listed_with_those_of_comparisons(said: Any, here: Path) -> Non
 
 
 def test_a_run_that_is_not_finished_or_damaged_is_listed_as_such(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    (begun / "experiment.toml").write_text(EXPERIMENT)
-    odd = tmp_path / "odd"
-    odd.mkdir()
-    (odd / "experiment.toml").write_text("rounds =")
-    torn = tmp_path / "torn"
-    torn.mkdir()
-    (torn / "experiment.toml").write_text(EXPERIMENT)
     first, *_ = (Path(__file__).parent / "report/runs/fedavg/rounds.jsonl").read_text().splitlines()
-    (torn / "rounds.jsonl").write_text(f'{json.dumps(json.loads(first) | {"acc_client": 0.5})}\n{{"round": 2, "acc')
+    rounds = f'{json.dumps(json.loads(first) | {"acc_client": 0.5})}\n{{"round": 2, "acc'
+    for name, experiment, records in (("begun", GOOD, ""), ("odd", "rounds =", ""), ("torn", GOOD, rounds)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.toml").write_text(experiment)
+        if records:
+            (tmp_path / name / "rounds.jsonl").write_text(records)
     (tmp_path / "notes.txt").write_text("no run")
     found = {Path(run.folder).name: run for run in find_runs(tmp_path)}
-    assert {name: run.state for name, run in found.items()} == {
-        "begun": "unfinished",
-        "odd": "damaged",
-        "torn": "unfinished",
-    }
+    states = {name: run.state for name, run in found.items()}
+    assert states == {"begun": "unfinished", "odd": "damaged", "torn": "unfinished"}
     assert found["begun"].round == 0 and found["begun"].acc_client is None
     assert found["torn"].round == 1 and found["torn"].acc_client == 0.5
     with pytest.raises(RecordError, match=r"expected a folder of runs, found none"):
         find_runs(tmp_path / "nothing")
 
 
-def test_listing_runs_imports_no_torch(here: Path) -> None:
-    code = "import sys\nfrom fedstrata.cli import main\ntry: main(['runs'])\nexcept SystemExit: pass\n"
-    code += "assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=here, check=True, capture_output=True)
-
-
 def test_verbose_shows_what_the_library_notes_and_where_an_error_came_from(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(here)
-    arguments = ["run", "mine.toml", "--out", str(tmp_path / "run"), "--quiet"]
-    for verbose in (False, True):
-        extra = ["--verbose", "--set", "seed=1"] if verbose else []
+    for extra in ([], ["--verbose", "--set", "seed=1"]):
         with pytest.raises(SystemExit):
-            cli.main([*arguments[:-2], str(tmp_path / f"run-{verbose}"), "--quiet", *extra])
+            cli.main(["run", "mine.toml", "--out", str(tmp_path / f"run-{len(extra)}"), "--quiet", *extra])
         notes = capsys.readouterr().err
-        assert ("data digits: 1797 samples" in notes) is verbose
-        assert ("the run is finished after round 2" in notes) is verbose
+        assert ("data digits: 1797 samples" in notes) is bool(extra)
+        assert ("the run is finished after round 2" in notes) is bool(extra)
         with pytest.raises(SystemExit) as caught:
             cli.main(["run", "gone.toml", *extra])
         assert caught.value.code == 2
         notes = capsys.readouterr().err
-        assert ("Traceback" in notes) is verbose and "fedstrata: 'gone.toml'" in notes
+        assert ("Traceback" in notes) is bool(extra) and "fedstrata: 'gone.toml'" in notes
     assert logging.getLogger("fedstrata").handlers == [] and logging.getLogger("fedstrata").propagate
 
 

@@ -1,8 +1,6 @@
 """The models of every algorithm, taken home: their predictions on raw samples are those that the run has scored."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +11,23 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import builders
 import fedstrata
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
 from fedstrata.engine import ClientData
 from fedstrata.models import make
 from fedstrata.results.export import INDEX
 from test_every_algorithm import EAGER
 
-ROUNDS = 3
-
-
-@dataclass(frozen=True)
-class Case:
-    """An algorithm with keys of its own.
-
-    Attributes:
-        algorithm: Its name.
-        keys: Its keys.
-        model: The table of its network.
-        rounds: The rounds that it needs until clients have what is tested.
-        cohort: Who takes part.
-    """
-
-    algorithm: str
-    keys: Mapping[str, Any]
-    model: Mapping[str, Any] = field(default_factory=lambda: {"name": "mlp", "hidden": [16]})
-    rounds: int = ROUNDS
-    cohort: Mapping[str, Any] = field(default_factory=lambda: {"fraction": 0.7, "dropout": 0.2})
+TABLES = builders.keys(
+    rounds=3,
+    data={"clients": 12, "test": 0.3, "public": 32},
+    partition={"groups": 4},
+    model={"hidden": [16]},
+    local={"batch": 8},
+    cohort={"fraction": 0.7, "dropout": 0.2},
+)
+"""Digits turned by four angles. Some clients never answer, and some that wait for a cluster are left over."""
 
 
 def normalised(shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -49,32 +35,18 @@ def normalised(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
 
 
-NORMALISED = {"name": f"{__name__}:normalised"}
+ALONE = {"name": "hicfl", "epsilon": 2.0, "rho": 1.0, "ending": "personal", "patience": 1}
 PERSONAL = ("ditto", "fedper", "fedrep", "finetune", "lg_fedavg", "local")
 """Algorithms by which each client ends with a model of its own."""
 
-CASES = {name: Case(name, EAGER.get(name, {})) for name in ALGORITHMS} | {
-    "hicfl, every client alone at the end": Case(
-        "hicfl", {"epsilon": 2.0, "rho": 1.0, "ending": "personal", "patience": 1}, rounds=30, cohort={}
-    ),
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": {"name": name, **EAGER.get(name, {})}} for name in ALGORITHMS},
+    "hicfl, every client alone at the end": {"algorithm": ALONE, "rounds": 30, "cohort": None},
     **{
-        f"{name} with batch normalisation": Case(name, {}, NORMALISED) for name in ("fedavg", "fedbn", "ditto", "local")
+        f"{name} with batch normalisation": {"algorithm": {"name": name}, "model": {"name": f"{__name__}:normalised"}}
+        for name in ("fedavg", "fedbn", "ditto", "local")
     },
 }
-
-
-def keys(case: Case) -> dict[str, Any]:
-    """Digits turned by four angles. Some clients never answer, and some that wait for a cluster are left over."""
-    return {
-        "rounds": case.rounds,
-        "data": {"name": "digits", "clients": 12, "samples": 40, "test": 0.3, "public": 32},
-        "partition": {"scheme": "rotation", "groups": 4},
-        "model": case.model,
-        "local": {"lr": 0.2, "batch": 8},
-        "cohort": case.cohort,
-        "engine": {"name": "loop"},
-        "algorithm": {"name": case.algorithm, **case.keys},
-    }
 
 
 def raw_test_samples(data: ClientData, client: int) -> tuple[np.ndarray, np.ndarray]:
@@ -91,11 +63,11 @@ def recorded(folder: Path) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(case: Case, tmp_path: Path) -> None:
+def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(case: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    fedstrata.run(keys(case), folder, quiet=True)
+    builders.run(folder, TABLES, **case)
     run = fedstrata.load(folder)
-    data = build_run(load_experiment(keys(case))).client_data
+    data = builders.federation(TABLES, **case).client_data
     scores = recorded(folder)
     assert list(run.clients) == [str(client) for client in scores]
     for client, accuracy in scores.items():
@@ -106,7 +78,7 @@ def test_predictions_on_raw_samples_are_those_that_the_run_has_scored(case: Case
 
     fedstrata.export(run, tmp_path / "models")
     index = json.loads((tmp_path / "models" / INDEX).read_text())
-    if case.algorithm in PERSONAL or "ending" in case.keys:
+    if case["algorithm"]["name"] in PERSONAL or case["algorithm"] is ALONE:
         assert len(index["models"]) == len(scores), "each client has a model of its own"
     exported = set[int]()
     for model in index["models"]:
@@ -141,12 +113,7 @@ def hospitals(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", "bce"])
 def test_models_of_named_clients_with_data_of_a_program_are_taken_home(loss: str, tmp_path: Path) -> None:
     clients = hospitals(loss)
-    keys = {
-        "rounds": ROUNDS,
-        "model": {"name": "mlp", "hidden": [8]},
-        "local": {"lr": 0.05, "batch": 10, "loss": loss},
-        "engine": {"name": "loop"},
-    }
+    keys = builders.keys(rounds=3, data=None, partition=None, local={"lr": 0.05, "loss": loss})
     fedstrata.run(keys, tmp_path / "run", clients=clients, algorithm="ditto", quiet=True)
     run = fedstrata.load(tmp_path / "run")
     assert run.clients == run.names == tuple(sorted(clients)) and set(run.labels) == set(clients)

@@ -13,24 +13,20 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 import fedstrata as fs
+from builders import keys
 from fedstrata.base.errors import ExperimentError, InputError
 from fedstrata.cli import main
 from fedstrata.comparison import Comparison
 from fedstrata.results.assign import assign
 
-KEYS: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"test": 0.25, "validation": 0.2, "unit": "none"},
-    "model": {"name": "mlp", "hidden": [4]},
-    "local": {"loss": "mse", "lr": 0.05, "batch": 10},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
+KEYS: dict[str, Any] = keys(data=None, partition=None, model={"hidden": [4]}, local={"loss": "mse", "lr": 0.05}) | {
+    "data": {"test": 0.25, "validation": 0.2, "unit": "none"}
 }
 SEEDS = [0, 1]
 ALGORITHMS = ["fedavg", "local"]
 RATES = [0.0005, 0.1]
-ERRORS = {"mse": "neg_mse", "mae": "neg_mae"}
-"""Each error, and the metric that is the same with the other sign."""
+ERROR, NEGATIVE = "mae", "neg_mae"
+"""An error, and the metric that is the same with the other sign."""
 
 
 def clients(seed: int = 0) -> dict[str, Any]:
@@ -44,7 +40,7 @@ def clients(seed: int = 0) -> dict[str, Any]:
 
 
 def with_metric(metric: str, algorithm: str = "fedavg") -> dict[str, Any]:
-    return {**KEYS, "local": {**KEYS["local"], "metric": metric}, "algorithm": {"name": algorithm}}
+    return keys(KEYS, local={"metric": metric}, algorithm={"name": algorithm})
 
 
 def texts(page: Path) -> str:
@@ -52,24 +48,15 @@ def texts(page: Path) -> str:
     return page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
 
 
-@pytest.fixture(scope="module", params=ERRORS)
-def metric(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def both(metric: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparison]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Comparison]:
     """The same comparison by an error and by its negative, of which more is better."""
     out = tmp_path_factory.mktemp("regression")
-    return {
-        name: fs.compare(with_metric(name), ALGORITHMS, SEEDS, out / name, clients=clients(), quiet=True)
-        for name in (metric, ERRORS[metric])
-    }
-
-
-@pytest.fixture(scope="module")
-def pair(both: dict[str, Comparison], metric: str) -> tuple[Comparison, Comparison]:
-    return both[metric], both[ERRORS[metric]]
+    one, other = (
+        fs.compare(with_metric(name), ALGORITHMS, SEEDS, out / name, clients=clients(), quiet=True)
+        for name in (ERROR, NEGATIVE)
+    )
+    return one, other
 
 
 def test_records_hold_the_error_itself_and_the_worst_client_has_the_largest(
@@ -124,25 +111,25 @@ def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_la
     assert "How much of this is chance" in page
 
 
-def test_a_sweep_chooses_the_smallest_error(metric: str, tmp_path: Path) -> None:
-    for name in (metric, ERRORS[metric]):
-        keys = with_metric(name, "local")  # which learns each client's own numbers
-        swept = fs.sweep(keys, {"local.lr": RATES}, None, tmp_path / name, clients=clients(), quiet=True)
+def test_a_sweep_chooses_the_smallest_error(tmp_path: Path) -> None:
+    for name in (ERROR, NEGATIVE):
+        tables = with_metric(name, "local")  # which learns each client's own numbers
+        swept = fs.sweep(tables, {"local.lr": RATES}, None, tmp_path / name, clients=clients(), quiet=True)
         assert swept.best == {"local.lr": 0.1}
-    page = texts(tmp_path / metric / "comparison.html")
+    page = texts(tmp_path / ERROR / "comparison.html")
     assert "on validation data, which no client trains on, is the lowest." in page and "accura" not in page.lower()
 
 
 def test_a_target_is_reached_from_above(tmp_path: Path) -> None:
-    keys = with_metric("mse", "local")
-    first, *_, last = fs.run(keys, tmp_path / "one", clients=clients(), quiet=True).rounds
+    tables = with_metric("mse", "local")
+    first, *_, last = fs.run(tables, tmp_path / "one", clients=clients(), quiet=True).rounds
     between = (first["acc_client"] + last["acc_client"]) / 2
     assert last["acc_client"] < first["acc_client"]
-    found = fs.run({**keys, "probe": {"target": between}}, tmp_path / "two", clients=clients(), quiet=True)
+    found = fs.run({**tables, "probe": {"target": between}}, tmp_path / "two", clients=clients(), quiet=True)
     reached = [record["round"] for record in found.rounds if record["acc_client"] <= between]
     assert found.summary["rounds_to_target"] == min(reached) > 1
     with pytest.raises(ExperimentError, match=r"probe.target = -1.0: expected 0 to inf, as local.metric"):
-        fs.run({**keys, "probe": {"target": -1.0}}, tmp_path / "three", clients=clients(), quiet=True)
+        fs.run({**tables, "probe": {"target": -1.0}}, tmp_path / "three", clients=clients(), quiet=True)
 
 
 def test_the_terminal_and_the_lists_name_the_metric(
@@ -198,7 +185,8 @@ def test_new_clients_are_scored_by_the_metric(tmp_path: Path) -> None:
     x, y = clients()["Ghent"]
     np.savez(tmp_path / "all.npz", x=np.concatenate([x] * 2), y=np.concatenate([y] * 2))
     np.savez(tmp_path / "new.npz", x=x, y=y)
-    keys = {**with_metric("mse"), "data": {"name": str(tmp_path / "all.npz"), "clients": 2, "samples": 30}}
-    run = fs.run({**keys, "algorithm": {"name": "ifca", "k": 1}}, tmp_path / "run", quiet=True)
+    data = {"name": str(tmp_path / "all.npz"), "clients": 2, "samples": 30}
+    tables = keys(with_metric("mse"), data=data, algorithm={"name": "ifca", "k": 1})
+    run = fs.run(tables, tmp_path / "run", quiet=True)
     (placed,) = assign(run.folder, [tmp_path / "new.npz"])
     assert placed["mse"] >= 0 and "accuracy" not in placed

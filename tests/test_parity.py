@@ -3,7 +3,6 @@
 The batched engine, which is equal within a tolerance, is compared in ``engine/test_batched.py``.
 """
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import fedstrata as fs
+from builders import DISK_EVENTS, keys, left
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
@@ -22,11 +23,10 @@ from fedstrata.engine import Parallel, Processes
 from fedstrata.engine.device import one_thread
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.rounds import answer_plans, timed_reply
-from fedstrata.play.run import run_experiment
 from fedstrata.play.steps import run_steps
 from personal_stage import METHODS, with_stage
 from personal_stage import play as play_personal
-from played_rounds import KEYS, by_loop, loop_setting, play, setting_of
+from played_rounds import KEYS, ROUNDS, by_loop, loop_setting, play, setting_of
 from turns import same
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -62,10 +62,10 @@ def test_the_personal_stage_is_the_loop_in_every_bit(processes: dict[int, RunSet
 
 def test_what_is_compared_has_absent_clients_and_choices_and_personal_layers() -> None:
     turns, _ = by_loop("ifca")
-    assert all(0 < len(report.results["train"].sizes) < 32 for report, _ in turns)
-    assert bool((~turns[-1][0].results["train"].losses.isnan()).sum(dim=1).eq(3).all())
+    assert all(0 < len(turn.report.results["train"].sizes) < 32 for turn in turns)
+    assert bool((~turns[-1].report.results["train"].losses.isnan()).sum(dim=1).eq(3).all())
     assert by_loop("fedper")[1].keys() != set() != by_loop("ditto")[1].keys()
-    assert any(len(by_loop(name)[0][-1][1].models) > 1 for name in ("layercfl", "adacfl", "hicfl"))
+    assert any(len(by_loop(name)[0][-1].after.models) > 1 for name in ("layercfl", "adacfl", "hicfl"))
 
 
 def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, RunSetup]) -> None:
@@ -76,7 +76,7 @@ def test_a_worker_that_is_killed_changes_no_bit(processes: dict[int, RunSetup]) 
         os.kill(killed[-1], signal.SIGKILL)
 
     assert same(play(processes[2], "fedper", kill), by_loop("fedper"))
-    assert len(set(killed)) == KEYS["rounds"]
+    assert len(set(killed)) == ROUNDS
 
 
 def one_round(experiment: Experiment, out: Path) -> None:
@@ -90,21 +90,13 @@ def one_round(experiment: Experiment, out: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_with_other_workers_changes_no_bit(tmp_path: Path) -> None:
-    def lines(folder: str) -> list[dict[str, Any]]:
-        read = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in read]
-
-    def experiment(engine: str, workers: int) -> Experiment:
-        return load_experiment(
-            {**KEYS, "algorithm": {"name": "fedrep"}, "engine": {"name": engine, "workers": workers}}
-        )
+    def tables(engine: str, workers: int = 0) -> dict[str, Any]:
+        return keys(KEYS, algorithm={"name": "fedrep"}, engine={"name": engine, "workers": workers})
 
     out = tmp_path / "broken"
-    run_experiment(experiment("loop", 0), tmp_path / "unbroken", quiet=True)
+    unbroken = fs.run(tables("loop"), tmp_path / "unbroken", quiet=True)
     for workers in (1, 3):
-        one_round(experiment("processes", workers), out)
-    finished = run_experiment(experiment("loop", 0), out, resume=True, quiet=True)
-    unbroken = run_experiment(experiment("loop", 0), tmp_path / "unbroken", resume=True, quiet=True)
-    assert same(finished.state, unbroken.state) and lines("broken") == lines("unbroken")
-    for path in (tmp_path / "unbroken" / "models").iterdir():
-        assert path.read_bytes() == (tmp_path / "broken" / "models" / path.name).read_bytes()
+        one_round(load_experiment(tables("processes", workers)), out)
+    finished = fs.run(tables("loop"), out, resume=True, quiet=True)
+    assert same(finished.state, unbroken.state)
+    assert left(out, without=DISK_EVENTS) == left(unbroken.folder, without=DISK_EVENTS)

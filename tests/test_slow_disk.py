@@ -11,25 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 
 import fedstrata as fs
-from builders import left
+from builders import keys, left
 from fedstrata.engine.parallel import processes
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-KEYS: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 6, "samples": 24},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "algorithm": {"name": "layercfl"},
-    "engine": {"name": "loop"},
-}
+KEYS = keys(rounds=3, algorithm={"name": "layercfl"})
 DAY = 86_400.0
 FEWEST = 3 * (4 + 2)
 """Waits for the disk in three rounds: the checksum and the tensors of a checkpoint, their folder twice, a record, and

@@ -4,24 +4,16 @@ import ast
 import time
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fedstrata as fs
-from builders import left
+from builders import keys, left
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
 SOURCE = Path(fs.__file__).parent
-KEYS: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 20, "samples": 24},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "engine": {"name": "processes", "workers": 2, "timeout": 600},
-}
+KEYS = keys(rounds=3, data={"clients": 20}, engine={"name": "processes", "workers": 2, "timeout": 600})
 DAY = 86_400.0
 STAMPS = {"flower/credentials.py", "records/tracking.py"}
 """Files that tell others the time of day, and wait for nothing."""

@@ -1,6 +1,6 @@
 """A small real federation, played turn by turn: what the tests of every algorithm look at."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -109,9 +109,26 @@ def _federation(eventful: bool) -> RunSetup:
 
 
 def play(
-    setup: RunSetup, rounds: int, fraction: float = 1.0, dropout: float = 0.0, start: State | None = None
+    setup: RunSetup,
+    rounds: int,
+    fraction: float = 1.0,
+    dropout: float = 0.0,
+    start: State | None = None,
+    *,
+    scored: bool = False,
+    between: Callable[[], object] = lambda: None,
 ) -> list[Turn]:
-    """The turns of some rounds, from the beginning or from a state whose devices the setting has."""
+    """The turns of some rounds, from the beginning or from a state whose devices the setting has.
+
+    Args:
+        setup: The federation.
+        rounds: The number of rounds.
+        fraction: The share of clients that are asked in a round.
+        dropout: The share of those that do not answer.
+        start: The state before the first of them.
+        scored: Whether everyone scores the models of each round.
+        between: What is done after every round.
+    """
     problem, algorithm, participation = setup.server.problem, setup.server.algorithm, setup.server.participation
     if start is None:
         setup.clients.store.restore({})
@@ -121,11 +138,13 @@ def play(
         state, _events = participation.apply_events(state, round)
         cohort, absent = sample_cohort(problem.seed, round, participation.active(round), fraction, dropout)
         plan, devices = algorithm.plan(problem, state, cohort), setup.clients.store.tensors()
-        report = setup.clients.run(plan.only(~torch.isin(plan.cohort, absent)))
-        report = replace(report, cohort=plan.cohort)
+        evaluations = algorithm.evaluations(problem, state, setup.everyone) if scored else {}
+        asked = replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations)
+        report = replace(setup.clients.run(asked), cohort=plan.cohort)
         after, diagnostics = algorithm.update(problem, state, report)
         turns.append(Turn(state, cohort, plan, absent, devices, report, after, diagnostics))
         state = after
+        between()
     return turns
 
 
@@ -137,7 +156,7 @@ def same(one: Any, other: Any) -> bool:
         return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     if isinstance(one, Mapping):
         return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, tuple):
+    if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 

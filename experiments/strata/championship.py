@@ -43,7 +43,7 @@ from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.play.used_models import ModelInUse, classify_test_samples, right_samples
-from fedstrata.records.final_scores import RightSamples, read_right_samples
+from fedstrata.records.arrays import RightSamples, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.results.run import Run, load
 

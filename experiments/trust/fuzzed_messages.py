@@ -192,9 +192,8 @@ class Server:
 
     def samples(self, client: int) -> int:
         """The training samples that a client has registered."""
-        found = self._here.registry.of(client)
-        assert found is not None
-        return found[1].train
+        _, registered = self._here.registry.by_id()[client]
+        return registered.train
 
     @cache  # noqa: B019 (there is one server)
     def of_only(self, *clients: int) -> tuple[Report, State]:

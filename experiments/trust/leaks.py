@@ -31,7 +31,6 @@ from experiments.strata.federations import run_study
 from experiments.trust import leakage
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.clustering import sketch
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, State
 from fedstrata.engine import ClientData
@@ -149,7 +148,7 @@ LOCAL_NOISE: Mapping[str, Mapping[str, Any]] = {
 """The tables of privacy under which the label mix is estimated, by the noise multiplier."""
 
 SKETCHES = (256, 1024)
-"""Lengths of sketches of an update. No algorithm sends one; see `fedstrata.clustering.sketch`."""
+"""Lengths of sketches of an update. No algorithm sends one; see `count_sketch`."""
 
 NETWORKS: Mapping[str, Mapping[str, Any]] = {"mlp": {"hidden": (64,)}, "mnist_cnn": {}}
 """The networks whose gradients are inverted, and their options."""
@@ -227,7 +226,7 @@ def _cost(setup: RunSetup, models: Tensor, options: Mapping[str, Any] = LINEAR["
     """The mean accuracy of the clients with a model each (n, p), and the epsilon of the run; None without noise."""
     accuracy = mean(_accuracy(setup, model, client, options) for client, model in enumerate(models))
     private = setup.server.private
-    return {"accuracy": accuracy, "epsilon": None if private is None else private.amount.epsilon}
+    return {"accuracy": accuracy, "epsilon": None if private is None else private.epsilon}
 
 
 def _accuracy(setup: RunSetup, model: Tensor, client: int, options: Mapping[str, Any] = SMALL["model"]) -> float:
@@ -274,7 +273,7 @@ def _confidence(
 
 def _network(setup: RunSetup, options: Mapping[str, Any] = SMALL["model"]) -> nn.Module:
     """The network of an experiment, by its table ``model``, without dropout, with any weights."""
-    format_ = setup.client_data.sample_format
+    format_ = setup.client_data.dataset.sample_format
     model = load_experiment({**SMALL, "model": options}).model
     network = make_network(
         model.name, NetworkShape(format_.network_shape, format_.output_shape, False), 0, model.options
@@ -399,7 +398,9 @@ def label_mix(seed: int) -> dict[str, Any]:
                 steps = (counts.sum(dim=1) / MIXED["local"]["batch"]).ceil()
                 closed = leakage.shares_from_bias(bias[KNOWN:], steps[KNOWN:], MIXED["local"]["lr"])
                 found[f"bias of the head, closed form, round {round}"] = leakage.agreement(closed, truth[KNOWN:])
-                seen |= {f"sketch of {width}, round {round}": sketch(updates, width, seed) for width in SKETCHES}
+                for width in SKETCHES:
+                    observe = count_sketch(layout.p, width, seed)
+                    seen[f"sketch of {width}, round {round}"] = torch.stack([observe([row]) for row in updates])
             for what, rows in seen.items():
                 found[what] = _regressed(rows, truth)
     stats = [
@@ -451,7 +452,7 @@ def some_images(seed: int) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], T
     labels = data.dataset.labels[draw[:2100]]
     others, other_labels = raw[100:], labels[100:]
     guess = torch.stack([others[other_labels == label].mean(dim=0) for label in range(10)])
-    format_ = data.sample_format
+    format_ = data.dataset.sample_format
     centre = torch.tensor(format_.mean).view(-1, 1, 1)
     scale = torch.tensor(format_.std).view(-1, 1, 1)
     return raw[:100], labels[:100], guess, lambda images: (images - centre) / scale
@@ -503,7 +504,10 @@ def observer(network: nn.Module, part: str) -> Callable[[Sequence[Tensor]], Tens
 
 
 def count_sketch(p: int, width: int, seed: int = 0) -> Callable[[Sequence[Tensor]], Tensor]:
-    """`fedstrata.clustering.sketch` of one update, through which gradients flow."""
+    """Count sketch of one update, through which gradients flow: every column is added to a bucket, with a sign.
+
+    Charikar, Chen and Farach-Colton, "Finding frequent items in data streams", 2002. Both are drawn.
+    """
     drawn = torch.randint(2 * width, (p,), generator=torch.Generator().manual_seed(seed))
     bucket = drawn // 2
     sign = 1.0 - 2 * (drawn % 2)
@@ -544,7 +548,7 @@ def by_class(data: ClientData, client: int) -> list[tuple[Tensor, Tensor, Tensor
     index = data.train(client)
     inputs, labels = data.samples(index)
     rows = inputs.flatten(1).float()
-    vectors = client_stat("subspaces", data, index).view(data.classes, SINGULAR_VECTORS, -1)
+    vectors = client_stat("subspaces", data, index).view(data.dataset.classes, SINGULAR_VECTORS, -1)
     present = labels.unique().tolist()
     return [(rows[labels == label].mean(dim=0), rows[labels == label], vectors[label]) for label in present]
 

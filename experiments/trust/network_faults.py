@@ -1,7 +1,7 @@
 """What faults of the network and of Flower's processes cost a federation of real SuperNodes on this machine.
 
-    PYTHONPATH=examples/flower:tests/flower python -m experiments.trust.network_faults --runs 7
-    PYTHONPATH=examples/flower:tests/flower python -m experiments.trust.network_faults half_open stopped --runs 7
+    PYTHONPATH=examples/flower python -m experiments.trust.network_faults --runs 7
+    PYTHONPATH=examples/flower python -m experiments.trust.network_faults half_open stopped --runs 7
 
 A SuperLink and three SuperNodes with TLS and keys train FedPer on digits, and a TCP proxy lies between each node and
 the server. Every case has some runs. The same clients that were absent are absent in a simulation, whose models and
@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 from machines import Machines, free_ports, within
-from proxy import Faults, TcpProxy
 from safetensors import safe_open
 
+from experiments.trust.tcp_proxy import Faults, TcpProxy
 from fedstrata.base.files import folder_lock
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment

@@ -1,7 +1,7 @@
 """Whether memory, open files and threads grow over many rounds, simulated and deployed.
 
-    PYTHONPATH=tests/flower nice -n 5 python -m experiments.trust.soak
-    PYTHONPATH=tests/flower nice -n 5 python -m experiments.trust.soak processes    # one part anew
+    PYTHONPATH=tests:tests/flower nice -n 5 python -m experiments.trust.soak
+    PYTHONPATH=tests:tests/flower nice -n 5 python -m experiments.trust.soak processes    # one part anew
 
 Every part is a process of its own with 200 rounds of digits: the engine `loop`, the engine `processes` with two
 workers, one of which is killed every 20 rounds, and a server whose clients' devices are in the same process and get

@@ -1,6 +1,6 @@
 """What deadlines and over-selection save when clients are slow, and what they cost.
 
-    PYTHONPATH=tests/flower nice -n 5 python -m experiments.trust.stragglers
+    PYTHONPATH=tests:tests/flower nice -n 5 python -m experiments.trust.stragglers
 
 A server and the devices of its 20 clients in one process exchange Flower's messages as bytes. A client trains for
 some seconds of a clock that goes on only when the server waits: lognormal with a median of 10 s and a sigma of 0.5, ten

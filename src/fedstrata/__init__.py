@@ -18,50 +18,27 @@ from fedstrata.base.errors import FedstrataError, InputError
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedstrata.algorithms import ALGORITHMS
-    from fedstrata.algorithms.strata import Strata
-    from fedstrata.comparison import Comparison, Sweep, tabulate
+    from fedstrata.algorithms import ALGORITHMS as ALGORITHMS
+    from fedstrata.algorithms.strata import Strata as Strata
+    from fedstrata.comparison import Comparison as Comparison
+    from fedstrata.comparison import Sweep as Sweep
+    from fedstrata.comparison import tabulate as tabulate
     from fedstrata.config import Experiment
     from fedstrata.core import Algorithm
-    from fedstrata.data import DATASETS
+    from fedstrata.data import DATASETS as DATASETS
     from fedstrata.data.memory import Clients
-    from fedstrata.models import MODELS
-    from fedstrata.objective.metric_info import describe_metric
-    from fedstrata.partition import PARTITIONS
-    from fedstrata.personal import PERSONAL
-    from fedstrata.play.iterate import Step
-    from fedstrata.results.assign import assign
-    from fedstrata.results.export import export
-    from fedstrata.results.plot import plot
-    from fedstrata.results.run import Run, load
+    from fedstrata.models import MODELS as MODELS
+    from fedstrata.objective.metric_info import describe_metric as describe_metric
+    from fedstrata.partition import PARTITIONS as PARTITIONS
+    from fedstrata.personal import PERSONAL as PERSONAL
+    from fedstrata.play.run import Step as Step
+    from fedstrata.results.assign import assign as assign
+    from fedstrata.results.export import export as export
+    from fedstrata.results.plot import plot as plot
+    from fedstrata.results.run import Run as Run
+    from fedstrata.results.run import load as load
 
     __version__: str
-
-__all__ = [
-    "ALGORITHMS",
-    "DATASETS",
-    "MODELS",
-    "PARTITIONS",
-    "PERSONAL",
-    "Comparison",
-    "FedstrataError",
-    "InputError",
-    "Run",
-    "Step",
-    "Strata",
-    "Sweep",
-    "__version__",
-    "assign",
-    "compare",
-    "describe_metric",
-    "export",
-    "iterate",
-    "load",
-    "plot",
-    "run",
-    "sweep",
-    "tabulate",
-]
 
 _HOMES = {
     "ALGORITHMS": "fedstrata.algorithms",
@@ -71,7 +48,7 @@ _HOMES = {
     "PARTITIONS": "fedstrata.partition",
     "PERSONAL": "fedstrata.personal",
     "Run": "fedstrata.results.run",
-    "Step": "fedstrata.play.iterate",
+    "Step": "fedstrata.play.run",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",
     "assign": "fedstrata.results.assign",
@@ -82,6 +59,8 @@ _HOMES = {
     "tabulate": "fedstrata.comparison",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
+
+__all__ = [*_HOMES, "FedstrataError", "InputError", "__version__", "compare", "iterate", "run", "sweep"]
 
 
 def run(
@@ -193,7 +172,7 @@ def iterate(
 
         with resource_errors(folder):
             from fedstrata import report
-            from fedstrata.play.iterate import iterate_experiment
+            from fedstrata.play.run import iterate_experiment
 
             yield from iterate_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
 
@@ -355,4 +334,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return __all__
+    return sorted(__all__)

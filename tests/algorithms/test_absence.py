@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fedstrata as fs
+from builders import answer
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.hicfl import HiCFL
@@ -48,8 +49,8 @@ class Seekers:
             given = offers.gather(1, losses.argmin(dim=1, keepdim=True)).flatten()
             stray = torch.randn(CLIENTS, 6, generator=torch.Generator().manual_seed(plan.round))[clients]
             way = 1 - 0.5**task.training.epochs
-            rows = Rows(clients, way * (corners - plan.models[given]) + 0.01 * stray)
-            results[name] = Result(rows, given, torch.ones_like(clients), losses)
+            values = way * (corners - plan.models[given]) + 0.01 * stray
+            results[name] = answer(clients, values, given, losses=losses)
         told = {"classes": 10.0, "entropy": 3.3}
         asked = {name: plan.cohort[who] for name, who in plan.client_stats.items()}
         facts = {name: Rows(ids, torch.full((len(ids), 1), told[name])) for name, ids in asked.items()}
@@ -146,18 +147,15 @@ REAL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_federation_finds_its_groups(name: str, tmp_path: Path) -> None:
-    run = fs.run(
-        {
-            "rounds": 20,
-            "data": {"name": "digits", "clients": 12, "samples": 60, "test": 0.2},
-            "partition": {"scheme": "rotation", "groups": 2},
-            "local": {"lr": 0.5, "batch": 0, "epochs": 3},
-            "cohort": {"fraction": FRACTION, "dropout": DROPOUT},
-            "algorithm": {"name": name, **REAL[name]},
-        },
-        tmp_path / "run",
-        quiet=True,
-    )
+    tables = {
+        "rounds": 20,
+        "data": {"name": "digits", "clients": 12, "samples": 60, "test": 0.2},
+        "partition": {"scheme": "rotation", "groups": 2},
+        "local": {"lr": 0.5, "batch": 0, "epochs": 3},
+        "cohort": {"fraction": FRACTION, "dropout": DROPOUT},
+        "algorithm": {"name": name, **REAL[name]},
+    }
+    run = fs.run(tables, tmp_path / "run", quiet=True)
     # Six are asked, one of them is lost; and who has answered too rarely to be judged waits as well.
     assert max(len(record["pending"]) for record in run.rounds) >= 12 - 5
     assert run.summary["ari"] == 1.0 and run.summary["clusters"] == 2 and run.rounds[-1]["pending"] == []

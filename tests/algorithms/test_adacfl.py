@@ -5,16 +5,19 @@ from typing import Any
 import pytest
 import torch
 from baseline_federation import metrics_of
+from scripted import next_round
 
 import fedstrata as fs
+from builders import layout_with
 from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_groups
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
-from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Metric, Problem, State, TensorSpec, make_pending
+from fedstrata.core import Decision, LearningRateSchedule, LocalTraining, Metric, Problem, make_pending
 from fedstrata.core.server_optimizer import ServerOptimizer
 from fedstrata.testing import Scripted, play, toy_problem
+from recorded import decision_of
 
-LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
+LINE = layout_with({"fc.weight": 1})
 """A network of one weight, so that distances are differences."""
 
 POINTS = torch.tensor([[0.0], [1.0], [2.0], [3.5], [5.2]])
@@ -35,8 +38,8 @@ def alike(clients: int) -> dict[str, torch.Tensor]:
     return facts([10] * clients, [3.3] * clients)
 
 
-def snapshot_of(state: State) -> Snapshot:
-    assert isinstance(state, AdaCFLState) and state.snapshot is not None
+def snapshot_of(state: AdaCFLState) -> Snapshot:
+    assert state.snapshot is not None
     return state.snapshot
 
 
@@ -45,9 +48,7 @@ def clustered(points: torch.Tensor, waiting: list[int], **keys: Any) -> tuple[Ad
     algorithm, problem = AdaCFL(precluster=False, **keys), toy_problem(len(points), LINE)
     members = [client for client in range(len(points)) if client not in waiting]
     state = make_pending(algorithm.init(problem), waiting, node=0)
-    plan = algorithm.plan(problem, state, torch.tensor(members))
-    state, _ = algorithm.update(problem, state, Scripted([points]).run(plan))
-    return algorithm, problem, state
+    return algorithm, problem, next_round(algorithm, problem, state, points, members)[0]
 
 
 def come(
@@ -64,9 +65,8 @@ def test_the_cut_reproduces_golden_case_13() -> None:
     state, diagnostics = play(AdaCFL(cut=1.4), toy_problem(5, LINE), [POINTS], client_stats=alike(5))
     assert state.labels.tolist() == [0, 0, 1, 2, 3] and len(state.models) == 4
     assert diagnostics[0].matrices[0].values[0].tolist() == pytest.approx([0.0, 1.0, 2.0, 3.5, 5.2])
-    decision = state.tree[0].decision
-    assert decision and decision.kind == "clustering_in_preclusters" and decision.layer == "smallest_linear"
-    assert decision.values == {"clients": 5.0, "preclusters": 1.0, "groups": 4.0}
+    values = {"clients": 5.0, "preclusters": 1.0, "groups": 4.0}
+    assert decision_of(state) == Decision("clustering_in_preclusters", "smallest_linear", values)
     assert Metric("cut", 1.4, layer="smallest_linear of pre-cluster 0") in diagnostics[0].metrics
 
 
@@ -96,14 +96,11 @@ def test_a_pre_cluster_is_cut_by_weights_too_and_clusters_are_numbered_by_smalle
 
 
 def test_the_smallest_linear_layer_is_compared() -> None:
-    shapes = {"conv": (1,), "wide": (3,), "small": (2,)}
-    slots = [
-        TensorSpec(f"{name}.weight", name, "conv" if name == "conv" else "linear", shapes[name]) for name in shapes
-    ]
+    layout = layout_with({"conv.weight": 1, "wide.weight": 3, "small.weight": 2})
     updates = torch.zeros(4, 6)
     updates[:, :4] = 9 * torch.tensor([0.0, 0.0, 1.0, 1.0])[:, None]
     updates[:, 4] = torch.tensor([0.0, 9.0, 0.0, 9.0])
-    state, _ = play(AdaCFL(cut=1.4, precluster=False), toy_problem(4, Layout(tuple(slots))), [updates])
+    state, _ = play(AdaCFL(cut=1.4, precluster=False), toy_problem(4, layout), [updates])
     assert state.labels.tolist() == [0, 1, 0, 1]
     with pytest.raises(LayoutError, match="'nowhere' matches no layer"):
         AdaCFL(layers="nowhere").init(toy_problem(4))
@@ -112,7 +109,7 @@ def test_the_smallest_linear_layer_is_compared() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_automatic_cut_leaves_alike_clients_together_and_parts_clear_groups(seed: int) -> None:
     noise = torch.randn(12, 40, generator=torch.Generator().manual_seed(seed))
-    wide = Layout((TensorSpec("fc.weight", "fc", "linear", (40,)),))
+    wide = layout_with({"fc.weight": 40})
     state, diagnostics = play(AdaCFL(), toy_problem(12, wide), [noise], client_stats=alike(12))
     assert len(state.models) == 1 and "cut" not in {metric.name for metric in diagnostics[0].metrics}
     groups = torch.arange(12) % 3
@@ -152,10 +149,7 @@ def test_a_client_whose_data_changed_before_the_clustering_is_asked_again() -> N
     state, _ = play(algorithm, problem, [PAIRS], client_stats=alike(4))
     changed = make_pending(state, [2], node=0)
     plan = algorithm.plan(problem, changed, torch.arange(4))
-    assert {name: plan.cohort[asked].tolist() for name, asked in plan.client_stats.items()} == {
-        "classes": [2],
-        "entropy": [2],
-    }
+    assert [plan.cohort[asked].tolist() for asked in plan.client_stats.values()] == [[2], [2]]
     report = Scripted([PAIRS], client_stats=facts([2] * 4, [1.0] * 4)).run(plan)
     assert algorithm.assign(problem, changed, report).tolist() == [0] * 4
     after, _ = algorithm.update(problem, changed, report)
@@ -179,16 +173,10 @@ def test_the_clustering_waits_for_its_round_and_for_a_quorum() -> None:
     assert [len(note.events) for note in diagnostics] == [0, 0, 1]
     assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting.tolist() == [-1, -1, -1, 0]
     early, _ = play(algorithm, problem, [0 * PAIRS, PAIRS], client_stats=alike(4), absent=absent)
-    decision = early.tree[0].decision
-    assert decision and decision.kind == "too_few_answers"
     expected = {"present": 2.0, "members": 4.0, "min_clients": 2.0, "quorum": 0.75, "first_round": 2.0}
-    assert decision.values == expected
-
-
-def test_who_was_not_drawn_is_not_waited_for() -> None:
-    algorithm, problem = AdaCFL(quorum=1.0), toy_problem(4, LINE)
-    state, _ = play(algorithm, problem, [PAIRS], cohorts=[[0, 2, 3]], client_stats=alike(4))
-    assert state.labels.tolist() == [0, -1, 1, 1]
+    assert decision_of(early) == Decision("too_few_answers", None, expected)
+    drawn, _ = play(AdaCFL(quorum=1.0), problem, [PAIRS], cohorts=[[0, 2, 3]], client_stats=alike(4))
+    assert drawn.labels.tolist() == [0, -1, 1, 1]  # who was not drawn is not waited for
 
 
 def test_a_newcomer_trains_the_initial_model_as_long_as_the_members_had_and_sends_one_layer() -> None:
@@ -236,10 +224,8 @@ def test_members_that_were_absent_are_placed_like_newcomers_and_until_then_use_t
     algorithm, problem = AdaCFL(), toy_problem(4, LINE)
     state, _ = play(algorithm, problem, [PAIRS] * 2, cohorts=[[0, 1, 2], [0, 1]], client_stats=alike(4))
     assert state.labels.tolist() == [0, 0, 1, -1]
-    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))["client"].candidates.tolist() == [
-        [1, -1],
-        [0, 1],
-    ]
+    use = algorithm.evaluations(problem, state, torch.tensor([2, 3]))["client"]
+    assert use.candidates.tolist() == [[1, -1], [0, 1]]
     state, _ = come(algorithm, problem, state, PAIRS, [0, 1, 2, 3])
     assert state.labels.tolist() == [0, 0, 1, 1]
 
@@ -254,17 +240,10 @@ def test_a_newcomer_beyond_epsilon_founds_a_cluster_that_later_ones_may_join() -
     assert snapshot_of(state).centroids[:, 0].tolist() == pytest.approx([0.1, 4.1, -6.0])
     founded = state.tree[3]
     assert (founded.parent, founded.born, founded.members) == (0, 2, (4, 5))
-    assert founded.decision and founded.decision.kind == "newcomer_beyond_epsilon"
-    assert founded.decision.values == {"client": 4.0, "distance": pytest.approx(6.1), "epsilon": 1.8}
+    values = {"client": 4.0, "distance": pytest.approx(6.1), "epsilon": 1.8}
+    assert founded.decision == Decision("newcomer_beyond_epsilon", values=values)
     state, _ = come(algorithm, problem, state, points, [6])
     assert state.labels.tolist() == [0, 0, 1, 1, 2, 2, 3] and state.nodes.tolist() == [1, 2, 3, 4]
-
-
-def test_place_says_that_founders_belong_to_none() -> None:
-    points = torch.cat([PAIRS, torch.tensor([[-6.0], [20.0]])])
-    algorithm, problem, state = clustered(points, [4, 5], epsilon=1.8)
-    report = Scripted([points]).run(algorithm.plan(problem, state, torch.tensor([4, 5])))
-    assert algorithm.assign(problem, state, report).tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_founder_beside_the_only_cluster_gives_both_a_node() -> None:
@@ -276,7 +255,7 @@ def test_a_founder_beside_the_only_cluster_gives_both_a_node() -> None:
     state, events = come(algorithm, problem, state, points, [0, 1, 2])
     assert state.labels.tolist() == [0, 0, 1] and state.nodes.tolist() == [1, 2]
     assert [event["kind"] for event in events] == ["split", "found", "place"]
-    assert state.tree[0].decision and state.tree[0].decision.kind == "newcomer_beyond_epsilon"
+    assert decision_of(state).kind == "newcomer_beyond_epsilon"
 
 
 def test_what_epsilon_is_by_itself() -> None:
@@ -328,40 +307,22 @@ def test_a_cluster_that_everyone_left_is_kept_as_it_is() -> None:
     assert back.labels.tolist() == [0, 0, 1, 1]
 
 
-def federation(tmp_path: Path, **keys: Any) -> fs.Run:
-    """Three groups of five digit writers; one more of each, and one of a fourth rotation, join in round 3."""
-    return fs.run(
-        {
-            "rounds": 4,
-            "data": {"name": "digits", "clients": 16, "samples": 60, "test": 0.2},
-            "partition": {"scheme": "rotation", "sizes": [5, 5, 5, 1]},
-            "local": {"lr": 0.1, "batch": 10, "epochs": 2},
-            # The network has only two layers, and the first one sees the rotation.
-            "algorithm": {"name": "adacfl", "layers": "first_linear", "epsilon": 0.6, "precluster": False, **keys},
-            "events": {"join": [{"round": 3, "clients": [4, 9, 14, 15]}]},
-        },
-        tmp_path / "run",
-        quiet=True,
-    )
-
-
 def test_newcomers_of_a_real_federation_find_their_cluster_and_an_unseen_rotation_founds_its_own(
     tmp_path: Path,
 ) -> None:
-    run = federation(tmp_path)
+    """Three groups of five digit writers; one more of each, and one of a fourth rotation, join in round 3."""
+    tables = {
+        "rounds": 4,
+        "data": {"name": "digits", "clients": 16, "samples": 60, "test": 0.2},
+        "partition": {"scheme": "rotation", "sizes": [5, 5, 5, 1]},
+        "local": {"lr": 0.1, "batch": 10, "epochs": 2},
+        # The network has only two layers, and the first one sees the rotation.
+        "algorithm": {"name": "adacfl", "layers": "first_linear", "epsilon": 0.6, "precluster": False},
+        "events": {"join": [{"round": 3, "clients": [4, 9, 14, 15]}]},
+    }
+    run = fs.run(tables, tmp_path / "run", quiet=True)
     assert [record["ari"] for record in run.rounds] == [1.0] * 4
     assert run.rounds[-1]["labels"] == [1] * 5 + [2] * 5 + [3] * 5 + [4]
     kinds = [[event["kind"] for event in record["events"]] for record in run.rounds]
     assert kinds == [["split"], [], ["join", "found", "place", "place", "place", "place"], []]
-    p = run.state.models.shape[1]
-    q = 64 * 64 + 64
-    assert [record["bytes_down"] for record in run.rounds] == [4 * p * m for m in (12, 12, 16, 16)]
-    assert [record["bytes_up"] for record in run.rounds] == [4 * 12 * p, 4 * 12 * p, 4 * (12 * p + 4 * q), 4 * 16 * p]
     assert run.tree[4].born == 3 and run.tree[4].members == (15,)
-
-
-def test_registration_costs_eight_bytes_a_client_once(tmp_path: Path) -> None:
-    with_facts = federation(tmp_path / "a", precluster=True)
-    without = federation(tmp_path / "b")
-    extra = [a["bytes_up"] - b["bytes_up"] for a, b in zip(with_facts.rounds, without.rounds, strict=True)]
-    assert extra[:2] == [8 * 12, 0] and extra[3] == 0

@@ -5,13 +5,17 @@ from typing import Any
 import pytest
 import torch
 from baseline_federation import CLIENTS, PARAMETERS, SAMPLES, device, experiment, federation, recorded, train
+from scripted import next_round
 
 import fedstrata as fs
 from fedstrata.algorithms.baselines import Oracle, RandomGroups
 from fedstrata.algorithms.fedavg import FedAvg
+from fedstrata.algorithms.fedtsdp import FedTSDP
+from fedstrata.algorithms.flis import FLIS
+from fedstrata.algorithms.ifca import IFCA
 from fedstrata.base.errors import ExperimentError
-from fedstrata.core import make_pending
-from fedstrata.testing import Scripted, play, toy_problem
+from fedstrata.core import Algorithm, make_pending
+from fedstrata.testing import play, toy_problem
 from turns import first_plan_of
 
 
@@ -24,14 +28,6 @@ def test_a_client_alone_is_a_federation_of_one() -> None:
         report = shared.clients.run(shared.server.algorithm.plan(shared.server.problem, state, torch.tensor([3])))
         state, _ = shared.server.algorithm.update(shared.server.problem, state, report)
     assert torch.allclose(device(alone, 3), state.models[0], atol=1e-6)
-
-
-def test_nothing_reaches_the_server() -> None:
-    setting = federation("local")
-    plan = first_plan_of(setting)
-    assert not setting.clients.run(plan).results["train"].updates.values.any()
-    state, _, _ = train(setting)
-    assert torch.equal(state.models[0], setting.server.problem.fresh(0)) and state.round == 3
 
 
 def test_who_is_absent_rests_and_who_never_took_part_has_the_start() -> None:
@@ -47,15 +43,11 @@ def test_who_is_absent_rests_and_who_never_took_part_has_the_start() -> None:
     assert torch.equal(scores["own"].loss, scores["start"].loss)
 
 
-def test_the_start_travels_once_and_nothing_comes_back(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", "local")
+def test_nothing_travels_but_the_start_and_a_probe_finds_nothing_to_measure(tmp_path: Path) -> None:
+    run = fs.run({**experiment("local"), "probe": {"gap": ["dcos"]}}, tmp_path / "run", quiet=True)
     assert [record["bytes_down"] for record in run.rounds] == [CLIENTS * 4 * PARAMETERS, 0, 0]
     assert [record["bytes_up"] for record in run.rounds] == [0, 0, 0]
     assert run.rounds[-1]["acc_client"] > run.rounds[0]["acc_client"]
-
-
-def test_a_probe_finds_nothing_to_measure(tmp_path: Path) -> None:
-    fs.run({**experiment("local"), "rounds": 1, "probe": {"gap": ["dcos"]}}, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "gaps").exists()
 
 
@@ -126,11 +118,6 @@ def test_one_true_group_makes_the_oracle_equal_to_fedavg() -> None:
     assert torch.equal(ours.models, plain.models)
 
 
-def test_the_oracle_needs_a_partition_with_hidden_truth() -> None:
-    with pytest.raises(ExperimentError, match="needs a partition with true groups"):
-        Oracle().init(toy_problem(4))
-
-
 def test_groups_are_equal_and_a_function_of_the_seed() -> None:
     labels = RandomGroups(groups=3).init(toy_problem(11)).labels
     assert sorted(labels.bincount().tolist()) == [3, 4, 4]
@@ -146,13 +133,9 @@ def test_each_group_trains_its_own_model_and_the_tree_shows_them() -> None:
         members = (state.labels == cluster).nonzero().flatten()
         assert state.models[cluster, 0] == members.float().mean()
         assert state.tree[cluster + 1].members == tuple(members.tolist())
-    assert state.tree[0].decision and state.tree[0].decision.kind == "random_groups_given"
 
 
-def test_one_group_is_fedavg_and_groups_that_happen_to_be_true_are_the_oracle() -> None:
-    ours, _, _ = train(federation("random_groups", groups=1), fraction=0.5)
-    plain, _, _ = train(federation("fedavg"), fraction=0.5)
-    assert torch.equal(ours.models, plain.models)
+def test_groups_that_happen_to_be_true_are_the_oracle() -> None:
     updates = [torch.randn(6, 6, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     drawn = RandomGroups(groups=2)
     lucky = drawn.init(toy_problem(6)).labels.tolist()
@@ -166,10 +149,20 @@ def test_a_client_that_joins_late_is_offered_all_groups() -> None:
     state = make_pending(algorithm.init(problem), [4], node=0)
     plan = algorithm.plan(problem, state, torch.arange(6))
     assert plan.tasks["train"].candidates[4].tolist() == [0, 1, 2]
-    state, _ = algorithm.update(problem, state, Scripted([torch.ones(6, 6)]).run(plan))
+    state, _ = next_round(algorithm, problem, state, torch.ones(6, 6))
     assert state.labels[4] == 0  # scripted clients take the first offer
 
 
-def test_there_are_at_most_as_many_groups_as_clients() -> None:
-    with pytest.raises(ExperimentError, match=r"algorithm\.groups = 4: expected at most the 3 clients"):
-        RandomGroups(groups=4).init(toy_problem(3))
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (Oracle(), "needs a partition with true groups"),
+        (RandomGroups(groups=4), r"algorithm\.groups = 4: expected at most the 3 clients"),
+        (IFCA(k=4), r"algorithm\.k = 4: expected at most the 3 clients"),
+        (FedTSDP(), r"data.public = 0: .* needs samples on the server"),
+        (FLIS(), r"data\.public = 0: .* set data\.public to some hundreds"),
+    ],
+)
+def test_what_a_federation_lacks_is_said_before_the_first_round(algorithm: Algorithm[Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        algorithm.init(toy_problem(3))

@@ -1,8 +1,7 @@
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
+from baseline_federation import CLIENTS, device, federation, train
 
 from turns import first_plan_of
 
@@ -32,13 +31,6 @@ def test_the_personal_model_may_train_longer() -> None:
     plan = first_plan_of(setting)
     assert [fit.training.epochs for fit in plan.tasks.values()] == [2, 3]
     assert {fit.stream for fit in plan.tasks.values()} == {"train"}
-
-
-def test_both_accuracies_are_recorded_and_only_the_global_model_travels(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", "ditto")
-    assert all("acc_global" in record for record in run.rounds)
-    once = CLIENTS * 4 * PARAMETERS
-    assert [(record["bytes_down"], record["bytes_up"]) for record in run.rounds] == [(once, once)] * 3
 
 
 def test_who_never_took_part_uses_the_global_model() -> None:

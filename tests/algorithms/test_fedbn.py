@@ -3,16 +3,15 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_federation import CLIENTS, device, federation, metrics_of, train
+from baseline_federation import CLIENTS, device, experiment, federation, metrics_of, train
 from torch import nn
 from torch.nn.utils import prune
 
 import fedstrata as fs
+from builders import layout_with
 from fedstrata.algorithms.fedbn import batch_norms
 from fedstrata.build.build import build_run
-from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
-from fedstrata.core import Layout, TensorSpec
 from fedstrata.models import layout_of
 
 NETWORK = """
@@ -30,25 +29,11 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """An experiment whose network normalises over batches, and once over layers."""
     (tmp_path / "normalised.py").write_text(NETWORK)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return {
-        "rounds": 3,
-        "data": {"name": "digits", "clients": CLIENTS, "samples": 40},
-        "partition": {"scheme": "rotation", "groups": 2},
-        "model": {"name": "normalised:net"},
-        "local": {"lr": 0.2, "batch": 10},
-        "algorithm": {"name": "fedbn"},
-    }
+    return {**experiment("fedbn"), "model": {"name": "normalised:net"}}
 
 
 def test_its_tensors_are_those_of_layers_with_running_statistics() -> None:
-    layout = Layout(
-        (
-            TensorSpec("fc.weight", "fc", "linear", (2, 2)),
-            TensorSpec("bn.weight", "bn", "norm", (2,)),
-            TensorSpec("bn.running_mean", "bn", "buffer", (2,)),
-            TensorSpec("ln.weight", "ln", "norm", (2,)),
-        )
-    )
+    layout = layout_with({"fc.weight": 2, "norm1.weight": 2, "norm1.running_mean": 2, "norm2.weight": 2})
     assert batch_norms(layout) == (False, True, True, False)
 
 
@@ -64,7 +49,7 @@ def test_a_layer_with_another_buffer_is_shared() -> None:
 
 
 def test_batch_normalisation_stays_on_each_client_and_all_else_is_shared(keys: dict[str, Any]) -> None:
-    setup: RunSetup = build_run(load_experiment(keys))
+    setup = build_run(load_experiment(keys))
     state, notes, _ = train(setup)
     layout = setup.server.problem.layout
     own = layout.columns(batch_norms(layout))

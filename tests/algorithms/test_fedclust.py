@@ -1,18 +1,16 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from baseline_federation import HEAD, PARAMETERS, federation
+from scripted import next_round
 
 from fedstrata.algorithms.fedclust import FedClust
-from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.base.errors import LayoutError
-from fedstrata.core import Problem, make_pending
+from fedstrata.core import Decision, make_pending
 from fedstrata.play.recorder import traffic
 from fedstrata.testing import Scripted, play, toy_problem
 from fedstrata.uploads.noise import CentralNoise
-from turns import first_plan_of
+from recorded import decision_of
 
 
 def updates(*heads: float) -> torch.Tensor:
@@ -26,29 +24,13 @@ def updates(*heads: float) -> torch.Tensor:
 FOUR = updates(0.0, 0.1, 5.0, 5.2)
 
 
-def played(
-    algorithm: FedClust, given: Problem, updates: Sequence[torch.Tensor], cohorts: Sequence[Sequence[int]] | None = None
-) -> SignatureState:
-    state, _ = play(algorithm, given, updates, cohorts)
-    assert isinstance(state, SignatureState)
-    return state
-
-
-def answered(
-    problem: Problem, algorithm: FedClust, state: SignatureState, rows: torch.Tensor, cohort: list[int]
-) -> SignatureState:
-    plan = algorithm.plan(problem, state, torch.tensor(cohort))
-    after, _ = algorithm.update(problem, state, Scripted([rows]).run(plan))
-    return after
-
-
 def test_clients_are_grouped_by_the_last_layer_alone_before_any_model_moves() -> None:
     state, notes = play(FedClust(), toy_problem(4), [FOUR])
     assert state.labels.tolist() == [0, 0, 1, 1] and [len(note.events) for note in notes] == [1]
     assert not state.models.any()
     matrix = notes[0].matrices[0]
     assert (matrix.layer, matrix.measure) == ("head", "l2") and matrix.values[0, 2] == pytest.approx(5)
-    state = played(FedClust(), toy_problem(4), [FOUR, FOUR])
+    state, _ = play(FedClust(), toy_problem(4), [FOUR, FOUR])
     assert state.models[:, 3].tolist() == pytest.approx([0.05, 5.1])
     assert state.models[:, 0].tolist() == [50, 250]
 
@@ -68,15 +50,14 @@ def test_only_the_compared_layer_is_uploaded_for_the_clustering() -> None:
 
 def test_layers_are_gathered_until_enough_clients_have_sent_theirs() -> None:
     problem, algorithm = toy_problem(4), FedClust(quorum=1.0)
-    state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
+    state, _ = play(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.clustered == 0 and not state.models.any()
-    decision = state.tree[0].decision
-    assert decision and decision.kind == "too_few_signatures"
-    assert decision.values == {"present": 2.0, "members": 4.0, "min_clients": 2.0, "quorum": 1.0}
+    values = {"present": 2.0, "members": 4.0, "min_clients": 2.0, "quorum": 1.0}
+    assert decision_of(state) == Decision("too_few_signatures", None, values)
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[-1] * 4, [-1, 1, -1, 1]]
     # In round 2 clients 0 and 2 would say something else; they are not asked again.
-    state = played(algorithm, problem, [FOUR, updates(9.0, 0.1, 9.0, 5.2)], cohorts=[[0, 2], [0, 1, 2, 3]])
+    state, _ = play(algorithm, problem, [FOUR, updates(9.0, 0.1, 9.0, 5.2)], cohorts=[[0, 2], [0, 1, 2, 3]])
     assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 2
 
 
@@ -84,22 +65,22 @@ def test_with_central_noise_no_model_moves_before_anybody_is_asked_for_an_update
     problem = toy_problem(4)
     noisy = CentralNoise(problem.layout, problem.layout.everything, clip_norm=1.0, noise_multiplier=1.0)
     private = replace(problem, aggregation=noisy)
-    state = played(FedClust(quorum=1.0), private, [FOUR] * 3, cohorts=[[0, 2], [0, 2], [0, 1, 2, 3]])
+    state, _ = play(FedClust(quorum=1.0), private, [FOUR] * 3, cohorts=[[0, 2], [0, 2], [0, 1, 2, 3]])
     assert state.clustered == 3 and len(state.models) == 2
     assert state.models.equal(problem.fresh(0).expand(2, -1))
-    moved = played(FedClust(quorum=1.0), private, [FOUR] * 2)
+    moved, _ = play(FedClust(quorum=1.0), private, [FOUR] * 2)
     assert not moved.models.equal(problem.fresh(0).expand(2, -1))
 
 
 def test_who_comes_later_trains_the_start_once_and_joins_the_nearest_members() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=1.0)
-    state = played(algorithm, problem, [FOUR], cohorts=[[0, 1, 2]])
+    state, _ = play(algorithm, problem, [FOUR], cohorts=[[0, 1, 2]])
     assert state.labels.tolist() == [0, 0, 1, -1]
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[0, 0, 1, -1], [-1, -1, -1, 2]]
     assert torch.equal(plan.models[2], problem.fresh(0))
     assert plan.tasks["signature"].training == problem.training_of(1)
-    after = answered(problem, algorithm, state, FOUR, [0, 1, 2, 3])
+    after, _ = next_round(algorithm, problem, state, FOUR, [0, 1, 2, 3])
     assert after.labels.tolist() == [0, 0, 1, 1]
     assert after.models[1, 3] == pytest.approx(5.0)  # what it sent was not trained from the cluster's model
 
@@ -110,35 +91,35 @@ def test_the_linkage_says_which_members_a_newcomer_is_compared_with(linkage: str
     rows = updates(0.0, 1.0, 4.0, 6.0, 6.0, 2.6)
     algorithm = FedClust(cut=2.0, linkage=linkage)  # type: ignore[arg-type]  # parametrised over its literals
     problem = toy_problem(6)
-    state = played(algorithm, problem, [rows], cohorts=[[0, 1, 2, 3, 4]])
+    state, _ = play(algorithm, problem, [rows], cohorts=[[0, 1, 2, 3, 4]])
     assert state.labels.tolist() == [0, 0, 1, 1, 1, -1]
-    assert answered(problem, algorithm, state, rows, [5]).labels.tolist() == [0, 0, 1, 1, 1, joins]
+    assert next_round(algorithm, problem, state, rows, [5])[0].labels.tolist() == [0, 0, 1, 1, 1, joins]
 
 
 def test_a_client_whose_data_changed_sends_its_layer_again_and_the_old_one_counts_where_nobody_is_left() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=1.0)
-    state = make_pending(played(algorithm, problem, [FOUR]), [1], node=0)
+    state = make_pending(play(algorithm, problem, [FOUR])[0], [1], node=0)
     changed = updates(0.0, 4.9, 5.0, 5.2)
-    assert answered(problem, algorithm, state, changed, [1]).labels.tolist() == [0, 1, 1, 1]
+    assert next_round(algorithm, problem, state, changed, [1])[0].labels.tolist() == [0, 1, 1, 1]
     # While client 0 is gone and 1 waits, the first cluster is where their layers were.
     state = make_pending(state, [0])
-    assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 0, 1, 1]
+    assert next_round(algorithm, problem, state, FOUR, [1])[0].labels.tolist() == [-1, 0, 1, 1]
     state = make_pending(state, [2, 3])
-    assert answered(problem, algorithm, state, FOUR, [1]).labels.tolist() == [-1, 0, -1, -1]
+    assert next_round(algorithm, problem, state, FOUR, [1])[0].labels.tolist() == [-1, 0, -1, -1]
 
 
 def test_who_joins_before_the_clustering_is_grouped_with_the_others() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=1.0, quorum=1.0)
     state = make_pending(algorithm.init(problem), [3], node=0)
-    state = answered(problem, algorithm, state, FOUR, [0, 3])
+    state, _ = next_round(algorithm, problem, state, FOUR, [0, 3])
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 0
-    after = answered(problem, algorithm, state, FOUR, [1, 2])
+    after, _ = next_round(algorithm, problem, state, FOUR, [1, 2])
     assert after.labels.tolist() == [0, 0, 1, 1]
 
 
 def test_where_all_are_alike_one_cluster_trains_on_and_latecomers_join_it() -> None:
     problem, algorithm = toy_problem(4), FedClust(cut=100.0)
-    state = played(algorithm, problem, [FOUR], cohorts=[[0, 2]])
+    state, _ = play(algorithm, problem, [FOUR], cohorts=[[0, 2]])
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1 and len(state.tree) == 1
     plan = algorithm.plan(problem, state, torch.arange(4))
     assert [fit.candidates[:, 0].tolist() for fit in plan.tasks.values()] == [[0] * 4, [-1] * 4]
@@ -146,29 +127,23 @@ def test_where_all_are_alike_one_cluster_trains_on_and_latecomers_join_it() -> N
 
 def test_a_wrong_layer_is_named() -> None:
     with pytest.raises(LayoutError, match="'conv9' matches no layer"):
-        algorithm = FedClust(layers="conv9")
-        algorithm.plan(toy_problem(4), algorithm.init(toy_problem(4)), torch.arange(4))
-
-
-def test_a_real_client_uploads_the_head_alone() -> None:
-    setting = federation("fedclust")
-    plan = first_plan_of(setting)
-    report = setting.clients.run(plan)
-    sent = traffic(setting.server.problem.layout, plan, report)
-    assert (sent.down, sent.up) == (6 * 4 * PARAMETERS, 6 * 4 * HEAD)
-    assert not report.results["signature"].updates.values[:, : PARAMETERS - HEAD].any()
+        play(FedClust(layers="conv9"), toy_problem(4), [FOUR])
 
 
 def test_a_cluster_that_has_lost_its_only_member_is_found_again_by_its_old_layer() -> None:
     problem = toy_problem(3)
     algorithm = FedClust(cut=0.5)
     rows = updates(0.0, 0.1, 5.0)
-    state = answered(problem, algorithm, algorithm.init(problem), rows, [0, 1, 2])
+    state, _ = next_round(algorithm, problem, algorithm.init(problem), rows, [0, 1, 2])
     assert state.labels.tolist() == [0, 0, 1]
     changed = make_pending(state, [2], node=0)
-    assert answered(problem, algorithm, changed, rows, [0, 1, 2]).labels.tolist() == [0, 0, 1]
+    assert next_round(algorithm, problem, changed, rows, [0, 1, 2])[0].labels.tolist() == [0, 0, 1]
     other = updates(0.0, 0.1, 0.2)
-    moved = answered(problem, algorithm, changed, other, [0, 1, 2])
+    moved, _ = next_round(algorithm, problem, changed, other, [0, 1, 2])
     assert moved.labels.tolist() == [0, 0, 0]
     # Its old layer is gone with its new one, and so is the way to the empty cluster.
-    assert answered(problem, algorithm, make_pending(moved, [2], node=0), rows, [0, 1, 2]).labels.tolist() == [0, 0, 0]
+    assert next_round(algorithm, problem, make_pending(moved, [2], node=0), rows, [0, 1, 2])[0].labels.tolist() == [
+        0,
+        0,
+        0,
+    ]

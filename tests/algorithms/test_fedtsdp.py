@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from baseline_federation import metrics_of
+from baseline_federation import metrics_of, train
 from experiments.papers.fedtsdp_variants import FirstStage, HalfLayers, SecondStage
+from torch import nn
 
+from builders import answer, layout_with
 from fedstrata.algorithms.fedtsdp import (
     FedTSDP,
     FedTSDPState,
@@ -16,34 +18,25 @@ from fedstrata.algorithms.fedtsdp import (
     continued_clusters,
     layer_tensors,
 )
-from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import hopkins
 from fedstrata.config import load_experiment
 from fedstrata.core import (
-    Diagnostics,
     Layout,
     Problem,
     Report,
-    Result,
-    Rows,
-    State,
-    TensorSpec,
     weighted_mean,
 )
 from fedstrata.engine import Loop
 from fedstrata.models import layout_of, make
 from fedstrata.play.recorder import traffic
 from fedstrata.testing import play, toy_problem
+from recorded import decision_of
 
-FOUR = Layout(
-    tuple(
-        TensorSpec(f"{layer}.{tensor}", layer, kind, (1,))  # type: ignore[arg-type]  # conv and linear are kinds
-        for layer, kind in (("conv1", "conv"), ("conv2", "conv"), ("fc1", "linear"), ("fc2", "linear"))
-        for tensor in ("weight", "bias")
-    )
+FOUR = layout_with(
+    {f"{layer}.{tensor}": 1 for layer in ("conv1", "conv2", "fc1", "fc2") for tensor in ("weight", "bias")}
 )
 """Four layers of a weight and a bias, as the paper's network."""
 
@@ -70,33 +63,16 @@ def ones(scales: list[float], p: int = 6) -> torch.Tensor:
     return torch.tensor(scales)[:, None] * torch.ones(1, p)
 
 
-def setting_of(scheme: dict[str, Any], clients: int = 8, server: dict[str, Any] | None = None, **keys: Any) -> RunSetup:
-    return build_run(
-        load_experiment(
-            {
-                "data": {"name": "digits", "clients": clients, "samples": 60, "test": 0.2, "public": 40},
-                "partition": scheme,
-                "local": {"lr": 0.1, "batch": 20, "epochs": 1},
-                "server": server or {},
-                "algorithm": keys,
-            }
-        )
-    )
-
-
-def rounds_of(setup: RunSetup, rounds: int, fraction: float = 1.0) -> tuple[State, list[Diagnostics]]:
-    state, diagnostics = setup.server.algorithm.init(setup.server.problem), list[Diagnostics]()
-    for round in range(rounds):
-        cohort, _ = sample_cohort(0, round + 1, setup.everyone, fraction, 0.0)
-        report = setup.clients.run(setup.server.algorithm.plan(setup.server.problem, state, cohort))
-        state, note = setup.server.algorithm.update(setup.server.problem, state, report)
-        diagnostics.append(note)
-    return state, diagnostics
-
-
-def state_of(state: State) -> FedTSDPState:
-    assert isinstance(state, FedTSDPState)
-    return state
+def setting_of(name: str = "fedtsdp", server: dict[str, Any] | None = None, groups: int = 1, **keys: Any) -> RunSetup:
+    """Eight clients with digits, turned in so many ways, and a server with samples."""
+    tables = {
+        "data": {"name": "digits", "clients": 8, "samples": 60, "test": 0.2, "public": 40},
+        "partition": {"scheme": "rotation", "groups": groups},
+        "local": {"lr": 0.1, "batch": 20, "epochs": 1},
+        "server": server or {},
+        "algorithm": {"name": name, **keys},
+    }
+    return build_run(load_experiment(tables))
 
 
 def test_the_first_stage_reproduces_golden_case_9() -> None:
@@ -118,7 +94,7 @@ def test_shared_layers_decay_as_in_golden_case_11() -> None:
     tensors = [sum(not own for own in HalfLayers().personal(FOUR, count)) for count in shared]
     assert tensors[:14] == [7] * 6 + [6] * 8
     assert (tensors[14], tensors[34], tensors[68]) == (5, 3, 2)
-    assert metrics_of(diagnostics[-1])["triggers"] == 69 and state_of(state).shared_layers == 1.0
+    assert metrics_of(diagnostics[-1])["triggers"] == 69 and state.shared_layers == 1.0
 
 
 def test_whole_layers_only_leave_three_of_four_after_the_first_clustering() -> None:
@@ -144,31 +120,6 @@ def test_one_batch_of_50_in_10000_gains_the_mass_of_golden_case_11(gain: Gain, m
     assert float(amended_weights(start, torch.arange(50), gain)[:50].sum()) == pytest.approx(mass, abs=1e-3)
 
 
-def test_weights_are_amended_only_when_clients_are_clustered() -> None:
-    updates = [ones([3.0, 3.1, -3.0, -3.1])]
-    still, _ = play(FedTSDP(threshold=1.0, batch=2), problem_of(4), updates)
-    moved, _ = play(FedTSDP(threshold=0.0, batch=2), problem_of(4), updates)
-    assert state_of(still).sampling_weights.tolist() == pytest.approx([0.1] * 10)
-    assert sorted(state_of(moved).sampling_weights.tolist())[-2:] == pytest.approx([3 / 14] * 2)
-
-
-def test_the_tendency_is_measured_on_the_predictions_of_one_batch_for_all() -> None:
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def predict(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        seen.append((models, inputs))
-        return sides(models, inputs)
-
-    problem = replace(problem_of(6, predict=predict, samples=200), public=torch.arange(200.0)[:, None])
-    updates = ones([3.0, 3.2, 2.8, -3.0, -2.8, -3.1])
-    _, diagnostics = play(FedTSDP(), problem, [updates])
-    (models, inputs), *more = seen
-    assert not more and torch.equal(models, updates)
-    assert len(inputs.unique()) == 50
-    value = hopkins(sides(models, inputs), problem.generator("hopkins", 1))
-    assert metrics_of(diagnostics[0])["hopkins"] == value > 0.65
-
-
 @pytest.mark.parametrize(("share", "members"), [(0.25, 8), (0.1, 3), (1.0, 30), (1e-9, 1)])
 def test_the_tendency_may_be_taken_from_any_share_of_the_clients(share: float, members: int) -> None:
     """0.1 * 30 is 3.0000000000000004: rounded up, it would be four of 30 clients."""
@@ -184,10 +135,11 @@ def test_a_verdict_says_why_clients_were_or_were_not_clustered() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1])]
     for threshold, kind in ((1.0, "hopkins_not_above_threshold"), (0.0, "hopkins_above_threshold")):
         state, diagnostics = play(FedTSDP(threshold=threshold), problem_of(4), updates)
-        decision = state.tree[0].decision
-        assert decision and decision.kind == kind and decision.values["threshold"] == threshold
-        assert decision.values["hopkins"] == metrics_of(diagnostics[0])["hopkins"]
+        hopkins = metrics_of(diagnostics[0])["hopkins"]
+        assert decision_of(state).kind == kind
+        assert {"threshold": threshold, "hopkins": hopkins}.items() <= decision_of(state).values.items()
         assert len(diagnostics[0].matrices) == 2 * (threshold == 0.0)
+        assert ("groups_first" in metrics_of(diagnostics[0])) == (threshold == 0.0)
 
 
 def test_fewer_than_three_clients_are_never_clustered() -> None:
@@ -248,13 +200,9 @@ def test_both_stages_are_recorded_the_second_inside_the_groups_of_the_first() ->
 
 def test_what_both_stages_found_stands_in_the_tree_and_among_the_figures() -> None:
     state, diagnostics = play(FedTSDP(threshold=0.0, radius2=5.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
-    decision = state.tree[0].decision
-    assert decision and decision.kind == "hopkins_above_threshold" and decision.layer == "predictions, all"
-    assert {"groups": 2.0, "groups_first": 2.0}.items() <= decision.values.items()
-    assert {"radius1": 0.15, "radius2 around client 0": 5.0}.items() <= decision.values.items()
+    values = {"groups": 2.0, "groups_first": 2.0, "radius1": 0.15, "radius2 around client 0": 5.0}
+    assert decision_of(state).layer == "predictions, all" and values.items() <= decision_of(state).values.items()
     assert (metrics_of(diagnostics[0])["groups_first"], metrics_of(diagnostics[0])["radius2"]) == (2.0, 5.0)
-    _, calm = play(FedTSDP(threshold=1.0), problem_of(4), [ones([3.0, 3.1, -3.0, -3.1])])
-    assert "groups_first" not in metrics_of(calm[0]) and calm[0].matrices == ()
 
 
 def test_a_new_cluster_is_the_weighted_mean_of_what_its_members_uploaded() -> None:
@@ -279,14 +227,9 @@ def test_personal_tensors_of_a_cluster_are_the_mean_of_what_its_members_hold() -
     assert state.models[0, 7] == 3.0 and state.models[0, 0] == pytest.approx(6.3)  # sent as values, and as updates
 
 
-def answer(clients: list[int], given: list[int]) -> Result:
-    rows = Rows(torch.tensor(clients), torch.zeros(len(clients), 6))
-    return Result(rows, torch.tensor(given), torch.ones(len(clients)), torch.full((len(clients), 1), torch.nan))
-
-
 def test_those_who_were_away_keep_their_cluster_wait_where_it_split_or_stay_by_themselves() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, -1])
-    result = answer([0, 1, 3, 4, 6], [0, 0, 1, 1, 2])
+    result = answer([0, 1, 3, 4, 6], torch.zeros(5, 6), [0, 0, 1, 1, 2])
     new, parents = continued_clusters(labels, result, torch.tensor([0, 0, 1, 2, 0]))
     assert parents.tolist() == [0, 1, 1, 2]
     assert new.tolist() == [0, 0, 0, 1, 2, -1, 0, 3, -1]
@@ -294,7 +237,8 @@ def test_those_who_were_away_keep_their_cluster_wait_where_it_split_or_stay_by_t
 
 def test_a_cluster_that_nobody_is_left_in_is_no_parent_and_ties_go_to_the_lowest() -> None:
     labels = torch.tensor([0, 0, 1, 1])
-    new, parents = continued_clusters(labels, answer([0, 1, 2, 3], [0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]))
+    result = answer([0, 1, 2, 3], torch.zeros(4, 6), [0, 0, 1, 1])
+    new, parents = continued_clusters(labels, result, torch.tensor([0, 1, 0, 1]))
     assert new.tolist() == [0, 1, 0, 1] and parents.tolist() == [0, 0]
 
 
@@ -311,13 +255,18 @@ def test_absent_members_of_a_split_cluster_are_placed_when_they_return() -> None
 def test_a_newcomer_belongs_to_the_cluster_whose_model_it_chose() -> None:
     algorithm, problem = FedTSDP(threshold=0.0, radius2=FAR), problem_of(5)
     state, _ = play(algorithm, problem, [ones([3.0, 3.1, -3.0, -3.1, 3.0])], cohorts=[[0, 1, 2, 3]])
-    assert algorithm.assign(problem, state, Report({"train": answer([4], [1])})).tolist() == [0, 0, 1, 1, 1]
+    assert algorithm.assign(problem, state, Report({"train": answer([4], torch.zeros(1, 6), [1])})).tolist() == [
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_without_a_clustering_it_equals_fedavg_bit_for_bit_on_iid_data() -> None:
-    iid = {"scheme": "iid"}
-    ours, diagnostics = rounds_of(setting_of(iid, name="fedtsdp"), 5)
-    plain, _ = rounds_of(setting_of(iid, name="fedavg"), 5)
+    ours, diagnostics, _ = train(setting_of(), 5)
+    plain, _, _ = train(setting_of("fedavg"), 5)
     assert [metrics_of(note)["triggers"] for note in diagnostics] == [0.0] * 5
     assert max(metrics_of(note)["hopkins"] for note in diagnostics) < 0.65
     assert torch.equal(ours.models, plain.models) and torch.equal(ours.labels, plain.labels)
@@ -325,64 +274,60 @@ def test_without_a_clustering_it_equals_fedavg_bit_for_bit_on_iid_data() -> None
 
 def test_a_statistic_that_misleads_changes_the_layers_that_are_shared() -> None:
     """Above a threshold of 0 in every round, though clients are alike: both stages find one group."""
-    ours, diagnostics = rounds_of(setting_of({"scheme": "iid"}, name="fedtsdp", threshold=0.0), 4)
+    ours, diagnostics, _ = train(setting_of(threshold=0.0), 4)
     assert [metrics_of(note)["groups_first"] for note in diagnostics] == [1.0] * 4 and len(ours.models) == 1
     assert metrics_of(diagnostics[-1])["triggers"] == 4.0
-    assert state_of(ours).shared_layers == pytest.approx(2 * 0.98**4)
+    assert isinstance(ours, FedTSDPState) and ours.shared_layers == pytest.approx(2 * 0.98**4)
 
 
 def test_one_group_after_several_clusters_is_a_change_that_counts() -> None:
     updates = [ones([3.0, 3.1, -3.0, -3.1]), ones([3.0, 3.1, 9.0, 9.1])]
-    keys: dict[str, Any] = {"threshold": 0.0, "radius2": FAR}
-    state, diagnostics = play(FedTSDP(**keys), problem_of(4), updates)
+    state, diagnostics = play(FedTSDP(threshold=0.0, radius2=FAR), problem_of(4), updates)
     assert len(state.models) == 1 and [metrics_of(note)["triggers"] for note in diagnostics] == [1.0, 2.0]
-    decision = state.tree[-1].decision
-    assert decision and decision.layer == "predictions, all" and decision.values["groups"] == 1.0
+    assert decision_of(state, -1).layer == "predictions, all" and decision_of(state, -1).values["groups"] == 1.0
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: float) -> None:
-    setup = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
+    setup = setting_of(groups=2, threshold=0.0, shrink=0.75)
     engine, layout, seen = setup.clients, setup.server.problem.layout, list[torch.Tensor]()
     assert isinstance(engine, Loop)
 
     def predict(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         seen.append(models)
-        return engine.predict(models, inputs)
+        return engine.outputs(models, inputs).softmax(dim=2)
 
-    problem, state = replace(setup.server.problem, predict=predict), setup.server.algorithm.init(setup.server.problem)
+    problem, algorithm = replace(setup.server.problem, predict=predict), setup.server.algorithm
+    state = algorithm.init(problem)
     for round in range(1, 5):
         cohort, _ = sample_cohort(0, round, setup.everyone, fraction, 0.0)
-        plan = setup.server.algorithm.plan(problem, state, cohort)
-        state, _ = setup.server.algorithm.update(problem, state, engine.run(plan))
+        plan = algorithm.plan(problem, state, cohort)
+        state, _ = algorithm.update(problem, state, engine.run(plan))
         for row, client in enumerate(cohort.tolist()):
             held = engine.store.read(client, before=round + 1)
             assert set(held) >= {tensor for tensor, personal in enumerate(plan.tasks["train"].load_local) if personal}
             for tensor, values in held.items():
                 assert torch.allclose(seen[-1][row, layout.spans[tensor]], values, atol=1e-6)
-    assert any(plan.tasks["train"].load_local) and any(
-        setup.server.algorithm.evaluations(problem, state, setup.everyone)["client"].load_local
-    )
+    use = algorithm.evaluations(problem, state, setup.everyone)["client"]
+    assert any(plan.tasks["train"].load_local) and any(use.load_local)
 
 
 def test_a_tensor_that_becomes_personal_keeps_the_clients_own_last_values() -> None:
-    setup = setting_of({"scheme": "rotation", "groups": 2}, name="fedtsdp", threshold=0.0, shrink=0.75)
+    setup = setting_of(groups=2, threshold=0.0, shrink=0.75)
     problem, algorithm, layout = setup.server.problem, setup.server.algorithm, setup.server.problem.layout
     state = algorithm.init(problem)
-    first = algorithm.plan(problem, state, setup.everyone)
-    report = setup.clients.run(first)
+    plan = algorithm.plan(problem, state, setup.everyone)
+    report, first = setup.clients.run(plan), plan.tasks["train"]
     trained = problem.fresh(0) + report.results["train"].updates.values
     state, _ = algorithm.update(problem, state, report)
-    later = algorithm.plan(problem, state, setup.everyone)
-    assert (
-        not any(first.tasks["train"].load_local)
-        and later.tasks["train"].load_local == first.tasks["train"].save_local != layout.nothing
-    )
-    still = replace(later.tasks["train"], trainable=layout.nothing, upload_values=layout.everything)
-    kept = setup.clients.run(replace(later, tasks={"train": still})).results["train"].updates.values
-    own = layout.columns(later.tasks["train"].load_local)
+    plan = algorithm.plan(problem, state, setup.everyone)
+    later = plan.tasks["train"]
+    assert not any(first.load_local) and later.load_local == first.save_local != layout.nothing
+    still = replace(later, trainable=layout.nothing, upload_values=layout.everything)
+    kept = setup.clients.run(replace(plan, tasks={"train": still})).results["train"].updates.values
+    own = layout.columns(later.load_local)
     assert torch.allclose(kept[:, own], trained[:, own], atol=1e-6)
-    shared = layout.columns(tuple(not keep for keep in later.tasks["train"].load_local))
+    shared = layout.columns(tuple(not keep for keep in later.load_local))
     assert torch.equal(kept[:, shared], state.models[state.labels][:, shared])
 
 
@@ -400,13 +345,8 @@ def test_a_client_that_is_absent_while_layers_become_personal_has_its_own_last_v
 @pytest.mark.parametrize("server", [{"optimizer": "momentum"}, {"optimizer": "adam", "lr": 0.1}, {"lr": 0.5}])
 def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str, Any]) -> None:
     """The personal tensors of a cluster are the mean of those that its clients hold (line 30)."""
-    keys: dict[str, Any] = {
-        "threshold": 0.0,
-        "shrink": 0.75,
-        "radius2": FAR,
-        "radius1": 1.0,
-    }  # all stay in one cluster
-    setup = setting_of({"scheme": "iid"}, server=server, name="fedtsdp", **keys)
+    # All stay in one cluster.
+    setup = setting_of(server=server, threshold=0.0, shrink=0.75, radius2=FAR, radius1=1.0)
     problem, algorithm, layout = setup.server.problem, setup.server.algorithm, setup.server.problem.layout
     state = algorithm.init(problem)
     for _ in range(4):
@@ -426,19 +366,9 @@ def test_the_optimiser_of_the_server_moves_shared_tensors_alone(server: dict[str
 def test_only_shared_tensors_travel_down_and_full_models_up() -> None:
     problem, algorithm = problem_of(4, FOUR), HalfLayers()
     state = replace(algorithm.init(problem), shared_layers=2.5)
-    sent = traffic(
-        FOUR, algorithm.plan(problem, state, torch.arange(4)), Report({"train": answer([0, 1, 2, 3], [0] * 4)})
-    )
+    report = Report({"train": answer(range(4), torch.zeros(4, 8))})
+    sent = traffic(FOUR, algorithm.plan(problem, state, torch.arange(4)), report)
     assert (sent.down, sent.up) == (4 * 4 * 5, 4 * 4 * 8)
-
-
-def test_the_server_needs_samples() -> None:
-    with pytest.raises(ExperimentError, match=r"data.public = 0: .* needs samples on the server"):
-        FedTSDP().init(toy_problem(3))
-    with pytest.raises(ExperimentError, match=r"data.public = 0"):
-        build_run(
-            load_experiment({"data": {"name": "digits", "clients": 3, "samples": 20}, "algorithm": {"name": "fedtsdp"}})
-        )
 
 
 def test_before_samples_are_read_a_first_plan_can_be_made() -> None:
@@ -463,18 +393,9 @@ def test_a_residual_block_is_one_layer_and_has_no_half() -> None:
 
 
 def test_the_modules_of_a_numbered_sequence_are_layers() -> None:
-    module = torch.nn.ModuleDict(
-        {
-            "features": torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Conv2d(2, 2, 3)),
-            "head": torch.nn.Linear(2, 2),
-        }
-    )
-    layout = layout_of(module)
-    assert [[layout.tensors[tensor].layer for tensor in layer[:1]] for layer in layer_tensors(layout)] == [
-        ["features.0"],
-        ["features.1"],
-        ["head"],
-    ]
+    features = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3))
+    layout = layout_of(nn.ModuleDict({"features": features, "head": nn.Linear(2, 2)}))
+    assert [layout.tensors[first].layer for first, *_ in layer_tensors(layout)] == ["features.0", "features.1", "head"]
 
 
 def test_groups_are_numbered_by_their_smallest_members() -> None:

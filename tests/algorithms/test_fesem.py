@@ -1,13 +1,15 @@
 import pytest
 import torch
 from baseline_federation import metrics_of
+from scripted import next_round
 
+from builders import layout_with
 from fedstrata.algorithms.fesem import FeSEM
-from fedstrata.algorithms.one_shot import OneShotState
-from fedstrata.core import Layout, TensorSpec, make_pending, reassign
+from fedstrata.core import make_pending, reassign
 from fedstrata.testing import Scripted, play, toy_problem
+from recorded import decision_of
 
-LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)), TensorSpec("norm.running_mean", "norm", "buffer", (1,))))
+LINE = layout_with({"fc.weight": 1, "norm.running_mean": 1})
 FIRST = torch.tensor([[1.0, 0], [1.2, 0], [5.0, 0], [5.4, 0]])
 
 
@@ -16,8 +18,7 @@ def test_the_models_begin_as_the_means_of_the_groups_of_what_clients_made_of_one
     assert state.labels.tolist() == [0, 0, 1, 1]
     assert state.models[:, 0].tolist() == pytest.approx([1.1, 5.2])
     assert notes[0].events[0]["into"] == [1, 2] and notes[0].matrices[0].values[0, 2] == pytest.approx(4)
-    assert state.tree[0].decision and state.tree[0].decision.kind == "k_means"
-    assert state.tree[0].decision.values == {"clients": 4.0, "groups": 2.0}
+    assert decision_of(state).kind == "k_means" and decision_of(state).values == {"clients": 4.0, "groups": 2.0}
 
 
 def test_every_round_a_client_goes_to_the_nearest_model_and_the_model_to_the_mean() -> None:
@@ -72,9 +73,8 @@ def test_the_models_are_made_only_when_enough_clients_answer() -> None:
     for algorithm in (FeSEM(k=3), FeSEM(k=2, quorum=0.75)):
         state, _ = play(algorithm, problem, [FIRST], absent=[[1, 3]])
         assert len(state.models) == 1 and state.models[0, 0] == pytest.approx(3)
-        decision = state.tree[0].decision
-        assert decision and decision.kind == "too_few_answers"
-        assert (decision.values["present"], decision.values["members"]) == (2.0, 4.0)
+        decision = decision_of(state)
+        assert decision.kind == "too_few_answers"
         assert (decision.values["min_clients"], decision.values["quorum"]) == (float(algorithm.k), algorithm.quorum)
     drawn, _ = play(FeSEM(k=2, quorum=1.0), problem, [FIRST], cohorts=[[0, 2]])
     assert drawn.labels.tolist() == [0, -1, 1, -1]
@@ -85,11 +85,8 @@ def test_the_models_are_made_only_when_enough_clients_answer() -> None:
 def test_a_misplaced_client_goes_back_by_itself() -> None:
     problem, algorithm = toy_problem(4, LINE), FeSEM(k=2)
     state, _ = play(algorithm, problem, [FIRST])
-    assert isinstance(state, OneShotState)
-    state = reassign(state, {0: 1})
     back = torch.tensor([[-4.0, 0], [0.0, 0], [0.0, 0], [0.0, 0]])
-    report = Scripted([back]).run(algorithm.plan(problem, state, torch.arange(4)))
-    state, _ = algorithm.update(problem, state, report)
+    state, _ = next_round(algorithm, problem, reassign(state, {0: 1}), back)
     assert state.labels.tolist() == [0, 0, 1, 1]
 
 

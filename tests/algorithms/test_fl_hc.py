@@ -1,47 +1,33 @@
-from collections.abc import Mapping
-
 import pytest
 import torch
 from baseline_federation import metrics_of
 
+from builders import layout_with
 from fedstrata.algorithms.fl_hc import FLHC
-from fedstrata.core import Layout, State, TensorSpec
+from fedstrata.core import Decision
 from fedstrata.testing import play, toy_problem
+from recorded import decision_of
 
-PLANE = Layout((TensorSpec("fc.weight", "fc", "linear", (2,)),))
+PLANE = layout_with({"fc.weight": 2})
 PAIRS = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, -1.0], [0.0, -2.0]])
 """Two clients that pull up, two that pull down; l2 between them 0, sqrt(34), sqrt(45), 1."""
-
-
-def clustered(state: State) -> int:
-    return int(state.clustered)  # type: ignore[attr-defined]  # a field of the algorithm's own state
-
-
-def decided(state: State) -> tuple[str, Mapping[str, float]]:
-    decision = state.tree[0].decision
-    assert decision
-    return decision.kind, decision.values
 
 
 def test_clients_are_grouped_once_in_the_given_round_and_averaged_in_their_groups() -> None:
     calm = torch.full((4, 2), 0.5)
     state, notes = play(FLHC(round=2, cut=2.0), toy_problem(4, PLANE), [calm, PAIRS, PAIRS.flip(0)])
-    assert state.labels.tolist() == [0, 0, 1, 1] and clustered(state) == 2
+    assert state.labels.tolist() == [0, 0, 1, 1] and state.clustered == 2
     assert [len(note.events) for note in notes] == [0, 1, 0]
     # 0.5, then (3, 4) and (0, -1.5), then the other way round.
     assert state.models.tolist() == [[3.5, 3.0], [3.5, 3.0]]
-    assert decided(state) == ("agglomerative_clustering", {"groups": 2.0, "clients": 4.0, "cut": 2.0})
+    values = {"groups": 2.0, "clients": 4.0, "cut": 2.0}
+    assert decision_of(state) == Decision("agglomerative_clustering", "all", values)
     assert notes[1].matrices[0].clients.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("measure", "between"),
-    [
-        ("dl2", [0, 34**0.5, 45**0.5, 1]),
-        ("l2", [0, 34**0.5, 45**0.5, 1]),
-        ("dl1", [0, 8, 9, 1]),
-        ("dcos", [1, -0.8, -0.8, 1]),
-    ],
+    [("dl2", [0, 34**0.5, 45**0.5, 1]), ("dl1", [0, 8, 9, 1]), ("dcos", [1, -0.8, -0.8, 1])],
 )
 def test_updates_are_compared_by_the_measure(measure: str, between: list[float]) -> None:
     algorithm = FLHC(round=1, cut=0.5, measure=measure)
@@ -59,8 +45,8 @@ def test_the_automatic_cut_finds_the_pairs_and_leaves_alike_clients_together() -
     assert state.labels.tolist() == [0, 0, 1, 1]
     corners = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     state, _ = play(FLHC(round=1), toy_problem(4, PLANE), [corners, PAIRS])
-    assert state.labels.tolist() == [0, 0, 0, 0] and clustered(state) == 1
-    assert decided(state) == ("agglomerative_clustering", {"groups": 1.0, "clients": 4.0})
+    assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1
+    assert decision_of(state).values == {"groups": 1.0, "clients": 4.0}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -97,13 +83,13 @@ def test_the_clustering_is_put_off_until_enough_answer() -> None:
     state, _ = play(algorithm, problem, [PAIRS], absent=[[1, 3]])
     assert len(state.models) == 1
     expected = {"present": 2.0, "members": 4.0, "min_clients": 2.0, "quorum": 0.75, "first_round": 1.0}
-    assert decided(state) == ("too_few_answers", expected)
+    assert decision_of(state) == Decision("too_few_answers", None, expected)
     state, _ = play(algorithm, problem, [PAIRS] * 2, absent=[[1, 3], [3]])
-    assert state.labels.tolist() == [0, 0, 1, -1] and clustered(state) == 2
+    assert state.labels.tolist() == [0, 0, 1, -1] and state.clustered == 2
     drawn, _ = play(algorithm, problem, [PAIRS], cohorts=[[0, 2, 3]])
     assert drawn.labels.tolist() == [0, -1, 1, 1]  # client 1 was not drawn, so nobody waits for it
     lonely, _ = play(FLHC(round=1, quorum=0.0), problem, [PAIRS], cohorts=[[0]])
-    assert clustered(lonely) == 0  # one client is no group, whatever the quorum
+    assert lonely.clustered == 0  # one client is no group, whatever the quorum
 
 
 def test_small_angles_are_distances_like_others() -> None:

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,17 +6,17 @@ import pytest
 import torch
 from baseline_federation import experiment, federation, metrics_of, train
 
+from builders import layout_with
 from fedstrata.algorithms.flis import FLIS, disagreement, resolution
-from fedstrata.algorithms.one_shot import SignatureState
-from fedstrata.base.errors import ContractError, ExperimentError
+from fedstrata.base.errors import ContractError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import natural_cut
 from fedstrata.config import load_experiment
-from fedstrata.core import Layout, Problem, Report, TensorSpec
+from fedstrata.core import Problem, Report
 from fedstrata.testing import Scripted, play, toy_problem
 
-LINE = Layout((TensorSpec("fc.weight", "fc", "linear", (1,)),))
+LINE = layout_with({"fc.weight": 1})
 
 
 def problem(clients: int = 4) -> Problem:
@@ -28,14 +27,6 @@ def problem(clients: int = 4) -> Problem:
         return torch.stack([1 - above, above], dim=2)
 
     return replace(toy_problem(clients, LINE), public=torch.tensor([0.5, 1.5, 2.5, 3.5]), predict=predict)
-
-
-def played(
-    algorithm: FLIS, given: Problem, updates: Sequence[torch.Tensor], cohorts: Sequence[Sequence[int]] | None = None
-) -> SignatureState:
-    state, _ = play(algorithm, given, updates, cohorts)
-    assert isinstance(state, SignatureState)
-    return state
 
 
 def public(**keys: Any) -> RunSetup:
@@ -86,7 +77,7 @@ def test_first_models_are_gathered_until_enough_are_there_and_old_ones_move_noth
 
 def test_a_finished_run_places_clients_by_their_first_models() -> None:
     algorithm, given = FLIS(cut=30.0), problem()
-    state = played(algorithm, given, [FOUR], cohorts=[[0, 1, 2]])
+    state, _ = play(algorithm, given, [FOUR], cohorts=[[0, 1, 2]])
     plan = algorithm.plan(given, state, torch.tensor([3]))
     report = Scripted([FOUR]).run(plan)
     assert algorithm.assign(given, state, report).tolist() == [0, 0, 1, 1]
@@ -117,14 +108,12 @@ def test_the_answer_on_a_single_sample_tells_nobody_apart() -> None:
     assert resolution(10) == pytest.approx(math.degrees(math.acos(0.9))) and resolution(0) == 90
     given = replace(problem(), public=torch.arange(10) + 0.5)
     state, _ = play(FLIS(), given, [torch.tensor([[3.0], [4.0], [6.0], [6.0]])])
-    assert state.labels.tolist() == [0, 0, 0, 0] and played(FLIS(), given, [torch.zeros(4, 1)]).clustered == 1
+    assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1
     state, _ = play(FLIS(), given, [torch.tensor([[1.0], [1.0], [2.0], [9.0]])])
     assert state.labels.tolist() == [0, 0, 0, 1]
 
 
-def test_public_samples_are_needed() -> None:
-    with pytest.raises(ExperimentError, match=r"data\.public = 0: .* set data\.public to some hundreds"):
-        federation("flis")
+def test_an_engine_that_predicts_is_needed_but_not_before_samples_are_read() -> None:
     FLIS().init(replace(toy_problem(4), public=torch.empty(0)))  # as when an experiment is rehearsed without data
     blind = replace(problem(), predict=None)
     with pytest.raises(ContractError, match="an engine that predicts"):

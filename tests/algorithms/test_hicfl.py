@@ -5,30 +5,28 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from scripted import next_round
 
+from builders import answer, layout_with
 from fedstrata.algorithms.bipartition.round import ClusterHistory
 from fedstrata.algorithms.hicfl import HiCFL, HiCFLState, reorganise
 from fedstrata.clustering import ari
 from fedstrata.core import (
+    Decision,
     Diagnostics,
-    Layout,
     LearningRateSchedule,
     LocalTraining,
     Problem,
     Report,
-    Result,
-    Rows,
-    TensorSpec,
     aggregate,
     make_pending,
     reassign,
 )
-from fedstrata.testing import Scripted, toy_problem
-from fedstrata.testing import play as play_any
+from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.noise import CentralNoise
 from recorded import decision_of, metric
 
-PLANE = Layout((TensorSpec("conv.weight", "conv", "conv", (2,)),))
+PLANE = layout_with({"conv.weight": 2})
 SIX = [torch.tensor([row]) for row in ([1.0, 0], [1, 1], [0, 1], [0, 2], [0.1, 2], [0.2, 2])]
 """semantics.md, golden case 5: the updates of one client."""
 
@@ -40,18 +38,6 @@ ALL_WEIGHTS = 1e9
 
 PAIRS = torch.tensor([[1.0, 0.1], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.1]])
 """Two pairs that pull in opposite directions."""
-
-
-def play(
-    algorithm: HiCFL,
-    problem: Problem,
-    updates: Sequence[torch.Tensor],
-    cohorts: Sequence[Sequence[int]] | None = None,
-    absent: Sequence[Sequence[int]] | None = None,
-) -> tuple[HiCFLState, list[Diagnostics]]:
-    state, diagnostics = play_any(algorithm, problem, updates, cohorts, absent=absent)
-    assert isinstance(state, HiCFLState)
-    return state, diagnostics
 
 
 def wobbling(updates: torch.Tensor, stability: Sequence[float]) -> list[torch.Tensor]:
@@ -67,8 +53,7 @@ def go_on(
 ) -> tuple[HiCFLState, list[Diagnostics]]:
     diagnostics = []
     for _ in range(rounds):
-        plan = algorithm.plan(problem, state, torch.arange(problem.clients))
-        state, note = algorithm.update(problem, state, Scripted([updates]).run(plan))
+        state, note = next_round(algorithm, problem, state, updates)
         diagnostics.append(note)
     return state, diagnostics
 
@@ -82,7 +67,7 @@ def test_the_mean_stability_of_a_window_reproduces_golden_case_5(window: int, me
 
 def test_weight_selection_reproduces_golden_case_5() -> None:
     """The step size is 0.01, so xi is 0.0005; the changes are 0.0004, 0.0006, -0.0006, -0.0010."""
-    line = Layout((TensorSpec("fc.weight", "fc", "linear", (4,)),))
+    line = layout_with({"fc.weight": 4})
     old, new = torch.full((1, 4), 0.010), torch.tensor([[0.0104, 0.0106, 0.0094, 0.0090]])
     state, diagnostics = play(HiCFL(), toy_problem(1, line), [old, new])
     assert state.window.selected_weights[0].nonzero().flatten().tolist() == [1, 2, 3]
@@ -118,12 +103,11 @@ def test_the_reference_split_reproduces_golden_case_6() -> None:
     updates = wobbling(FIVE, steady)
     state, diagnostics = play(HiCFL(epsilon=0.05, xi=ALL_WEIGHTS), toy_problem(5, PLANE), updates)
     assert state.labels.tolist() == [0, 0, 1, 1, 1]
-    seen, decision = decision_of(state).values, decision_of(state)
-    assert seen["reference"] == 1.0 and seen["stability"] == pytest.approx(0.022, abs=1e-6)
-    assert seen["mean_norm"] == pytest.approx(0.538516, abs=1e-6) and seen["max_norm"] == 2.0
-    assert seen["ratio"] == pytest.approx(0.269258, abs=1e-6)
+    decision = decision_of(state)
     assert decision.layer == "conv" and decision.kind == "split"
-    assert seen["with_reference"] == 2.0 and seen["without"] == 3.0 and seen["at_ending"] == 0.0
+    norms = {"mean_norm": 0.538516, "max_norm": 2.0, "ratio": 0.269258}
+    expected = {"reference": 1, "stability": 0.022, "with_reference": 2, "without": 3, "at_ending": 0, **norms}
+    assert {name: decision.values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     cosines = diagnostics[-1].matrices[0]
     assert cosines.values[1].tolist() == pytest.approx([0.707107, 1, 0, -0.707107, -0.894427], abs=1e-6)
     assert (cosines.node, cosines.layer, cosines.clients.tolist()) == (0, "conv", [0, 1, 2, 3, 4])
@@ -136,9 +120,8 @@ def test_a_layer_must_be_stable_in_every_member(epsilon: float, kind: str) -> No
     state, _ = play(HiCFL(epsilon=epsilon, xi=ALL_WEIGHTS), toy_problem(5, PLANE), updates)
     seen = decision_of(state)
     assert len(state.models) == (2 if kind == "split" else 1) and seen.kind == kind
-    assert seen.values["every_member"] == 1.0 and seen.values["epsilon"] == epsilon
-    assert seen.values["stability"] == pytest.approx(0.022, abs=1e-6)
-    assert seen.values["max_stability"] == pytest.approx(0.04, abs=1e-6)
+    expected = {"every_member": 1.0, "epsilon": epsilon, "stability": 0.022, "max_stability": 0.04}
+    assert {name: seen.values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("other", "layers"), [("fc", None), ("conv", "conv")])
@@ -164,28 +147,20 @@ def test_of_several_stable_layers_the_one_of_smallest_mean_decides_and_the_first
         assert decision_of(state).layer == layer and len(state.models) == 2
 
 
-def blind(turn: float) -> list[torch.Tensor]:
-    """Three rounds: nobody turns in the convolution, where all point one way; in fc two clients part, who turn.
+@pytest.mark.parametrize(("epsilon", "fc"), [(0.019, [[1.0], [-1.0]]), (0.02, [[3.0], [1.0]])])
+def test_where_no_stable_layer_shows_a_difference_the_stablest_says_so(epsilon: float, fc: list[list[float]]) -> None:
+    """Three rounds: nobody turns in the convolution, where all point one way.
 
-    With t = `turn`, fc goes (1, t), (1, -t), (1, t), so S = 1 - cos = 1 - (1 - t²) / (1 + t²).
+    With t = 0.1, fc goes (1, t), (1, -t), (1, t), so S = 1 - cos = 1 - (1 - t²) / (1 + t²) = 0.0198. First it is not
+    stable yet, so that its two sides are not tried; then it is, and has one side.
     """
-    conv, side = torch.full((2, 3), 0.1), torch.tensor([[1.0], [-1.0]])
-    return [torch.cat([conv, side * torch.tensor([1.0, t, 0.0])], dim=1) for t in (turn, -turn, turn)]
-
-
-def test_a_layer_that_is_not_stable_yet_is_not_tried() -> None:
-    state, _ = play(HiCFL(epsilon=0.019, xi=ALL_WEIGHTS), toy_problem(2), blind(0.1))
+    conv = torch.full((2, 3), 0.1)
+    updates = [torch.cat([conv, torch.tensor(fc) * torch.tensor([1.0, t, 0.0])], dim=1) for t in (0.1, -0.1, 0.1)]
+    state, diagnostics = play(HiCFL(epsilon=epsilon, xi=ALL_WEIGHTS), toy_problem(2), updates)
     seen = decision_of(state)
-    assert len(state.models) == 1 and seen.layer == "conv" and seen.values["stability"] == pytest.approx(0, abs=1e-9)
-    assert seen.kind == "same_direction" and seen.values["reference"] == 0.0
-
-
-def test_where_no_stable_layer_shows_a_difference_the_stablest_says_so() -> None:
-    rows = torch.tensor([[3.0], [1.0]])
-    updates = [torch.cat([rows * torch.ones(3), rows * torch.tensor([1.0, t, 0.0])], dim=1) for t in (0.1, -0.1, 0.1)]
-    state, diagnostics = play(HiCFL(epsilon=0.02, xi=ALL_WEIGHTS), toy_problem(2), updates)
     assert len(state.models) == 1 and not diagnostics[2].matrices
-    assert decision_of(state).layer == "conv" and decision_of(state).kind == "same_direction"
+    assert seen.layer == "conv" and seen.values["stability"] == pytest.approx(0, abs=1e-9)
+    assert seen.kind == "same_direction" and seen.values["reference"] == 0.0
 
 
 def test_epsilon_by_itself_is_half_the_step_size_of_the_round() -> None:
@@ -206,9 +181,8 @@ def test_members_that_agree_are_not_split() -> None:
 
 
 def test_members_that_all_point_one_way_are_not_split() -> None:
-    state, diagnostics = play(
-        HiCFL(rho=1.0), toy_problem(4, PLANE), [torch.tensor([[1.0, 0], [9, 0], [1, 1], [2, 1]])] * 4
-    )
+    one_way = torch.tensor([[1.0, 0], [9, 0], [1, 1], [2, 1]])
+    state, diagnostics = play(HiCFL(rho=1.0), toy_problem(4, PLANE), [one_way] * 4)
     assert decision_of(state).kind == "same_direction" and decision_of(state).values["reference"] == 0.0
     assert len(state.models) == 1 and not diagnostics[-1].matrices
 
@@ -275,15 +249,6 @@ def test_a_member_that_was_away_is_placed_on_return_and_its_window_starts_anew()
     assert state.window.counts.tolist() == [1, 1, 5, 1]
 
 
-def test_a_pending_client_is_placed_in_the_leaf_that_it_chose() -> None:
-    algorithm, problem = HiCFL(), toy_problem(4, PLANE)
-    state, _ = play(algorithm, problem, [PAIRS] * 3, cohorts=[[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2]])
-    assert state.labels.tolist() == [0, 0, 1, -1]
-    report = Scripted([PAIRS]).run(algorithm.plan(problem, state, torch.arange(4)))
-    assert algorithm.assign(problem, state, report).tolist() == [0, 0, 1, 0]
-    assert algorithm.evaluations(problem, state, torch.tensor([3]))["client"].candidates.tolist() == [[0, 1]]
-
-
 def test_a_client_whose_data_changed_starts_a_new_window_even_in_its_old_cluster() -> None:
     problem, algorithm = toy_problem(4, PLANE), HiCFL(epsilon=0.0)
     state, _ = go_on(algorithm, problem, algorithm.init(problem), PAIRS, 4)
@@ -326,18 +291,12 @@ def groups(moves: torch.Tensor, sizes: Sequence[int]) -> tuple[Problem, Any, Any
     """Clusters of so many clients, whose models start at 0 and have just moved by `moves` (k, 2)."""
     n, k = sum(sizes), len(sizes)
     problem, labels = toy_problem(n, PLANE), torch.arange(k).repeat_interleave(torch.tensor(sizes))
-
-    def report(given: torch.Tensor, values: torch.Tensor) -> Report:
-        rows = Rows(torch.arange(n), values)
-        return Report({"train": Result(rows, given, torch.ones(n, dtype=torch.int64), torch.full((n, 1), torch.nan))})
-
-    nothing = report(torch.zeros(n, dtype=torch.int64), torch.zeros(n, 2))
-    start = HiCFL().init(problem)
-    before, _ = aggregate(problem, start, nothing, labels, torch.zeros(k, dtype=torch.int64))
+    nothing = Report({"train": answer(range(n), torch.zeros(n, 2))})
+    before, _ = aggregate(problem, HiCFL().init(problem), nothing, labels, torch.zeros(k, dtype=torch.int64))
     final = torch.zeros(k, dtype=torch.bool)
     known = ClusterHistory(torch.arange(1.0 * k), torch.arange(1.0 * k) + 10, final, labels)
     before = replace(before, bipartition=known)
-    moved = report(labels, moves[labels])
+    moved = Report({"train": answer(range(n), moves[labels], labels)})
     after, _ = aggregate(problem, before, moved, labels, torch.arange(k))
     return problem, before, after, moved
 
@@ -352,12 +311,9 @@ def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_sma
     assert merged.bipartition.max_norms.tolist() == [0.0, 1.0]
     assert merged.bipartition.max_compared_norms.tolist() == [10.0, 11.0]
     assert events == ({"kind": "dissolve", "node": 3, "into": [1]},)
-    assert [(node.members, node.split) for node in merged.tree[1:]] == [
-        ((0, 1, 5), None),
-        ((2, 3, 4), None),
-        ((5,), 2),
-    ]
-    assert (decision_of(merged, 3).kind, decision_of(merged, 3).values) == ("merged", {"into": 1.0})
+    assert [node.members for node in merged.tree[1:]] == [(0, 1, 5), (2, 3, 4), (5,)]
+    assert [node.split for node in merged.tree[1:]] == [None, None, 2]
+    assert decision_of(merged, 3) == Decision("merged", None, {"into": 1.0})
 
 
 def test_clusters_of_which_nobody_has_answered_are_merged_half_and_half() -> None:

@@ -1,34 +1,30 @@
 import pickle
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from baseline_federation import train
+from scripted import next_round
 
+import turns
 from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.layercfl import AutoLayerCFL, LayerCFL
+from fedstrata.algorithms.layercfl import AutoLayerCFL, AutoLayerCFLState, LayerCFL
 from fedstrata.base.errors import LayoutError
 from fedstrata.build.build import build_run
-from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
 from fedstrata.config.hyperparameters import algorithm_table
-from fedstrata.core import (
-    Diagnostics,
-    Problem,
-    make_pending,
-    reassign,
-)
+from fedstrata.core import Algorithm, Diagnostics, make_pending, reassign
 from fedstrata.records.checkpoint import find_checkpoint, save
-from fedstrata.testing import Scripted, toy_problem
-from fedstrata.testing import play as play_any
+from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.disclosure import disclosure_of
 from recorded import decision_of
+from turns import same
 
 CONV = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [-1.0, 0.0, 0.0], [-1.0, 0.1, 0.0]])
 FC = torch.tensor([[0.0, 2.0, 0.0], [0.0, -2.0, 0.0], [0.0, 2.0, 0.1], [0.0, -2.0, 0.1]])
@@ -36,15 +32,20 @@ BOTH = torch.cat([CONV, FC], dim=1)
 """The convolution falls apart into {0, 1} and {2, 3}, the linear layer into {0, 2} and {1, 3}."""
 
 
-def play(
-    algorithm: LayerCFL | CFL,
-    problem: Problem,
-    updates: Sequence[torch.Tensor],
-    absent: Sequence[Sequence[int]] | None = None,
-) -> tuple[BipartitionState, list[Diagnostics]]:
-    state, diagnostics = play_any(algorithm, problem, updates, absent=absent)
-    assert isinstance(state, BipartitionState)
-    return state, diagnostics
+def federation(algorithm: Algorithm[Any], groups: int = 3) -> RunSetup:
+    """Twelve clients with digits, turned in so many ways."""
+    tables = {
+        "data": {"name": "digits", "clients": 12, "samples": 70},
+        "partition": {"scheme": "rotation", "groups": groups},
+        "local": {"lr": 0.2, "batch": 10},
+    }
+    setup = build_run(load_experiment(tables))
+    return replace(setup, server=replace(setup.server, algorithm=algorithm))
+
+
+def scouts(notes: list[Diagnostics]) -> list[tuple[int, dict[str, Any]]]:
+    """The rounds in which layers were scouted, and what was found."""
+    return [(round, event) for round, note in enumerate(notes, 1) for event in note.events if event["kind"] == "scout"]
 
 
 @pytest.mark.parametrize(("layers", "truth"), [("conv", [0, 0, 1, 1]), ("first_linear", [0, 1, 0, 1])])
@@ -75,7 +76,7 @@ def test_a_scan_goes_on_when_too_few_clients_move_every_layer() -> None:
     updates = [torch.randn(5, 6, generator=draw) for _ in range(4)]
     for each in updates:
         each[:2, :3] = 0.0
-    state, _ = play_any(LayerCFL(layers="auto"), toy_problem(5), updates, sizes=torch.full((5,), 200))
+    state, _ = play(LayerCFL(layers="auto"), toy_problem(5), updates, sizes=torch.full((5,), 200))
     assert state.labels.tolist() == [0] * 5
 
 
@@ -119,44 +120,16 @@ def test_a_layer_that_does_not_exist_is_found_before_the_first_round() -> None:
         play(LayerCFL(layers="convv"), toy_problem(4), [BOTH])
 
 
-def federation(scheme: str, **keys: Any) -> RunSetup:
-    return build_run(
-        load_experiment(
-            {
-                "data": {"name": "digits", "clients": 12, "samples": 70},
-                "partition": {"scheme": scheme, **keys},
-                "local": {"lr": 0.2, "batch": 10},
-            }
-        )
-    )
-
-
-def train(setup: RunSetup, algorithm: Any, rounds: int, state: Any = None, fraction: float = 1.0) -> tuple[Any, Any]:
-    """Play some rounds for real; the last state and all events."""
-    state, events = algorithm.init(setup.server.problem) if state is None else state, []
-    for _ in range(rounds):
-        cohort, _ = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
-        report = setup.clients.run(algorithm.plan(setup.server.problem, state, cohort))
-        state, diagnostics = algorithm.update(setup.server.problem, state, report)
-        events += [{"round": state.round, **event} for event in diagnostics.events]
-    return state, events
-
-
 def test_a_layer_that_the_server_has_scouted_is_compared_as_if_it_had_been_given() -> None:
-    setup = federation("rotation", groups=3)
     keys: dict[str, Any] = {"eps1": 10.0, "eps2": "auto", "gamma": 0.4}
-    scouted, events = train(setup, LayerCFL(layers="auto", **keys), 5)
-    choice = events[0]
-    assert (choice["kind"], choice["round"], choice["layer"]) == ("scout", 3, "linear1")
-    assert choice["why"] == "layer_chosen" and choice["values"]["agreement"] > 0.5
-    assert scouted.layer == "linear1" and scouted.evidence is None
-    given, _ = train(setup, LayerCFL(layers="linear1", first=3, **keys), 5)
-    assert len(given.models) > 1
-    for name in ("models", "labels", "nodes", "waiting"):
-        assert torch.equal(getattr(scouted, name), getattr(given, name)), name
-    for name, tensor in vars(given.bipartition).items():
-        assert torch.equal(getattr(scouted.bipartition, name), tensor), name
-    assert scouted.tree == given.tree
+    scouted, notes, _ = train(federation(LayerCFL(layers="auto", **keys)), 5)
+    ((round, choice),) = scouts(notes)
+    assert (round, choice["layer"], choice["why"]) == (3, "linear1", "layer_chosen")
+    assert choice["values"]["agreement"] > 0.5
+    assert isinstance(scouted, AutoLayerCFLState) and scouted.layer == "linear1" and scouted.evidence is None
+    given, _, _ = train(federation(LayerCFL(layers="linear1", first=3, **keys)), 5)
+    assert isinstance(given, BipartitionState) and len(given.models) > 1
+    assert all(same(getattr(scouted, field.name), getattr(given, field.name)) for field in fields(given))
 
 
 def test_with_auto_layercfl_is_another_class_with_the_same_name_and_keys() -> None:
@@ -169,25 +142,18 @@ def test_with_auto_layercfl_is_another_class_with_the_same_name_and_keys() -> No
 
 
 def test_where_no_layer_separates_the_clients_layercfl_with_auto_is_fedavg() -> None:
-    setup = federation("iid")
-    scouted, events = train(setup, LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.0), 6)
-    assert [(event["kind"], event["round"], event["layer"]) for event in events] == [
-        ("scout", 3, None),
-        ("scout", 6, None),
-    ]
-    plain, _ = train(setup, FedAvg(), 6)
+    scouted, notes, _ = train(federation(LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.0), groups=1), 6)
+    assert [(round, event["layer"]) for round, event in scouts(notes)] == [(3, None), (6, None)]
+    plain, _, _ = train(federation(FedAvg(), groups=1), 6)
     assert torch.equal(scouted.models, plain.models)
+    assert isinstance(scouted, AutoLayerCFLState)
     assert scouted.layer == "" and scouted.evidence is not None and scouted.evidence.by_layer is None
     assert bool((scouted.evidence.max_norms > 0).all()) and decision_of(scouted).kind == "no_layer_found"
 
 
 def test_folds_are_trained_while_the_layer_is_scouted() -> None:
-    setup, everyone = federation("rotation", groups=3), torch.arange(12)
-    algorithm = LayerCFL(layers="auto", eps1=10.0)
-    state, plans = algorithm.init(setup.server.problem), []
-    for _ in range(4):
-        plans.append(algorithm.plan(setup.server.problem, state, everyone))
-        state, _ = algorithm.update(setup.server.problem, state, setup.clients.run(plans[-1]))
+    setup = federation(LayerCFL(layers="auto", eps1=10.0))
+    plans = [turn.plan for turn in turns.play(setup, 4)]
     # In the first round nobody knows yet how many samples folds may have.
     assert ["".join(task.fold for task in list(plan.tasks.values())[1:]) for plan in plans] == ["", "AB", "AB", ""]
     fold = list(plans[1].tasks.values())[-1]
@@ -196,33 +162,30 @@ def test_folds_are_trained_while_the_layer_is_scouted() -> None:
 
 
 def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
-    half, _ = train(setup, algorithm, 2)
+    setup = federation(LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4))
+    half, *_, last = (turn.after for turn in turns.play(setup, 4)[1:])
     save(tmp_path, half, {}, {})
-    found = find_checkpoint(tmp_path, type(half))
-    assert found is not None and torch.equal(
-        found.state.evidence.by_layer.similarity, half.evidence.by_layer.similarity
-    )
-    unbroken, resumed = (train(setup, algorithm, 2, state)[0] for state in (half, found.state))
-    assert unbroken.layer == resumed.layer == "linear1" and torch.equal(unbroken.models, resumed.models)
-    assert torch.equal(unbroken.labels, resumed.labels)
+    found = find_checkpoint(tmp_path, AutoLayerCFLState)
+    assert found is not None and same(found.state, half)
+    resumed = turns.play(setup, 2, start=found.state)[-1].after
+    assert isinstance(resumed, AutoLayerCFLState) and resumed.layer == "linear1" and same(resumed, last)
 
 
 def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
-    setup, algorithm = federation("rotation", groups=3), LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4)
-    state, events = train(setup, algorithm, 4, fraction=0.5)
-    assert events[0]["layer"] is None and events[0]["why"] == "scan_without_clients"
-    state, events = train(setup, algorithm, 4, state)
-    assert events[0]["round"] == 6 and events[0]["layer"] == "linear1"
-    assert bool((state.labels >= 0).all())
+    setup = federation(LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4))
+    played = turns.play(setup, 4, fraction=0.5)
+    played += turns.play(setup, 4, start=played[-1].after)
+    (_, first), (round, second) = scouts([turn.diagnostics for turn in played])
+    assert first["layer"] is None and first["why"] == "scan_without_clients"
+    assert round == 6 and second["layer"] == "linear1"
+    assert bool((played[-1].after.labels >= 0).all())
 
 
 def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
     algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
-    updates = [0.1 * BOTH, BOTH, BOTH]
-    clients, state = Scripted(updates), make_pending(algorithm.init(problem), [3], node=0)
-    for cohort in ([0, 1, 2], [0, 1, 2], [0, 1, 2, 3]):
-        state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, torch.tensor(cohort))))
+    state = make_pending(algorithm.init(problem), [3], node=0)
+    for updates, cohort in ((0.1 * BOTH, [0, 1, 2]), (BOTH, [0, 1, 2]), (BOTH, [0, 1, 2, 3])):
+        state, _ = next_round(algorithm, problem, state, updates, cohort)
     assert len(state.models) == 2
 
 
@@ -230,24 +193,9 @@ def test_final_clusters_are_examined_again_when_clients_are_moved_to_them() -> N
     """Both clusters were final by Theorem 1. Then clients 0 and 1 are misplaced among those that want the opposite."""
     algorithm, problem = LayerCFL(layers="conv", eps1=10.0, eps2=0.5), toy_problem(8)
     directions = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]]).repeat(2, 1)
-    clients = Scripted([torch.nn.functional.pad(directions, (0, 4))] * 3)
-    state = algorithm.init(problem)
-    for _ in range(2):
-        state, _ = algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, torch.arange(8))))
+    updates = torch.nn.functional.pad(directions, (0, 4))
+    state, _ = play(algorithm, problem, [updates] * 2)
     assert state.bipartition.final.all() and len(state.models) == 2
     other = 1 - int(state.labels[0])
-    moved = reassign(state, {0: other, 1: other})
-    after, _ = algorithm.update(problem, moved, clients.run(algorithm.plan(problem, moved, torch.arange(8))))
+    after, _ = next_round(algorithm, problem, reassign(state, {0: other, 1: other}), updates)
     assert len(after.models) == 3 and int(after.labels[0]) != int(after.labels[2])
-
-
-def test_a_member_that_was_away_uses_any_leaf_until_it_is_placed_in_the_one_it_chose() -> None:
-    algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
-    state, _ = play(algorithm, problem, [BOTH], absent=[[3]])
-    assert state.labels.tolist() == [0, 0, 1, -1]
-    assert algorithm.evaluations(problem, state, torch.tensor([2, 3]))["client"].candidates.tolist() == [
-        [1, -1],
-        [0, 1],
-    ]
-    report = Scripted([BOTH]).run(algorithm.plan(problem, state, torch.arange(4)))
-    assert algorithm.assign(problem, state, report).tolist() == [0, 0, 1, 0]  # scripted clients take the first offer

@@ -43,18 +43,14 @@ def clients_of(learned: Any) -> dict[str, tuple[Split, Split]]:
 @pytest.mark.parametrize("algorithm", KEYS)
 @pytest.mark.parametrize(("learned", "loss"), [(numbers, "mse"), (labels, "bce")])
 def test_two_groups_are_found(learned: Any, loss: str, algorithm: str, tmp_path: Path) -> None:
-    run = fs.run(
-        {
-            "rounds": 12,
-            "data": {"normalise": "none"},
-            "model": {"name": "mlp", "hidden": [16]},
-            "local": {"loss": loss, "lr": 0.3 if loss == "bce" else 0.1, "batch": 20},
-            "algorithm": {"name": algorithm, **KEYS[algorithm]},
-            "engine": {"name": "loop"},
-        },
-        clients=clients_of(learned),
-        out=tmp_path / "run",
-        quiet=True,
-    )
+    tables = {
+        "rounds": 12,
+        "data": {"normalise": "none"},
+        "model": {"name": "mlp", "hidden": [16]},
+        "local": {"loss": loss, "lr": 0.3 if loss == "bce" else 0.1, "batch": 20},
+        "algorithm": {"name": algorithm, **KEYS[algorithm]},
+        "engine": {"name": "loop"},
+    }
+    run = fs.run(tables, clients=clients_of(learned), out=tmp_path / "run", quiet=True)
     assert ari(np.array(list(run.labels.values())), np.array(GROUPS)) == 1.0
     assert run.summary["acc_client"] > 0.7

@@ -1,14 +1,22 @@
 """What becomes of an algorithm when its keys take away what is special about it, and whether it finds easy groups."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from baseline_federation import CLIENTS, device, federation, train
-from grouped_digits import CLASSES, PATIENT, ROTATIONS, STEEP, agreement
+from baseline_federation import CLIENTS, PARAMETERS, device, federation, recorded, train
 
+from fedstrata.build.build import build_run
+from fedstrata.clustering import ari
+from fedstrata.config import load_experiment
 from fedstrata.core import Score, State
+
+ROTATIONS = {"scheme": "rotation", "groups": 3}
+CLASSES = {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]}
+STEEP = {"lr": 0.5, "batch": 0, "epochs": 3}
+PATIENT = {"lr": 0.1, "batch": 10, "epochs": 3}
 
 
 @cache
@@ -53,6 +61,14 @@ def test_it_is_training_alone_bit_for_bit(name: str, keys: dict[str, Any], fract
     assert all(torch.equal(device(ours, client), device(alone, client)) for client in range(CLIENTS))
 
 
+@pytest.mark.parametrize("name", ["ditto", "finetune"])
+def test_a_personal_model_costs_no_byte_and_both_accuracies_are_recorded(name: str, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", name)
+    once = CLIENTS * 4 * PARAMETERS
+    assert [(record["bytes_down"], record["bytes_up"]) for record in run.rounds] == [(once, once)] * 3
+    assert all("acc_global" in record for record in run.rounds)
+
+
 @pytest.mark.parametrize(
     ("name", "partition", "local", "rounds", "keys"),
     [
@@ -61,9 +77,15 @@ def test_it_is_training_alone_bit_for_bit(name: str, keys: dict[str, Any], fract
         ("fedclust", ROTATIONS, STEEP, 2, {}),
         ("pacfl", CLASSES, STEEP, 1, {}),
         ("flis", CLASSES, PATIENT, 2, {}),
+        ("strata", ROTATIONS, STEEP, 7, {}),
     ],
 )
 def test_it_finds_the_groups_of_digits(
     name: str, partition: dict[str, Any], local: dict[str, Any], rounds: int, keys: dict[str, Any]
 ) -> None:
-    assert agreement(name, partition, local, rounds, **keys) == 1
+    data = {"name": "digits", "clients": 12, "samples": 60, "test": 0.2, "public": 100}
+    algorithm = {"name": name, **keys}
+    setup = build_run(load_experiment({"data": data, "partition": partition, "local": local, "algorithm": algorithm}))
+    state, _, _ = train(setup, rounds)
+    truth = setup.server.problem.truth
+    assert truth is not None and ari(state.labels, truth) == 1

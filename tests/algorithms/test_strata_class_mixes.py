@@ -2,18 +2,13 @@
 
 import torch
 
+from builders import layout_with
 from fedstrata.algorithms.strata.class_mixes import sides_beyond_class_mixes
-from fedstrata.core import Layout, Rows, TensorSpec
+from fedstrata.core import Layout, Rows
 
 CLASSES = 4
 INPUTS = 30
-LAYOUT = Layout(
-    (
-        TensorSpec("hidden.weight", "hidden", "linear", (1, INPUTS)),
-        TensorSpec("head.weight", "head", "linear", (CLASSES, 1)),
-        TensorSpec("head.bias", "head", "linear", (CLASSES,)),
-    )
-)
+LAYOUT = layout_with({"hidden.weight": (1, INPUTS), "head.weight": (CLASSES, 1), "head.bias": CLASSES})
 GROUP = torch.tensor([0, 1] * 8).bool()
 CLIENTS = torch.arange(16)
 

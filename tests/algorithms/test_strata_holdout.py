@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from math import exp, log
+from typing import Any
 
 import pytest
 import torch
 
+from builders import answer, layout_with
 from fedstrata.algorithms.strata.groups import (
     GroupTree,
     candidate_groups,
@@ -16,8 +18,8 @@ from fedstrata.algorithms.strata.groups import (
 )
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of, start_comparison
 from fedstrata.algorithms.strata.holdout_tasks import _ERRORS_TASK, _LOSS_TASK, _SIDE_TASK, with_answers
-from fedstrata.algorithms.strata.split_decision import split_decision
-from fedstrata.core import Decision, Layout, Report, Result, Rows, RuleAggregation, TensorSpec
+from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decision
+from fedstrata.core import Decision, Problem, Report, Rows, RuleAggregation
 from fedstrata.testing import toy_problem
 from fedstrata.uploads.noise import CentralNoise
 
@@ -55,21 +57,19 @@ def test_a_confirmed_split_comes_first_and_each_side_is_parted_by_itself() -> No
 
 
 def test_confirmed_splits_inside_a_side_come_before_all_others() -> None:
-    """Clients 0 and 1, 2 and 3 are losses_by_share apart from 4 and 5, and from each other."""
+    """Clients 0 and 1, 2 and 3 are far apart from 4 and 5, and from each other."""
     six = rows([3.0, 0.1], [3.0, -0.1], [-3.0, 1.0], [-3.0, -1.2], [0.0, 9.0], [0.5, 9.0])
     pairs = torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1)
     confirmed = with_confirmed_split(sides(False, False, False, False, True, True), 1, pairs[0], pairs[1])
     assert members(confirmed)[3:] == [[0, 1], [2, 3]] and confirmed.parents.tolist() == [-1, 0, 0, 1, 1]
     tree = candidate_groups(confirmed, torch.arange(6), six)
-    assert (
-        tree is not None and tree.confirmed == 2 and tree.unconfirmed == 3 and members(tree)[:5] == members(confirmed)
-    )
+    assert tree is not None and (tree.confirmed, tree.unconfirmed) == (2, 3)
+    assert members(tree)[:5] == members(confirmed)
     assert sorted(members(tree)[5:]) == [[0], [1], [2], [3], [4], [5]]
     assert tree.models_for(0) == [0, 1, 3, *sorted(members(tree).index([client]) for client in (0, 1))]
     assert [tree.is_confirmed(node) for node in (1, 4, 5)] == [True, True, False]
-    assert members(
-        candidate_groups(confirmed, torch.arange(6), six.at(torch.tensor([0, 2, 4])), finer=False)
-    ) == members(confirmed)
+    some = candidate_groups(confirmed, torch.arange(6), six.at(torch.tensor([0, 2, 4])), finer=False)
+    assert members(some) == members(confirmed)
     assert candidate_groups(confirmed, torch.arange(6), six.at(torch.tensor([0, 1, 4])), finer=False) is None
 
 
@@ -99,6 +99,29 @@ def test_the_clearest_twenty_splits_of_many_clients_are_tried() -> None:
     assert all(int(tree.parents[node]) < node for node in range(len(tree)))
 
 
+def started(problem: Problem, start: torch.Tensor, updates: Rows, personal: bool = False) -> HoldoutComparison:
+    """A comparison of four clients, of whom a test has told the last two from the others."""
+    found = start_comparison(
+        problem,
+        start,
+        updates,
+        torch.arange(4),
+        sides(False, False, True, True),
+        level=0.05,
+        decision=Decision("groups_replicate"),
+        node=0,
+        round=3,
+        finer=False,
+        personal=personal,
+    )
+    assert found is not None
+    return found
+
+
+def decide(one: HoldoutComparison, **keys: Any) -> ClusterSplit:
+    return split_decision(one, 5, **{"holdout_check": True, **keys})
+
+
 def comparison(
     own: float, beside: float, *, confirmed: bool, losses: tuple[float, float, float], samples: float = 100
 ) -> HoldoutComparison:
@@ -112,39 +135,44 @@ def comparison(
     return HoldoutComparison(torch.arange(4), tree, models, None, loss[..., None], errors, each, 0.05, decision, 4)
 
 
-def test_groups_that_differ_and_whose_models_do_better_are_parted() -> None:
-    """Lone clients: advantage 1, exp(-2 / (4 / 100 + 4 / 100)) of three splits."""
-    found = split_decision(comparison(0.0, 0.5, confirmed=False, losses=(3.0, 2.0, 1.0)), 5, holdout_check=True)
-    assert found.count == 4 and sorted(found.groups.tolist()) == [0, 1, 2, 3]
-    p = 3 * exp(-2 / (4 / 100 + 4 / 100))  # of the lone clients, the less sure ones
-    assert found.decision.kind == "models_differ"
-    values = {"gain": 2.0, "p": p, "level": 0.05, "round": 5, "groups": 4}
-    assert found.decision.values == pytest.approx(values)
+@pytest.mark.parametrize(
+    ("confirmed", "errors", "losses", "groups", "kind", "values"),
+    [
+        # Groups differ and their models do better. Lone clients are the less sure ones: advantage 1, and
+        # exp(-2 / (4 / 100 + 4 / 100)) of three splits. Of two pairs, it is exp(-2 / (2 / 100 + 2 / 100)).
+        (False, (0.0, 0.5), (3, 2, 1), [0, 1, 2, 3], "models_differ", {"gain": 2, "p": 3 * exp(-25)}),
+        (False, (0.0, 0.5), (3, 1, 2), [0, 0, 1, 1], "models_differ", {"gain": 2, "p": 3 * exp(-50)}),
+        (False, (0.0, 0.5), (1, 2, 3), [0, 0, 0, 0], "models_differ_without_gain", {"gain": -1}),
+        # No test confirms it, however much it would lower the loss.
+        (False, (0.2, 0.25), (3, 2, 1), [0, 0, 0, 0], "p_above_level", {"p": 1, "level": 0.05, "round": 5}),
+        # A confirmed split must lower the loss, and the groups inside it need an error-rate test.
+        (True, (0.2, 0.25), (3, 2, 1), [0, 0, 1, 1], "groups_replicate", {"gain": 1, "groups": 2}),
+        (True, (0.0, 0.5), (3, 3.5, 4), [0, 0, 0, 0], "groups_replicate_without_gain", {"gain": -0.5}),
+    ],
+)
+def test_a_split_must_be_confirmed_and_pay(
+    confirmed: bool,
+    errors: tuple[float, float],
+    losses: tuple[float, float, float],
+    groups: list[int],
+    kind: str,
+    values: dict[str, float],
+) -> None:
+    found = decide(comparison(*errors, confirmed=confirmed, losses=losses))
+    assert found.groups.tolist() == groups and found.decision.kind == kind
+    assert {name: found.decision.values[name] for name in values} == pytest.approx(values)
 
 
-def test_groups_are_as_fine_as_pays() -> None:
-    found = split_decision(comparison(0.0, 0.5, confirmed=False, losses=(3.0, 1.0, 2.0)), 5, holdout_check=True)
-    assert found.count == 2 and found.groups.tolist() == [0, 0, 1, 1]
-    assert (
-        split_decision(comparison(0.0, 0.5, confirmed=False, losses=(1.0, 2.0, 3.0)), 5, holdout_check=True).count == 1
-    )
-    assert (
-        split_decision(comparison(0.0, 0.5, confirmed=False, losses=(1.0, 2.0, 3.0)), 5, holdout_check=False).count == 4
-    )
+def test_all_splits_share_the_level() -> None:
+    """The least samples that prove one of three splits of pairs at 0.05 with an advantage of 1."""
+    least = log(3 / 0.05) * 2
+    for share, count in ((1.01, 2), (0.99, 1)):
+        one = comparison(0.0, 0.5, confirmed=False, losses=(3.0, 1.0, 2.0), samples=least * share)
+        assert decide(one).count == count
 
 
-def test_a_split_that_no_test_confirms_is_not_made_however_much_it_would_lower_the_loss() -> None:
-    found = split_decision(comparison(0.2, 0.25, confirmed=False, losses=(3.0, 2.0, 1.0)), 5, holdout_check=True)
-    assert found.count == 1
-    assert found.decision == Decision(kind="p_above_level", values={"p": 1.0, "level": 0.05, "round": 5})
-
-
-def test_a_confirmed_split_must_lower_the_loss_and_the_groups_inside_it_need_an_error_rate_test() -> None:
-    found = split_decision(comparison(0.2, 0.25, confirmed=True, losses=(3.0, 2.0, 1.0)), 5, holdout_check=True)
-    assert found.count == 2
-    assert found.decision == Decision(kind="groups_replicate", values={"gain": 1.0, "groups": 2})
-    found = split_decision(comparison(0.0, 0.5, confirmed=True, losses=(3.0, 3.5, 4.0)), 5, holdout_check=True)
-    assert found.count == 1 and found.decision.kind == "groups_replicate_without_gain"
+def test_without_the_hold_out_check_a_split_need_not_pay() -> None:
+    assert decide(comparison(0.0, 0.5, confirmed=False, losses=(1.0, 2.0, 3.0)), holdout_check=False).count == 4
 
 
 def test_what_is_confirmed_inside_a_side_needs_no_error_rate_test() -> None:
@@ -152,9 +180,7 @@ def test_what_is_confirmed_inside_a_side_needs_no_error_rate_test() -> None:
     tree = with_confirmed_split(sides(False, False, True, True), 1, one[0], one[1])
     found = comparison(0.2, 0.25, confirmed=True, losses=(3.0, 2.0, 1.0))
     losses_by_share = torch.tensor([3.0, 2.0, 2.0, 1.0, 1.0]).expand(4, 5)[..., None]
-    made = split_decision(
-        replace(found, groups=tree, losses_by_share=losses_by_share, errors=found.errors[:, :5]), 5, holdout_check=True
-    )
+    made = decide(replace(found, groups=tree, losses_by_share=losses_by_share, errors=found.errors[:, :5]))
     assert made.groups.tolist() == [0, 1, 2, 2]
     assert made.decision == Decision(kind="groups_replicate", values={"gain": 1.5, "groups": 3})
 
@@ -172,7 +198,7 @@ def test_a_proof_inside_a_group_does_not_part_the_group() -> None:
     one = comparison(0.0, 0.9, confirmed=False, losses=(3.0, 2.0, 1.0))
     errors = one.errors.clone()
     errors[:, 1:3] = 0.0
-    assert split_decision(replace(one, errors=errors), 5, holdout_check=True).count == 1
+    assert decide(replace(one, errors=errors)).count == 1
 
 
 def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
@@ -182,7 +208,7 @@ def test_who_sent_nothing_lends_its_loss_to_no_split() -> None:
     assert tree is not None
     errors = torch.where(tree.inside.T, 0.0, 0.9)
     fewer = replace(one, groups=tree, losses_by_share=one.losses_by_share[:, :5], errors=errors)
-    found = split_decision(fewer, 5, holdout_check=True)
+    found = decide(fewer)
     assert found.count == 1 and found.decision.values["gain"] == 0
 
 
@@ -213,15 +239,15 @@ def test_no_answer_of_one_client_spoils_an_error_rate_test(errors: list[float], 
     told = torch.where(tree.inside.T, 0.0, 0.5)
     told[19] = torch.tensor(errors)
     losses = torch.tensor([3.0, 1.0, 1.0]).expand(20, 3)
-    rows = Rows(clients, torch.zeros(20, 2))
-    result = Result(rows, torch.zeros(20, dtype=torch.int64), torch.ones(20), losses)
+    measured = {
+        name: answer(clients, torch.zeros(20, 2), losses=by)
+        for name, by in ((_LOSS_TASK, losses), (_ERRORS_TASK, told))
+    }
     samples = torch.full((20, 1), 100.0)
     samples[19] = units
-    report = Report(
-        {_LOSS_TASK: result, _ERRORS_TASK: replace(result, losses=told)}, client_stats={"units": Rows(clients, samples)}
-    )
+    report = Report(measured, client_stats={"units": Rows(clients, samples)})
     answered = with_answers(begun, report, 4, torch.tensor([], dtype=torch.int64))
-    assert answered is not None and split_decision(answered, 4, holdout_check=True).count == 2
+    assert answered is not None and decide(answered).count == 2
 
 
 @pytest.mark.parametrize(
@@ -242,47 +268,16 @@ def test_models_of_groups_are_extrapolated_where_personal_models_are_compared(
     updates = torch.tensor([[2.0, 1.0], [4.0, -1.0], [-1.0, 0.5], [-3.0, -0.5]]).repeat(1, copies)
     clients = torch.arange(4)
     halves = [Rows(clients, updates), Rows(clients, updates + 100.0)]  # half B enters no model
-    found = start_comparison(
-        problem,
-        start,
-        first_half_updates(halves, clients),
-        clients,
-        sides(False, False, True, True),
-        level=0.05,
-        decision=Decision("replicated_split"),
-        node=0,
-        round=3,
-        finer=False,
-        personal=between_personal_models,
-    )
-    assert found is not None
+    found = started(problem, start, first_half_updates(halves, clients), between_personal_models)
     assert found.models.tolist() == [row * copies for row in expected]
     assert found.of_personal_models == between_personal_models
 
 
 def test_running_statistics_of_groups_are_not_extrapolated() -> None:
     """A variance would become negative: with updates of -0.8 and 0.2, 1 becomes 0.7 by all and 0.2 by one side."""
-    layout = Layout(
-        (
-            TensorSpec("head.weight", "head", "linear", (1,)),
-            TensorSpec("norm.running_var", "norm", "buffer", (1,)),
-        )
-    )
-    updates = Rows(torch.arange(4), torch.tensor([[1.0, -0.8], [1.0, -0.8], [2.0, 0.2], [2.0, 0.2]]))
-    found = start_comparison(
-        replace(toy_problem(clients=4), layout=layout),
-        torch.tensor([0.0, 1.0]),
-        updates,
-        torch.arange(4),
-        sides(False, False, True, True),
-        level=0.05,
-        decision=Decision("replicated_split"),
-        node=0,
-        round=3,
-        finer=False,
-        personal=True,
-    )
-    assert found is not None
+    problem = toy_problem(4, layout_with({"head.weight": 1, "norm.running_var": 1}))
+    updates = rows([1.0, -0.8], [1.0, -0.8], [2.0, 0.2], [2.0, 0.2])
+    found = started(problem, torch.tensor([0.0, 1.0]), updates, personal=True)
     assert found.models.flatten().tolist() == pytest.approx([1.5, 0.7, 0.5, 0.2, 2.5, 1.2])
 
 
@@ -308,7 +303,7 @@ def test_models_of_groups_are_means_of_those_who_were_compared_whatever_share_of
     """Twenty clients, of whom half are drawn: ten were compared, and each of them has sent ones."""
     groups = sides(*[False] * 4, *[True] * 6)
     updates = rows(*[[1.0, 1.0]] * 10)
-    layout = Layout((TensorSpec("w", "w", "linear", (2,)),))
+    layout = layout_with({"w.weight": 2})
     noisy = CentralNoise(layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 10.0)
     problem = replace(toy_problem(clients=20), layout=layout, aggregation=noisy)
     means = group_updates(problem, updates, torch.arange(10), groups, node=0, round=2)
@@ -329,17 +324,9 @@ def personal(gains: list[float], share: int = 2) -> HoldoutComparison:
     decision = Decision(kind="groups_replicate")
     errors = torch.zeros(m, 3)
     samples = torch.full((m,), 100.0)
+    models, start = torch.zeros(3, 2), torch.zeros(1, 2)
     return HoldoutComparison(
-        torch.arange(m),
-        groups,
-        torch.zeros(3, 2),
-        torch.zeros(1, 2),
-        losses_by_share,
-        errors,
-        samples,
-        0.05,
-        decision,
-        4,
+        torch.arange(m), groups, models, start, losses_by_share, errors, samples, 0.05, decision, 4
     )
 
 
@@ -368,22 +355,26 @@ def of_groups(gains: list[float], large: int | None = None) -> HoldoutComparison
     ],
 )
 def test_personal_models_must_gain_beyond_chance(gains: list[float], count: int) -> None:
-    found = split_decision(personal(gains), 5, holdout_check=True)
+    found = decide(personal(gains))
     assert found.count == count
     assert found.decision.values["gain"] == pytest.approx(sum(gains) / len(gains))
     assert (found.decision.values["p_gain"] <= found.decision.values["level_gain"]) is (count == 2)
-    assert split_decision(personal(gains), 5, holdout_check=False).count == 2
+    assert decide(personal(gains), holdout_check=False).count == 2
 
 
-def test_a_member_that_claims_huge_gains_of_its_personal_model_prevents_no_split() -> None:
-    """Without a bound, the gains' mean is 50 and their standard deviation 224: t = 1 finds nothing."""
-    gains = [0.05 + 0.01 * (-1) ** client for client in range(19)]
-    assert split_decision(personal([*gains, 1000.0]), 5, holdout_check=True).count == 2
+SMALL = [0.01 * (-1) ** client for client in range(19)]
 
 
-def test_two_members_that_claim_huge_gains_of_personal_models_force_no_split() -> None:
-    losing = [-0.05 + 0.01 * (-1) ** client for client in range(18)]
-    assert split_decision(personal([1000.0, *losing, 1000.0]), 5, holdout_check=True).count == 1
+@pytest.mark.parametrize(
+    ("gains", "count"),
+    [
+        # Without a bound, the gains' mean is 50 and their standard deviation 224: t = 1 finds nothing.
+        pytest.param([*(0.05 + each for each in SMALL), 1000.0], 2, id="one liar prevents no split"),
+        pytest.param([1000.0, *(-0.05 + each for each in SMALL[1:]), 1000.0], 1, id="two liars force none"),
+    ],
+)
+def test_members_that_claim_huge_gains_of_their_personal_models_decide_nothing(gains: list[float], count: int) -> None:
+    assert decide(personal(gains)).count == count
 
 
 def test_a_member_chooses_no_share_for_all_by_what_it_claims() -> None:
@@ -394,26 +385,35 @@ def test_a_member_chooses_no_share_for_all_by_what_it_claims() -> None:
     assert replace(one, losses_by_share=losses).losses[:19, 0].tolist() == [1.0] * 19
 
 
-def test_members_that_claim_huge_losses_prevent_no_split() -> None:
-    """In each half, the median of what five members gain or lose is 1/4, so no loss counts more than 3/4."""
-    found = split_decision(of_groups([0.25, 0.25, 0.25, 0.25, -1000.0] * 2), 5, holdout_check=True)
-    assert found.count == 2
-    assert found.decision.values["gain"] == (8 * 0.25 - 2 * 0.75) / 10
+LAST = [False] * 3 + [True] * 3
 
 
-def test_a_half_that_loses_more_than_the_other_gains_is_not_split_off() -> None:
-    """Its members agree, so what they lose counts in full."""
-    found = split_decision(of_groups([0.25, 0.25, 0.25, -2.0, -2.0, -2.0]), 5, holdout_check=True)
-    assert found.count == 1
-    assert found.decision.values["gain"] == (3 * 0.25 - 3 * 2) / 6
-
-
-def test_a_quarter_that_its_own_model_does_not_serve_prevents_no_split_by_which_all_others_gain() -> None:
-    """Two of eight lose 0.2 each, which counts as twice the 0.025 of the others. Of three of nine it counts in full."""
-    found = split_decision(of_groups([0.025] * 6 + [-0.2] * 2, large=6), 5, holdout_check=True)
-    assert found.count == 2
-    assert found.decision.values["gain"] == pytest.approx((6 * 0.025 - 2 * 0.05) / 8)
-    assert split_decision(of_groups([0.025] * 6 + [-0.2] * 3, large=6), 5, holdout_check=True).count == 1
+@pytest.mark.parametrize(
+    ("gains", "large", "left_out", "count", "gain"),
+    [
+        # In each half, the median of what five members gain or lose is 1/4, so no loss counts more than 3/4.
+        pytest.param(([0.25] * 4 + [-1000.0]) * 2, 5, None, 2, (8 * 0.25 - 2 * 0.75) / 10, id="huge losses"),
+        pytest.param([0.25] * 7 + [-0.5], 4, None, 2, (7 * 0.25 - 0.5) / 8, id="below three times the median"),
+        # They agree, so what they lose counts in full.
+        pytest.param([0.25] * 3 + [-2.0] * 3, 3, None, 1, (3 * 0.25 - 3 * 2) / 6, id="a half loses more"),
+        # Two of eight lose 0.2 each, which counts as twice the 0.025 of the others. Of three of nine it counts in full.
+        pytest.param([0.025] * 6 + [-0.2] * 2, 6, None, 2, (6 * 0.025 - 2 * 0.05) / 8, id="a quarter loses"),
+        pytest.param([0.025] * 6 + [-0.2] * 3, 6, None, 1, (6 * 0.025 - 3 * 0.2) / 9, id="a third loses"),
+        # Three of four are not four in five.
+        pytest.param([0.25] * 3 + [-0.25, -2.0], 4, None, 1, (3 * 0.25 - 0.25 - 2.0) / 5, id="few others gain"),
+        pytest.param([0.25] * 3 + [-2.0] * 3, 3, LAST, 2, 3 * 0.25 / 6, id="losses that are left out do not count"),
+        pytest.param([-0.25] * 3 + [2.0] * 3, 3, LAST, 1, (3 * 2 - 3 * 0.25) / 6, id="gains that are left out do"),
+        # The others must gain beyond chance: t = .25 / (.05 / sqrt(3)) = 8.7 with 2 degrees of freedom, and
+        # .067 / (.38 / sqrt(3)) = 0.3.
+        pytest.param([0.2, 0.3, 0.25] + [-2.0] * 3, 3, LAST, 2, 0.75 / 6, id="the others gain beyond chance"),
+        pytest.param([0.5, -0.2, -0.1] + [-2.0] * 3, 3, LAST, 1, 0.2 / 6, id="the others gain by chance"),
+    ],
+)
+def test_what_each_member_gains_or_loses_counts_within_bounds(
+    gains: list[float], large: int, left_out: list[bool] | None, count: int, gain: float
+) -> None:
+    found = decide(of_groups(gains, large), left_out=None if left_out is None else torch.tensor(left_out))
+    assert (found.count, found.decision.values["gain"]) == (count, pytest.approx(gain))
 
 
 HARMFUL = [0.05, 0.05, 0.05, -0.25, -0.25]
@@ -421,52 +421,41 @@ HARMFUL = [0.05, 0.05, 0.05, -0.25, -0.25]
 
 
 @pytest.mark.parametrize(
-    ("gains", "large", "count"),
+    ("gains", "large", "doubted"),
     [
-        (HARMFUL, 3, 2),
-        ([0.05, 0.05, 0.05, -0.25, -0.24], 3, 1),  # the loss of one of them grows by less than a quarter
-        ([0.05, -0.04, 0.03, -0.25, -0.25], 3, 1),  # the others do not gain beyond chance
-        ([0.05, 0.05, 0.05, -0.25, -0.25, -0.25], 3, 1),  # half of them are no smaller side
-        ([0.05, 0.05, -0.25], 2, 1),  # two others are few
+        (HARMFUL, 3, [3, 4]),
+        # One liar does not hide that the others gain: each counts up to the median of 0.05. With the loss,
+        # (9 x 0.05 - 0.05) / 10 = 0.04, t = 0.04 / 0.01 = 4. With three times 0.05 for the loss, t would be
+        # 0.03 / 0.02 = 1.5 < 1.83. With the gain in full, t would be 1.
+        ([0.05] * 9 + [-1000.0] + [-0.25] * 3, 10, [10, 11, 12]),
+        ([0.05] * 9 + [1000.0] + [-0.25] * 3, 10, [10, 11, 12]),
+        ([0.05, 0.05, 0.05, -0.25, -0.24], 3, []),  # the loss of one of them grows by less than a quarter
+        ([0.05, -0.04, 0.03, -0.25, -0.25], 3, []),  # the others do not gain beyond chance
+        ([0.05, 0.05, 0.05, -0.25, -0.25, -0.25], 3, []),  # half of them are no smaller side
+        ([0.05, 0.05, -0.25], 2, []),  # two others are few
     ],
 )
 def test_a_smaller_side_that_does_harm_to_itself_is_split_off_and_doubted(
-    gains: list[float], large: int, count: int
+    gains: list[float], large: int, doubted: list[int]
 ) -> None:
-    found = split_decision(of_groups(gains, large=large), 5, holdout_check=True, harm_check=True)
-    assert found.count == count
-    assert found.doubted.tolist() == ([3, 4] if count == 2 else [])
-    if count == 2:
+    found = decide(of_groups(gains, large), harm_check=True)
+    assert found.doubted.tolist() == doubted and found.count == (2 if doubted else 1)
+    if gains == HARMFUL:
         assert found.decision.values["gain"] == pytest.approx(3 * 0.05 / 5)
-
-
-@pytest.mark.parametrize("claimed", [-1000.0, 1000.0])
-def test_one_liar_among_the_others_does_not_hide_that_they_gain(claimed: float) -> None:
-    """Each counts up to the median of 0.05: with the loss, (9 x 0.05 - 0.05) / 10 = 0.04, t = 0.04 / 0.01 = 4.
-
-    With three times 0.05 for the loss, t would be 0.03 / 0.02 = 1.5 < 1.83. With the gain in full, t would be 1.
-    """
-    gains = [0.05] * 9 + [claimed] + [-0.25, -0.25, -0.25]
-    found = split_decision(of_groups(gains, large=10), 5, holdout_check=True, harm_check=True)
-    assert found.count == 2 and found.doubted.tolist() == [10, 11, 12]
-
-
-def test_nobody_is_doubted_without_the_check() -> None:
-    found = split_decision(of_groups(HARMFUL, large=3), 5, holdout_check=True)
-    assert found.count == 1 and not len(found.doubted)
+        assert not len(decide(of_groups(gains, large)).doubted), "nobody is doubted without the check"
 
 
 def test_a_few_times_of_hardly_any_loss_is_no_harm() -> None:
     """Losses of 0.1 and 0.125; two of five would else be split off."""
     one = of_groups(HARMFUL, large=3)
     small = replace(one, losses_by_share=one.losses_by_share / 10)
-    assert split_decision(small, 5, holdout_check=True, harm_check=True).count == 1
+    assert decide(small, harm_check=True).count == 1
 
 
 def test_who_of_a_harmful_side_has_not_answered_is_doubted_as_well() -> None:
     one = of_groups(HARMFUL, large=3)
     one.losses_by_share[4] = torch.nan
-    found = split_decision(one, 5, holdout_check=True, harm_check=True)
+    found = decide(one, harm_check=True)
     assert found.count == 2 and found.doubted.tolist() == [3, 4]
 
 
@@ -475,7 +464,7 @@ def test_a_side_of_more_members_is_not_the_smaller_one_because_few_of_them_answe
     one = of_groups([0.05, 0.05, 0.05, *[0.0] * 5, -0.25, *[0.0] * 8], large=8)
     one.losses_by_share[3:8] = torch.nan
     one.losses_by_share[9:] = torch.nan
-    assert not len(split_decision(one, 5, holdout_check=True, harm_check=True).doubted)
+    assert not len(decide(one, harm_check=True).doubted)
 
 
 def nested(parents: list[int], *groups: range, losses: list[float]) -> HoldoutComparison:
@@ -491,7 +480,7 @@ def test_a_side_of_two_pairs_that_both_gain_by_models_of_their_own_does_no_harm(
     """Together the four have a loss of 1.3 by their model, and apart one of 0.5; all others have 1, and 0.95."""
     groups = range(5), range(5, 9), range(5, 7), range(7, 9)
     one = nested([0, 0, 2, 2], *groups, losses=[1.0, 0.95, 1.3, 0.5, 0.5])
-    found = split_decision(one, 5, holdout_check=True, harm_check=True)
+    found = decide(one, harm_check=True)
     assert found.count == 3 and not len(found.doubted)
 
 
@@ -499,7 +488,7 @@ def test_a_harmful_side_inside_a_side_prevents_no_split_of_the_others() -> None:
     """Of five clients on one side, two have losses of 1.5 by the model of their own; all others gain 0.05 or 0.1."""
     groups = range(5), range(5, 9), range(3), range(3, 5)
     one = nested([0, 0, 1, 1], *groups, losses=[1.0, 1.0, 0.95, 0.9, 1.5])
-    found = split_decision(one, 5, holdout_check=True, harm_check=True)
+    found = decide(one, harm_check=True)
     assert found.count == 3 and found.doubted.tolist() == [3, 4]
     assert found.decision.values["gain"] == pytest.approx((3 * 0.1 + 4 * 0.05) / 9)
 
@@ -508,7 +497,7 @@ def test_a_harmful_side_inside_a_side_prevents_no_split_of_the_others() -> None:
 def test_neither_personal_models_nor_stand_ins_tell_of_harm(personal_models: bool) -> None:
     one = of_groups(HARMFUL, large=3)
     changed = replace(one, start=one.models[:1]) if personal_models else replace(one, has_stand_ins=True)
-    found = split_decision(changed, 5, holdout_check=True, harm_check=True)
+    found = decide(changed, harm_check=True)
     assert found.count == 1 and not len(found.doubted)
 
 
@@ -520,7 +509,7 @@ def test_a_side_that_no_permutation_test_has_confirmed_is_not_doubted() -> None:
     errors = torch.stack([torch.zeros(5), (~first).float(), first.float()], dim=1)
     losses = torch.where(one.losses_by_share.isnan(), 2.0, one.losses_by_share)
     unconfirmed = replace(one, groups=groups, errors=errors, losses_by_share=losses)
-    found = split_decision(unconfirmed, 5, holdout_check=True, harm_check=True)
+    found = decide(unconfirmed, harm_check=True)
     assert found.count == 1 and not len(found.doubted)
     assert found.decision.values["p"] < 0.05
 
@@ -528,53 +517,8 @@ def test_a_side_that_no_permutation_test_has_confirmed_is_not_doubted() -> None:
 def test_a_long_update_counts_as_one_of_twice_the_median_in_the_model_of_its_group() -> None:
     """Of updates of 1, 1, 1 and 9, the model of the last two has (1 + 2) / 2."""
     updates = rows([1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [9.0, 0.0])
-    problem = toy_problem(clients=4)
-    found = start_comparison(
-        problem,
-        torch.zeros(2),
-        updates,
-        torch.arange(4),
-        sides(False, False, True, True),
-        level=0.05,
-        decision=Decision(kind="groups_replicate"),
-        node=0,
-        round=2,
-        finer=False,
-    )
-    assert found is not None
+    found = started(toy_problem(clients=4), torch.zeros(2), updates)
     assert found.models[:, 0].tolist() == [1.25, 1.0, 1.5]
-
-
-def test_a_small_side_prevents_a_split_by_which_few_others_gain() -> None:
-    """Three of four are not four in five."""
-    found = split_decision(of_groups([0.25, 0.25, 0.25, -0.25, -2.0], large=4), 5, holdout_check=True)
-    assert found.count == 1
-    assert found.decision.values["gain"] == (3 * 0.25 - 0.25 - 2.0) / 5
-
-
-def test_what_clients_lose_whose_updates_are_left_out_does_not_count_and_what_they_gain_does() -> None:
-    losing = of_groups([0.25, 0.25, 0.25, -2.0, -2.0, -2.0])
-    everyone_there = torch.tensor([False] * 3 + [True] * 3)
-    found = split_decision(losing, 5, holdout_check=True, left_out=everyone_there)
-    assert found.count == 2
-    assert found.decision.values["gain"] == 0.125
-    winning = of_groups([-0.25, -0.25, -0.25, 2.0, 2.0, 2.0])
-    assert split_decision(winning, 5, holdout_check=True, left_out=everyone_there).decision.values["gain"] == 0.875
-
-
-@pytest.mark.parametrize(("heard", "count"), [([0.2, 0.3, 0.25], 2), ([0.5, -0.2, -0.1], 1)])
-def test_where_the_losses_of_some_do_not_count_the_others_must_gain_beyond_chance(
-    heard: list[float], count: int
-) -> None:
-    """t = .25 / (.05 / sqrt(3)) = 8.7 with 2 degrees of freedom, and .067 / (.38 / sqrt(3)) = 0.3."""
-    one = of_groups([*heard, -2.0, -2.0, -2.0])
-    left_out = torch.tensor([False] * 3 + [True] * 3)
-    assert split_decision(one, 5, holdout_check=True, left_out=left_out).count == count
-
-
-def test_what_a_member_loses_counts_up_to_three_times_the_median() -> None:
-    found = split_decision(of_groups([0.25] * 7 + [-0.5]), 5, holdout_check=True)
-    assert found.decision.values["gain"] == (7 * 0.25 - 0.5) / 8
 
 
 def test_a_member_that_diverged_by_itself_does_not_choose_the_share_for_all() -> None:
@@ -589,28 +533,10 @@ def test_a_member_that_diverged_by_itself_does_not_choose_the_share_for_all() ->
 
 @pytest.mark.parametrize("values", [torch.eye(4), torch.eye(7), torch.ones(3, 2)])
 def test_groups_of_equal_distances_are_parted_in_order(values: torch.Tensor) -> None:
-    tree = candidate_groups(
-        single_group(len(values)), torch.arange(len(values)), Rows(torch.arange(len(values)), values)
-    )
+    clients = torch.arange(len(values))
+    tree = candidate_groups(single_group(len(values)), clients, Rows(clients, values))
     assert tree is not None and len(tree) == 2 * len(values) - 1
     assert all(bool((tree.inside[node] <= tree.inside[tree.parents[node]]).all()) for node in range(1, len(tree)))
-
-
-def test_all_splits_share_the_level() -> None:
-    """The least samples that prove one of three splits of pairs at 0.05 with an advantage of 1."""
-    least = log(3 / 0.05) * 2
-    assert (
-        split_decision(
-            comparison(0.0, 0.5, confirmed=False, losses=(3.0, 1.0, 2.0), samples=least * 1.01), 5, holdout_check=True
-        ).count
-        == 2
-    )
-    assert (
-        split_decision(
-            comparison(0.0, 0.5, confirmed=False, losses=(3.0, 1.0, 2.0), samples=least * 0.99), 5, holdout_check=True
-        ).count
-        == 1
-    )
 
 
 def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
@@ -619,29 +545,22 @@ def test_who_is_in_no_group_inside_a_side_that_is_parted_waits() -> None:
     assert tree is not None and members(tree) == [[0, 1, 2, 3], [0, 1, 2], [3], [0], [2]]
     errors = torch.where(tree.inside.T, 0.0, 0.9)
     fewer = replace(one, groups=tree, losses_by_share=one.losses_by_share[:, :5], errors=errors)
-    found = split_decision(fewer, 5, holdout_check=True)
+    found = decide(fewer)
     assert found.count == 3 and found.groups.tolist() == [0, -1, 1, 2]
 
 
 def answers_of_all_models(ids: list[int], losses: list[list[float]]) -> Report:
     """Stand-ins evaluate the models of all groups; losses and error rates are the same numbers here."""
-    clients = torch.tensor(ids)
-    sizes = torch.full((len(ids),), 50)
-    result = Result(Rows(clients, torch.zeros(len(ids), 0)), torch.zeros_like(sizes), sizes, torch.tensor(losses))
-    units = Rows(clients, torch.full((len(ids), 1), 50.0))
-    return Report(dict.fromkeys((_SIDE_TASK, _LOSS_TASK, _ERRORS_TASK), result), client_stats={"units": units})
+    measured = answer(ids, torch.zeros(len(ids), 0), losses=torch.tensor(losses))
+    units = Rows(torch.tensor(ids), torch.full((len(ids), 1), 50.0))
+    return Report(dict.fromkeys((_SIDE_TASK, _LOSS_TASK, _ERRORS_TASK), measured), client_stats={"units": units})
 
 
 def test_a_stand_in_has_the_losses_of_its_own_side() -> None:
     """Client 7 is suited by the model of the first side, and client 8 by that of the second."""
-    one = comparison_of(
-        torch.tensor([0, 1]),
-        sides(False, True),
-        torch.zeros(3, 1),
-        level=0.02,
-        decision=Decision("groups_replicate"),
-        round=1,
-    )
+    decision = Decision("groups_replicate")
+    tree, models = sides(False, True), torch.zeros(3, 1)
+    one = comparison_of(torch.tensor([0, 1]), tree, models, level=0.02, decision=decision, round=1)
     report = answers_of_all_models([7, 8], [[1.0, 0.5, 2.0], [1.0, 2.0, 0.5]])
     found = with_answers(replace(one, has_stand_ins=True), report, 2, torch.tensor([7, 8]))
     assert found is not None and found.clients.tolist() == [0, 1, 7, 8]

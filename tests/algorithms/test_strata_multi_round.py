@@ -7,6 +7,7 @@ import pytest
 import torch
 from folded import Folded, drive, groups_of
 
+from builders import answer, layout_with, plan_of
 from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.groups import GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
@@ -22,15 +23,11 @@ from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import (
     TRAIN,
     Decision,
-    Layout,
-    LocalTask,
     Plan,
     Problem,
     Report,
     Result,
-    Rows,
     RuleAggregation,
-    TensorSpec,
     make_pending,
 )
 from fedstrata.records.checkpoint import find_checkpoint, save
@@ -65,17 +62,14 @@ def begun_comparison(rounds: int = 0) -> MultiRoundComparison:
     return MultiRoundComparison(begun.comparison, rounds)
 
 
-def plan(cohort: list[int]) -> Plan:
-    nothing, everything = PROBLEM.layout.nothing, PROBLEM.layout.everything
-    work = LocalTask(
-        candidates=torch.zeros(len(cohort), 1, dtype=torch.int64),
-        training=PROBLEM.training,
-        trainable=everything,
-        upload=everything,
-        load_local=nothing,
-        save_local=nothing,
-    )
-    return Plan(round=5, seed=0, cohort=torch.tensor(cohort), models=torch.zeros(1, P), tasks={TRAIN: work})
+def asked_of(cohort: list[int], *comparisons: MultiRoundComparison) -> Plan:
+    """What some clients are asked in a round with comparisons."""
+    plan = plan_of([[0]] * len(cohort), cohort=cohort, round=5)
+    return add_multi_round_tasks(plan, PROBLEM, comparisons)
+
+
+def candidates_of(plan: Plan, *names: str) -> list[list[int]]:
+    return [plan.tasks[name].candidates[:, 0].tolist() for name in names]
 
 
 def test_the_group_of_a_client_by_depth() -> None:
@@ -107,18 +101,17 @@ def test_groups_below_three_splits_are_not_tried() -> None:
 
 
 def test_members_train_a_model_for_each_of_their_groups_on_half_a() -> None:
-    asked = add_multi_round_tasks(plan([0, 1, 3, 4]), PROBLEM, [begun_comparison()])
+    asked = asked_of([0, 1, 3, 4], begun_comparison())
     assert len(asked.models) == 1 + 5
     names = ["trial 0", "trial 1", "trial 2"]
     assert list(asked.tasks) == [TRAIN, *names]
     # The models of the groups come after that of the cluster. Client 0 is not in it, and client 2 is absent.
-    candidates = [asked.tasks[name].candidates.flatten().tolist() for name in names]
-    assert candidates == [[-1, 1, 1, 1], [-1, 2, 3, 3], [-1, -1, 4, 5]]
+    assert candidates_of(asked, *names) == [[-1, 1, 1, 1], [-1, 2, 3, 3], [-1, -1, 4, 5]]
     assert all(asked.tasks[name].fold == "A" for name in names)
 
 
 def test_trained_models_are_measured_on_half_b_by_personal_models_of_half_a() -> None:
-    asked = add_multi_round_tasks(plan([0, 1, 3, 4]), PROBLEM, [begun_comparison(rounds=4)])
+    asked = asked_of([0, 1, 3, 4], begun_comparison(rounds=4))
     for depth, candidates in enumerate([[-1, 1, 1, 1], [-1, 2, 3, 3], [-1, -1, 4, 5]]):
         tuning = [asked.tasks[f"trial {depth} tuning-{epoch}"] for epoch in (1, 2, 3, 4)]
         assert [task.training.lr / PROBLEM.training.lr for task in tuning] == pytest.approx([1.0, 0.75, 0.5, 0.25])
@@ -133,16 +126,12 @@ def test_trained_models_are_measured_on_half_b_by_personal_models_of_half_a() ->
 
 def test_two_comparisons_may_be_at_different_points() -> None:
     others = replace(begun_comparison(rounds=4).comparison, clients=torch.tensor([0, 6, 7, 8]))
-    asked = add_multi_round_tasks(plan([0, 1, 3]), PROBLEM, [begun_comparison(), MultiRoundComparison(others, 4)])
-    assert asked.tasks["trial 1"].candidates.flatten().tolist() == [-1, 2, 3]
-    assert asked.tasks["trial 1 loss"].candidates[:, 0].tolist() == [1 + 5 + 1, -1, -1]
+    asked = asked_of([0, 1, 3], begun_comparison(), MultiRoundComparison(others, 4))
+    assert candidates_of(asked, "trial 1", "trial 1 loss") == [[-1, 2, 3], [1 + 5 + 1, -1, -1]]
 
 
 def result(clients: list[int], values: list[float], losses: torch.Tensor | None = None) -> Result:
-    rows = Rows(torch.tensor(clients, dtype=torch.int64), torch.tensor(values)[:, None].expand(-1, P))
-    no_losses = torch.full((len(clients), 1), torch.nan)
-    measured = no_losses if losses is None else losses
-    return Result(rows, torch.zeros(len(clients), dtype=torch.int64), torch.ones(len(clients)), measured)
+    return answer(clients, torch.tensor(values)[:, None].expand(-1, P), losses=losses)
 
 
 def test_the_model_of_a_group_moves_by_the_mean_of_its_members_updates() -> None:
@@ -167,11 +156,8 @@ def test_a_group_that_all_members_have_left_is_not_waited_for() -> None:
     """Client 3 is alone in a group of the second side."""
     begun = begun_comparison().only(torch.tensor([True, True, False, True]))
     assert begun is not None
-    results = {
-        "trial 0": result([1, 2, 4], [1.0, 1.0, 1.0]),
-        "trial 1": result([1, 2, 4], [1.0, 1.0, 1.0]),
-        "trial 2": result([4], [1.0]),
-    }
+    three = result([1, 2, 4], [1.0, 1.0, 1.0])
+    results = {"trial 0": three, "trial 1": three, "trial 2": result([4], [1.0])}
     assert advance_multi_round(PROBLEM, begun, Report(results)).rounds == 1
 
 
@@ -217,36 +203,23 @@ MIXED = [0, 1] * 8
 
 def classifier() -> Problem:
     """Networks whose last layer has a bias, so that it shows the class mix."""
-    layout = Layout(
-        (
-            TensorSpec("hidden.weight", "hidden", "linear", (1, 6)),
-            TensorSpec("head.weight", "head", "linear", (2, 1)),
-            TensorSpec("head.bias", "head", "linear", (2,)),
-        )
-    )
-    return replace(toy_problem(clients=16), layout=layout)
+    return toy_problem(16, layout_with({"hidden.weight": (1, 6), "head.weight": (2, 1), "head.bias": 2}))
 
 
 def trained_once(
-    *,
-    second: list[int],
-    hidden: list[int] = MIXED,
-    absent: list[int] | None = None,
-    rounds: int = 0,
-    backwards: bool = False,
+    second: range = range(8, 16), absent: int | None = None, rounds: int = 0, backwards: bool = False
 ) -> MultiRoundComparison:
     """A comparison of sixteen clients after one more round, by default its first one.
 
     Args:
-        second: Who is on the second of the confirmed sides.
-        hidden: The other group of each client. It moves the first two columns of the first layer by one.
+        second: Who is on the second of the confirmed sides; by default those of the class mixes.
         absent: Who has not answered.
         rounds: The rounds before it.
         backwards: Whether the answers come in descending order of the clients.
     """
     problem = classifier()
     first = [client for client in range(16) if client not in second]
-    tree = with_confirmed_split(single_group(16), 0, *groups(first, second, m=16))
+    tree = with_confirmed_split(single_group(16), 0, *groups(first, [*second], m=16))
     models = torch.zeros(3, problem.layout.p)
     decision = Decision("groups_replicate", values={"p": 0.01})
     own = models[:1].clone()
@@ -256,21 +229,16 @@ def trained_once(
     mixes = torch.linspace(-1.0, 1.0, 8).repeat_interleave(2)
     rows[:, 2:6] = 3 * mixes[:, None]
     rows[:, -2:] = torch.stack([mixes, -mixes], dim=1)
-    rows[:, :2] = torch.tensor(hidden)[:, None].float()
-    here = torch.tensor([client not in (absent or []) for client in range(16)])
-    clients = torch.arange(16)[here]
-    rows = rows[here]
-    if backwards:
-        clients, rows = clients.flip(0), rows.flip(0)
-    nobody_chose = torch.full((len(clients), 1), torch.nan)
-    done = Result(Rows(clients, rows), torch.zeros_like(clients), torch.ones(len(clients)), nobody_chose)
-    begun = replace(begun, rounds=rounds)
-    return advance_multi_round(problem, begun, Report({"trial 0": done, "trial 1": done}))
+    rows[:, :2] = torch.tensor(MIXED)[:, None].float()  # the hidden group moves two columns of the first layer by one
+    clients = torch.tensor([client for client in range(16) if client != absent])
+    clients = clients.flip(0) if backwards else clients
+    done = answer(clients, rows[clients])
+    return advance_multi_round(problem, replace(begun, rounds=rounds), Report({"trial 0": done, "trial 1": done}))
 
 
 def test_two_groups_beyond_class_mixes_are_compared_too_after_the_first_round() -> None:
     """The confirmed sides are those of the class mixes; the first and the last eight clients."""
-    after = trained_once(second=list(range(8, 16)))
+    after = trained_once()
     found = after.beyond_mixes
     assert after.rounds == 1 and found is not None
     assert torch.equal(found.groups.inside[1:], groups(list(range(0, 16, 2)), list(range(1, 16, 2)), m=16))
@@ -283,37 +251,28 @@ def test_two_groups_beyond_class_mixes_are_compared_too_after_the_first_round() 
 
 
 def test_the_groups_beyond_mixes_do_not_depend_on_the_order_of_the_answers() -> None:
-    second = list(range(8, 16))
-    one, other = (trained_once(second=second, absent=[5], backwards=backwards) for backwards in (False, True))
+    """Who is absent in the first round is in neither group."""
+    one, other = (trained_once(absent=5, backwards=backwards) for backwards in (False, True))
     assert one.beyond_mixes is not None and same(one, other)
+    inside = one.beyond_mixes.groups.inside[1:]
+    assert not bool(inside[:, 5].any()) and int(inside.sum()) == 15
 
 
-def test_who_is_absent_in_the_first_round_is_in_neither_group() -> None:
-    found = trained_once(second=list(range(8, 16)), absent=[5]).beyond_mixes
-    assert found is not None and not bool(found.groups.inside[1:, 5].any())
-    assert int(found.groups.inside[1:].sum()) == 15
-
-
-@pytest.mark.parametrize("second", [list(range(1, 16, 2)), list(range(0, 16, 2))])
-def test_the_confirmed_sides_are_not_tried_twice(second: list[int]) -> None:
-    assert trained_once(second=second).beyond_mixes is None
-
-
-def test_groups_beyond_mixes_begin_in_the_first_round_or_never() -> None:
-    assert trained_once(second=list(range(8, 16))).beyond_mixes is not None
-    assert trained_once(second=list(range(8, 16)), rounds=1).beyond_mixes is None
+def test_the_confirmed_sides_are_not_tried_twice_and_groups_beyond_mixes_begin_in_the_first_round_or_never() -> None:
+    assert trained_once(range(1, 16, 2)).beyond_mixes is trained_once(range(0, 16, 2)).beyond_mixes is None
+    assert trained_once(rounds=1).beyond_mixes is None
 
 
 def test_members_choose_between_the_models_beyond_mixes_on_half_a_and_measure_the_chosen_one() -> None:
-    asked = add_multi_round_tasks(plan([0, 1, 3, 4]), PROBLEM, [with_groups_beyond_mixes()])
+    asked = asked_of([0, 1, 3, 4], with_groups_beyond_mixes())
     assert list(asked.tasks) == [TRAIN, "trial 0", "trial 1", "trial 2", "trial beside"]
     assert len(asked.models) == 1 + 5 + 3
     # The model of all is trained once. Those of the two groups beyond class mixes are the last two.
     choice = asked.tasks["trial beside"]
     assert choice.candidates.tolist() == [[-1, -1], [7, 8], [7, 8], [7, 8]]
     assert choice.fold == choice.selection_fold == "A"
-    measured = add_multi_round_tasks(plan([0, 1, 3, 4]), PROBLEM, [with_groups_beyond_mixes(rounds=4)])
-    assert measured.tasks["trial beside loss"].candidates[:, 0].tolist() == [-1, 7, 7, 8]
+    measured = asked_of([0, 1, 3, 4], with_groups_beyond_mixes(rounds=4))
+    assert candidates_of(measured, "trial beside loss") == [[-1, 7, 7, 8]]
 
 
 CONFIRMED = {
@@ -403,9 +362,7 @@ TWO = [0] * 10 + [1] * 10
 
 def test_groups_that_differ_little_are_trained_for_four_rounds_before_they_are_split() -> None:
     turns = drive(Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1), 8)
-    assert [turn.state.clusters[0].multi_round is not None for turn in turns] == [
-        turn in range(2, 7) for turn in range(8)
-    ]
+    assert [turn.state.clusters[0].multi_round is not None for turn in turns] == [False] * 2 + [True] * 5 + [False]
     unclear = turns[2].decision()
     assert unclear.kind == "groups_replicate_without_gain" and unclear.values["level_gain"] == 0.001
     # Nothing is tested meanwhile. The normal training goes on.
@@ -453,9 +410,7 @@ def test_without_a_personal_stage_comparisons_take_one_round() -> None:
 def test_a_checkpoint_holds_a_comparison_with_groups_beyond_mixes(tmp_path: Path) -> None:
     state = drive(Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1), 4)[-1].state
     held = replace(state, clusters=(replace(state.clusters[0], multi_round=with_groups_beyond_mixes(2)),))
-    numbers = {"round": 4, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "metrics": []}
-    lists: dict[str, list[int]] = {"pending": [], "absent": [], "rejected": [], "events": []}
-    save(tmp_path, held, {}, {**numbers, **lists, "labels": [0] * 20, "cohort": list(range(20))})
+    save(tmp_path, held, {}, {})
     restored = find_checkpoint(tmp_path, StrataState)
     assert restored is not None and same(restored.state, held)
 
@@ -463,9 +418,7 @@ def test_a_checkpoint_holds_a_comparison_with_groups_beyond_mixes(tmp_path: Path
 def test_a_run_goes_on_from_a_checkpoint_in_a_comparison_with_the_same_bits(tmp_path: Path) -> None:
     algorithm, clients = Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1)
     turns = drive(algorithm, clients, 8)
-    numbers = {"round": 5, "seconds": 1.0, "clusters": 1, "bytes_down": 8, "bytes_up": 8, "metrics": []}
-    lists: dict[str, list[int]] = {"pending": [], "absent": [], "rejected": [], "events": []}
-    save(tmp_path, turns[4].state, {}, {**numbers, **lists, "labels": [0] * 20, "cohort": list(range(20))})
+    save(tmp_path, turns[4].state, {}, {})
     restored = find_checkpoint(tmp_path, StrataState)
     assert restored is not None and restored.state.clusters[0].multi_round is not None
     again = drive(algorithm, clients, 3, restored.state)

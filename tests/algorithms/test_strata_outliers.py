@@ -7,6 +7,7 @@ import pytest
 import torch
 from folded import Folded, drive, groups_of, problem_of
 
+from builders import answer
 from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.holdout import HoldoutComparison, comparison_of
 from fedstrata.algorithms.strata.outliers import (
@@ -18,7 +19,7 @@ from fedstrata.algorithms.strata.outliers import (
     outlier_scores,
     start_search,
 )
-from fedstrata.core import Decision, Report, Result, Rows
+from fedstrata.core import Decision, Report, Rows
 from turns import same
 
 TEN = list(range(10))
@@ -129,9 +130,8 @@ def test_outliers_that_leave_or_do_not_answer_are_not_waited_for() -> None:
 def test_one_or_two_clients_that_differ_from_the_others_get_clusters(groups: list[int]) -> None:
     clients = Folded(groups, apart=6.0)
     turns = drive(Strata(), clients, 14)
-    assert groups_of(turns[-1].state) == [
-        [client for client, group in enumerate(groups) if group == each] for each in sorted(set(groups))
-    ]
+    ids = torch.tensor(groups)
+    assert groups_of(turns[-1].state) == [(ids == group).nonzero().flatten().tolist() for group in ids.unique()]
 
 
 def test_outliers_train_fifty_steps_on_half_a_and_half_b_decides() -> None:
@@ -165,8 +165,7 @@ def test_answers_of_outliers_may_come_in_any_order() -> None:
     start = torch.zeros(problem.layout.p)
     found = list[HoldoutComparison]()
     for order in ([0, 1, 2, 3], [3, 0, 2, 1]):
-        rows = Rows(ids[6:][order], sent[order])
-        own = Result(rows, torch.zeros(4, dtype=torch.int64), torch.ones(4), torch.full((4, 1), torch.nan))
+        own = answer(ids[6:][order], sent[order])
         comparison = compare_outliers(problem, start, search, Report({OUTLIER_TASK: own}), level=0.01, round=3)
         assert comparison is not None
         found.append(comparison)

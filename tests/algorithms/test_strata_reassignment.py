@@ -6,10 +6,11 @@ import pytest
 import torch
 from folded import Folded, Turn, drive, groups_of, problem_of
 
+from builders import answer
 from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.reassignment import choosing_among_all, merge_alike_clusters
 from fedstrata.algorithms.strata.state import StrataState
-from fedstrata.core import TRAIN, Plan, Report, Result, Rows, make_pending
+from fedstrata.core import TRAIN, Plan, Report, make_pending
 from fedstrata.uploads.checks.history import CheckHistory
 
 THREE = [0] * 6 + [1] * 6 + [2] * 6
@@ -19,10 +20,13 @@ GROUPS = [list(range(6)), list(range(6, 12)), list(range(12, 18))]
 def losses_of(state: StrataState, *rows: list[float]) -> Report:
     """A round in which the members of each of three open clusters have the same losses, by the models 0, 1 and 2."""
     m = len(state.labels)
-    updates = Rows(torch.arange(m), torch.zeros(m, 1))
     by_model = torch.tensor(rows)[state.labels]
     siblings = torch.tensor([[0, 1, 2], [1, 0, 2], [2, 0, 1]])[state.labels]  # the own model comes first
-    return Report({TRAIN: Result(updates, state.labels, torch.ones(m), by_model.gather(1, siblings))})
+    return Report({TRAIN: answer(range(m), torch.zeros(m, 1), state.labels, losses=by_model.gather(1, siblings))})
+
+
+ALIKE = ([0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
+"""By the other of the last two models, their members lose 0.2 more; by the first one 1 more."""
 
 
 def three_clusters() -> StrataState:
@@ -33,9 +37,9 @@ def three_clusters() -> StrataState:
 
 
 def test_new_clusters_whose_models_suit_each_others_members_are_one_again() -> None:
-    """By the other model they lose 0.2 more; by the third one 1 more. The first of two equally large ones stays."""
+    """The first of two equally large ones stays."""
     state = three_clusters()
-    report = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
+    report = losses_of(state, *ALIKE)
     assert merge_alike_clusters(state, report, state.labels).tolist() == [0] * 6 + [1] * 12
 
 
@@ -51,7 +55,7 @@ def test_the_two_groups_of_one_split_stay_apart_however_far_a_third_one_is() -> 
 def test_few_answers_merge_no_clusters(answering: list[int], merged: bool) -> None:
     """Of six selected members, three must answer."""
     state = three_clusters()
-    report = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
+    report = losses_of(state, *ALIKE)
     few = torch.isin(torch.arange(18), torch.tensor(answering))
     report = replace(report, results={TRAIN: report.results[TRAIN].only(few)})
     assert (not merge_alike_clusters(state, report, state.labels).equal(state.labels)) == merged
@@ -72,7 +76,7 @@ def test_clusters_that_are_apart_stay_apart(rows: tuple[list[float], ...]) -> No
 def test_who_leaves_has_no_say_and_one_of_four_may_deny_that_clusters_are_alike() -> None:
     """Two of six in the last cluster deny it. Where one of them leaves, it is one of five."""
     state = three_clusters()
-    report = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5])
+    report = losses_of(state, *ALIKE)
     result = report.results[TRAIN]
     result.losses[12:14, 2] = 9.0
     assert merge_alike_clusters(state, report, state.labels).equal(state.labels)
@@ -83,7 +87,7 @@ def test_who_leaves_has_no_say_and_one_of_four_may_deny_that_clusters_are_alike(
 def test_a_cluster_that_is_merged_with_another_ends_and_events_say_so() -> None:
     state = three_clusters()
     plan = Strata().plan(problem_of(18), state, torch.arange(18))
-    alike = losses_of(state, [0.5, 1.5, 1.5], [1.5, 0.5, 0.7], [1.5, 0.7, 0.5]).results[TRAIN]
+    alike = losses_of(state, *ALIKE).results[TRAIN]
     report = Folded(THREE).run(plan)
     trained = report.results[TRAIN]
     report = replace(report, results={TRAIN: replace(trained, losses=alike.losses)})

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+import builders
 import fedstrata as fs
 from builders import federation, keys, run
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError, RecordError
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
 
@@ -35,14 +35,7 @@ LOCAL = {"kind": "local", "noise_multiplier": 0.05}
 
 
 def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
-    steps = play_rounds(
-        Rules.of(setup),
-        setup.server.algorithm.init(setup.server.problem),
-        stop=lambda state: state.round >= rounds,
-        observe=lambda done: None,
-    )
-    models: torch.Tensor = answer_plans(steps, lambda plan: timed_reply(setup.clients, plan)).models
-    return models
+    return builders.last_models(setup, rounds)
 
 
 def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
@@ -80,7 +73,7 @@ def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_pa
         federation(TABLES, privacy={"kind": "central", "epsilon": 8.0}, rounds=rounds).server.private
         for rounds in (2, 4)
     )
-    assert few is not None and many is not None and few.amount.multiplier < many.amount.multiplier
+    assert few is not None and many is not None and few.mechanism.noise_multiplier < many.mechanism.noise_multiplier
     run(tmp_path / "run", TABLES, privacy={"kind": "central", "epsilon": 8.0}, rounds=2)
     with pytest.raises(
         RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"
@@ -128,7 +121,7 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
         return
     assert name not in REFUSED[kind]
     private = setup.server.private
-    assert private is not None and private.amount.epsilon > 0
+    assert private is not None and private.epsilon > 0
     assert not torch.equal(last_models(federation(TABLES, privacy={}, **algorithm)), last_models(setup))
 
 
@@ -154,7 +147,7 @@ def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> No
     uniform = federation(TABLES, privacy=noise, cohort={"fraction": 0.2}).server.private
     everyone = federation(TABLES, privacy=noise).server.private
     assert poisson is not None and uniform is not None and everyone is not None
-    assert poisson.amount.epsilon < everyone.amount.epsilon
+    assert poisson.epsilon < everyone.epsilon
     assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
     (sampled,) = uniform.exposure.sampled
     assert (sampled.clients, sampled.expected, sampled.fixed) == (10, 2, True)

@@ -1,4 +1,3 @@
-import itertools
 import math
 from typing import Any
 
@@ -9,7 +8,6 @@ from torch import Tensor, tensor
 from fedstrata.clustering import (
     agglomerate,
     bipartition,
-    cosine,
     euclidean,
     gap,
     natural_cut,
@@ -52,32 +50,6 @@ def test_only_single_linkage_minimises_the_largest_cross_similarity(
     assert not separable(cross, 0.5)  # sqrt((1 - cross) / 2) is .447214 or .316228
 
 
-def test_no_bipartition_of_four_beats_single_linkage() -> None:
-    splits = [torch.tensor([0, *rest]) for rest in itertools.product([0, 1], repeat=3) if any(rest)]
-    best = min(splits, key=lambda split: cross_max(FOUR, split))
-    assert torch.equal(best, bipartition(FOUR))
-
-
-def test_second_split_moves_clients_by_id_not_by_position() -> None:
-    """Positions inside a cluster's matrix, stored as client ids, would move clients 0 to 4 here."""
-    cluster = tensor([5, 6, 7, 8, 9])
-    similarity = torch.full((10, 10), -0.5)
-    for group in ([0, 1, 2, 3, 4], [5, 6], [7, 8, 9]):
-        similarity[torch.tensor(group)[:, None], torch.tensor(group)] = 0.9
-    split = bipartition(similarity[cluster][:, cluster])
-    assert split.tolist() == [0, 0, 1, 1, 1]
-    assert [cluster[split == side].tolist() for side in (0, 1)] == [[5, 6], [7, 8, 9]]
-
-
-def test_opposite_updates_are_split_with_the_bound_of_theorem_1() -> None:
-    similarity = cosine(tensor([[2, 0], [2, 0.2], [-2, 0], [-2, -0.2]]))
-    split = bipartition(similarity)
-    assert split.tolist() == [0, 0, 1, 1]
-    assert cross_max(similarity, split) == pytest.approx(-0.995037, abs=1e-6)  # -2 / sqrt(4.04)
-    assert separable(cross_max(similarity, split), 0.998758)  # the bound is .998759
-    assert not separable(cross_max(similarity, split), 0.998760)
-
-
 @pytest.mark.parametrize("linkage", ["single", "complete", "average"])
 def test_equal_similarities_merge_lowest_ids_first_and_still_make_two_groups(linkage: Linkage) -> None:
     assert bipartition(torch.full((3, 3), 0.3), linkage).tolist() == [0, 0, 1]
@@ -98,21 +70,6 @@ LINE = euclidean(tensor([[0], [1], [2], [3.5], [5.2]]))
 )
 def test_merging_stops_above_the_cut(linkage: Linkage, labels: list[int]) -> None:
     assert agglomerate(LINE, 1.4, linkage).tolist() == labels
-
-
-@pytest.mark.parametrize(
-    ("linkage", "heights"),
-    [("single", [1, 1, 1.5, 1.7]), ("average", [1, 1.5, 1.7, 3.35]), ("complete", [1, 1.5, 3.2, 5.2])],
-)
-def test_merge_heights_are_included_in_the_cut(linkage: Linkage, heights: list[float]) -> None:
-    for height in heights:
-        clusters = 5 - sum(other <= height for other in heights)
-        assert len(set(agglomerate(LINE, height + 1e-6, linkage).tolist())) == clusters
-        assert len(set(agglomerate(LINE, height - 1e-6, linkage).tolist())) > clusters
-
-
-def test_labels_are_numbered_by_the_smallest_member() -> None:
-    assert agglomerate(euclidean(tensor([[9.0], [0.0], [9.0], [5.0], [0.0]])), 0).tolist() == [0, 1, 0, 2, 1]
 
 
 def test_the_natural_cut_is_the_geometric_middle_of_the_largest_step() -> None:

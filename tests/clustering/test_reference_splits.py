@@ -13,12 +13,6 @@ def test_stability_of_six_rounds() -> None:
     assert stability(UPDATES).tolist() == pytest.approx(wanted, abs=1e-6)
 
 
-@pytest.mark.parametrize(("window", "mean"), [(3, 0.003721), (4, 0.002173), (5, 0.050264), (6, 0.214475)])
-def test_mean_stability_of_a_window(window: int, mean: float) -> None:
-    assert float(stability(UPDATES)[-(window - 2) :].mean()) == pytest.approx(mean, abs=1e-6)
-    assert float(stability(UPDATES[-window:]).mean()) == pytest.approx(mean, abs=1e-6)
-
-
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 def test_stability_needs_three_rounds(rounds: int) -> None:
     assert stability(UPDATES[:rounds]).shape == (0,)

@@ -15,7 +15,7 @@ import fedstrata as fs
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import tabulate
 from fedstrata.config import choose_all, dumps
-from fedstrata.report.references import read_references
+from fedstrata.report.reader import read
 
 
 @pytest.fixture(autouse=True)
@@ -92,10 +92,8 @@ def test_runs_on_other_samples_are_not_compared() -> None:
         RecordError, match=r"expected runs on the same data, found other samples of its clients in runs.ifca"
     ):
         tabulate([Path("runs/fedavg"), Path("runs/ifca")])
-    settings = tomllib.loads(Path("runs/local/experiment.toml").read_text())
-    assert list(read_references(Path("runs/local"), settings)) == ["fedavg"]
-    settings = tomllib.loads(Path("runs/ifca/experiment.toml").read_text())
-    assert read_references(Path("runs/ifca"), settings) == {}
+    assert list(read(Path("runs/local")).references) == ["fedavg"]
+    assert read(Path("runs/ifca")).references == {}
 
 
 def damage(folder: Path, name: str, **changes: Any) -> None:
@@ -111,7 +109,11 @@ def damage(folder: Path, name: str, **changes: Any) -> None:
     ("name", "changes", "why"),
     [
         ("summary.json", {}, "expected a summary in JSON"),
-        ("summary.json", {"rounds": "four"}, "expected a summary in JSON, found: has str for rounds"),
+        (
+            "summary.json",
+            {"rounds": "four"},
+            "expected a summary in JSON, found: rounds: input should be a valid integer",
+        ),
         ("summary.json", {"acc_client": None}, "expected a number for acc_client, found None"),
         ("summary.json", {"seconds": float("inf")}, "expected a summary in JSON, found: Infinity is no JSON"),
         ("metric.json", {}, "expected what the run's metric is"),
@@ -137,11 +139,17 @@ def test_a_damaged_run_is_left_out_and_named(name: str, changes: dict[str, Any] 
         tabulate([broken])
 
 
+def write_scores(folder: Path, accuracies: list[float]) -> None:
+    """Other scores of the last round."""
+    zeros = [0] * len(accuracies)
+    scores = {"client": list(range(len(accuracies))), "node": zeros, "samples": zeros, "accuracy": accuracies}
+    pq.write_table(pa.table({**scores, "loss": zeros}), folder / "clients" / "00001.parquet")
+
+
 def test_a_client_of_unknown_score_is_left_out_of_the_comparison_and_the_others_are_compared() -> None:
     one, other = run("one", {"name": "fedavg"}), run("other", {"name": "ifca", "k": 2})
-    scores = {"client": [0, 1, 2], "samples": [4, 4, 4], "accuracy": [0.5, float("nan"), 0.25]}
-    pq.write_table(pa.table(scores), one / "clients" / "00001.parquet")
-    pq.write_table(pa.table({**scores, "accuracy": [0.25, 0.5, 0.5]}), other / "clients" / "00001.parquet")
+    write_scores(one, [0.5, float("nan"), 0.25])
+    write_scores(other, [0.25, 0.5, 0.5])
     comparison = tabulate([one, other])
     assert not comparison.left_out
     assert comparison.runs[0].clients == {0: 0.5, 2: 0.25}
@@ -151,9 +159,7 @@ def test_a_client_of_unknown_score_is_left_out_of_the_comparison_and_the_others_
 
 def test_a_run_without_any_known_score_is_left_out_with_advice_that_helps() -> None:
     whole, unknown = run("whole", {"name": "fedavg"}), run("unknown", {"name": "ifca", "k": 2})
-    pq.write_table(
-        pa.table({"client": [0], "samples": [4], "accuracy": [float("nan")]}), unknown / "clients" / "00001.parquet"
-    )
+    write_scores(unknown, [float("nan")])
     damage(unknown, "summary.json", acc_client=None, acc_worst=None)
     why = tabulate([whole, unknown]).left_out[unknown]
     assert "found none that is known" in why and "local.metric" in why

@@ -2,6 +2,7 @@ import pytest
 
 from fedstrata.base.errors import LayoutError
 from fedstrata.core.layout import Layout, TensorSpec
+from fedstrata.core.row_products import column_ranges
 
 # Ten tensors; the columns of each are in the comment.
 LAYOUT = Layout(
@@ -76,11 +77,6 @@ def test_a_network_without_linear_layers_has_no_head(selector: str) -> None:
         layout.select(selector)
 
 
-def test_a_layer_counts_its_parameters_but_not_its_buffers() -> None:
-    assert LAYOUT.count("body.conv1") == 18 + 2
-    assert LAYOUT.count("body.norm1") == 2
-
-
 def test_columns_of_a_mask_are_ascending() -> None:
     assert LAYOUT.columns(LAYOUT.select("linear1.bias", "conv2")).tolist() == [24, 25, 28, 29]
     assert LAYOUT.columns(LAYOUT.everything).tolist() == list(range(41))
@@ -88,10 +84,9 @@ def test_columns_of_a_mask_are_ascending() -> None:
 
 
 def test_ranges_of_a_mask_are_ascending_and_those_of_neighbours_are_one() -> None:
-    assert LAYOUT.ranges(LAYOUT.select("linear1.bias", "conv2")) == (slice(24, 26), slice(28, 30))
-    assert LAYOUT.ranges(LAYOUT.everything) == (slice(0, 41),)
-    assert LAYOUT.ranges(LAYOUT.nothing) == ()
-    assert LAYOUT.conv_and_linear_ranges == LAYOUT.ranges(LAYOUT.select("all"))
+    assert column_ranges(LAYOUT, LAYOUT.select("linear1.bias", "conv2")) == (slice(24, 26), slice(28, 30))
+    assert column_ranges(LAYOUT, LAYOUT.everything) == (slice(0, 41),)
+    assert column_ranges(LAYOUT, LAYOUT.nothing) == ()
 
 
 def test_an_empty_layout_has_no_columns() -> None:

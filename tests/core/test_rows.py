@@ -1,8 +1,6 @@
 import errno
-import mmap
 import os
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,34 +46,6 @@ def test_rows_that_fit_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert empty_rows(3, 4).shape == (3, 4)
     with pytest.raises(TypeError):
         empty_rows(3, 5)
-
-
-def test_large_rows_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_LARGE", 4 * 3 * 4)
-    room = empty_rows(3, 4)
-    assert room.shape == (3, 4) and room.dtype == torch.float32 and room.is_contiguous()
-    other = empty_rows(3, 4)
-    room.copy_(torch.arange(12.0).view(3, 4))
-    other.fill_(7)
-    del other
-    assert room.sum() == 66
-
-
-@pytest.mark.parametrize("missing", ["the advice", "pages of this size", "memory"])
-def test_large_rows_are_there_whatever_the_system_offers(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object, **options: object) -> None:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-    class Refusing(mmap.mmap):
-        madvise = refuse
-
-    monkeypatch.setattr(rows, "_LARGE", 0)
-    if missing == "the advice":
-        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    else:
-        monkeypatch.setattr(mmap, "mmap", Refusing if missing == "pages of this size" else refuse)
-    room = empty_rows(3, 4)
-    assert room.fill_(2).sum() == 24
 
 
 def test_a_full_disk_is_told_before_anything_is_written(cramped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,30 +156,6 @@ def test_how_many_columns_are_summed_at_a_time_does_not_matter(m: int, k: int, c
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregation, "_CHUNK_COLUMNS", chunk)
         assert torch.equal(weighted_mean(updates, weights, labels, k), whole)
-
-
-def test_columns_are_summed_by_threads_to_the_same_bits_unless_torch_has_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    draw = torch.Generator().manual_seed(0)
-    updates = Rows(torch.randperm(60, generator=draw)[:40], torch.randn(40, 1000, generator=draw))
-    weights, labels = torch.rand(40, generator=draw) + 0.1, torch.randint(0, 3, (40,), generator=draw)
-    whole, pools = weighted_mean(updates, weights, labels, 3), list[int]()
-
-    class Pool(ThreadPoolExecutor):
-        def __init__(self, workers: int) -> None:
-            pools.append(workers)
-            super().__init__(workers)
-
-    monkeypatch.setattr(aggregation, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(aggregation, "_MAX_THREADS", 8)
-    for chunk in (64, 200, 250):  # 16, 5 and 4 of them
-        monkeypatch.setattr(aggregation, "_CHUNK_COLUMNS", chunk)
-        assert torch.equal(weighted_mean(updates, weights, labels, 3), whole)
-    assert pools == [8, 5]
-    torch.set_num_threads(2)
-    monkeypatch.setattr(aggregation, "_CHUNK_COLUMNS", 64)
-    assert torch.equal(weighted_mean(updates, weights, labels, 3), whole) and len(pools) == 2
 
 
 def test_rows_of_clients_that_send_nothing_take_no_memory() -> None:

@@ -9,21 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import torch
 from PIL import Image
 
 torch.set_num_threads(1)
-
-
-def isolate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No data but the test's own, no hub, and a cache that goes with the test; returns an empty data root."""
-    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    root = tmp_path / "root"
-    root.mkdir()
-    return root
 
 
 def noise(rows: int, shape: Sequence[int], seed: int = 0) -> np.ndarray:

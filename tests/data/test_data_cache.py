@@ -5,16 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_layouts import isolate, noise
+from data_layouts import noise
 
 from fedstrata.data import Dataset
 from fedstrata.data.cache import cache_folder, cached
 from fedstrata.data.mapped import InputWriter
-
-
-@pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
 
 
 class Decode:

@@ -1,45 +1,13 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from data_layouts import isolate, recordings, write, write_images
+from data_layouts import recordings, write, write_images
 
-import fedstrata.data
 from fedstrata.base.errors import DataError
 from fedstrata.data import DATASETS, load_dataset
 
 REAL = os.environ.get("FEDSTRATA_DATA", "")
-
-
-@pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
-
-
-def test_finding_data_imports_neither_torch_nor_pyarrow() -> None:
-    code = """
-import sys
-import fedstrata.data
-import fedstrata.data.registry
-import fedstrata.base.errors
-fedstrata.data.find("digits")
-try:
-    fedstrata.data.find("nowhere", "/nowhere")
-except fedstrata.base.errors.DataError:
-    pass
-else:
-    sys.exit("found")
-print({"torch", "pyarrow", "sklearn"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "set()\n", "")
-
-
-def test_everything_public_is_exported() -> None:
-    assert fedstrata.data.__all__ == sorted(fedstrata.data.__all__)
-    assert all(hasattr(fedstrata.data, name) for name in fedstrata.data.__all__)
 
 
 def test_digits_are_1797_images_of_ten_classes() -> None:
@@ -75,10 +43,7 @@ def test_a_set_without_a_test_file_says_so(root: Path, name: str) -> None:
 
 @pytest.mark.skipif(not REAL, reason="FEDSTRATA_DATA is not set")
 @pytest.mark.parametrize(("name", "samples"), [("mnist", 10_000), ("cifar10", 10_000)])
-def test_real_test_files_hold_what_the_registry_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, samples: int
-) -> None:
-    isolate(monkeypatch, tmp_path)
+def test_real_test_files_hold_what_the_registry_says(root: Path, name: str, samples: int) -> None:
     data, source = load_dataset(name, REAL, "test"), DATASETS[name]
     assert (len(data), data.shape, data.classes) == (samples, source.shape, source.classes)
     assert data.normalise(data.inputs).mean().abs() < 0.05

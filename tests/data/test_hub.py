@@ -8,16 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from data_layouts import isolate
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import client_values, find, has_own_test, load_dataset
 from fedstrata.data.libraries import hub_tables
-
-
-@pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
 
 
 class Loader:

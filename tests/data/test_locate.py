@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_layouts import isolate, write, write_images
+from data_layouts import write, write_images
 
 from fedstrata.base.errors import DataError
-from fedstrata.data import DATASETS, find
-
-
-@pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path)
+from fedstrata.data import find
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, download: Callable[..., str]) -> list[dict[str, Any]]:
@@ -29,15 +24,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, download: Callable[..., str]) -> list[d
     client.snapshot_download = snapshot_download  # type: ignore[attr-defined]  # a module made here
     monkeypatch.setitem(sys.modules, "huggingface_hub", client)
     return calls
-
-
-def test_every_known_set_has_facts_that_fit_together() -> None:
-    for name, source in DATASETS.items():
-        assert source.name == name
-        assert len(source.mean) == len(source.std)
-        assert len(source.mean) in (0, source.shape[0])
-        assert source.about
-        assert source.origin
 
 
 def test_the_experiments_root_comes_before_the_environments(

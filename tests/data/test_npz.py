@@ -3,15 +3,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_layouts import isolate, noise
+from data_layouts import noise
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import load_dataset
 
 
 @pytest.fixture
-def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return isolate(monkeypatch, tmp_path) / "mine.npz"
+def file(root: Path) -> Path:
+    return root / "mine.npz"
 
 
 X = np.arange(12, dtype=np.float64).reshape(3, 4)

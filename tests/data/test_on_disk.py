@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from data_layouts import encode, isolate, noise, recordings, structs, write, write_images
+from data_layouts import encode, noise, recordings, structs, write, write_images
 from pyarrow import csv
 
 from fedstrata.base import limits
@@ -23,13 +23,12 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many blocks."""
     monkeypatch.setattr("fedstrata.data.csv_files._BLOCK_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.npz._BLOCK_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.parquet_columns._ROWS", 4)
     monkeypatch.setattr("fedstrata.data.mapped.BLOCK_SAMPLES", 5)
-    return isolate(monkeypatch, tmp_path)
 
 
 def table(rows: int = ROWS, **more: Any) -> Any:
@@ -141,11 +140,9 @@ def features(root: Path) -> dict[str, Any]:
 def photos(root: Path) -> dict[str, Any]:
     for split, count in (("train", 12), ("test", 5)):
         for place in range(count):
-            file = (
-                root / "photos" / split / ("Ghent", "Lyon")[place % 2] / ("cat", "dog")[place % 3 > 0] / f"{place}.png"
-            )
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encode(noise(1, (1 if place < 4 else 3, 9, 7), place)[0]))
+            folder = root / "photos" / split / ("Ghent", "Lyon")[place % 2] / ("cat", "dog")[place % 3 > 0]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{place}.png").write_bytes(encode(noise(1, (1 if place < 4 else 3, 9, 7), place)[0]))
     return {"name": root / "photos", "size": 8}
 
 
@@ -261,23 +258,3 @@ def test_a_converted_file_that_is_gone_or_cut_is_made_again_and_named_by_who_has
     with pytest.raises(DataError, match=r"expected the converted inputs of a data set .*; run again"):
         replace(inputs.files[0]).rows.sum()
     same(load(keys, "ram"), load(keys, "disk"))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"a,label\n1,x\n2,y,3\n",
-            r"all.csv: row 3 \(the header is row 1\): expected 2 values as in the header, found 3",
-        ),
-        (b"", "is no readable CSV file"),
-        (b"a,a,label\n1,2,x\n", "has two columns 'a'"),
-        (b"a,label\n1,x\n,y\n", "all.csv: row 1 of column 'a' holds no finite number"),
-        (b"a,label\n", "holds no samples"),
-    ],
-)
-def test_files_that_are_broken_are_refused_in_one_line(content: bytes, message: str, root: Path) -> None:
-    (root / "all.csv").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        load({"name": root / "all.csv"}, "disk")
-    assert not list(cache_folder().glob("*"))

@@ -59,45 +59,36 @@ def test_a_folder_of_the_same_layout_is_known_by_its_columns(tmp_path: Path) -> 
     assert data.columns["site"].tolist() == ["a", "a", "b", "b"]
 
 
-def spoil(column: str, values: Any) -> dict[str, Any]:
-    return recordings([4, 4]) | {column: values}
-
-
 FLOATS = pa.list_(pa.float32())
+
+
+NO_SIZES = "row {} of column 'signal' has no signal, length or channels"
+NOT_FINITE = "row 1 of column 'signal' holds a value that is not a finite"
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (spoil("length", [4, 5]), "row 1 of column 'signal' holds 24 values; expected length x channels = 5 x 6"),
-        (spoil("length", [4, None]), "row 1 of column 'signal' has no signal, length or channels"),
-        (spoil("channels", [6, None]), "row 1 of column 'signal' has no signal, length or channels"),
-        (
-            spoil("signal", pa.array([None, [0.0] * 24], FLOATS)),
-            "row 0 of column 'signal' has no signal, length or channels",
-        ),
-        (
-            spoil("signal", pa.array([[0.0] * 24, [np.inf] * 24], FLOATS)),
-            "row 1 of column 'signal' holds a value that is not a finite",
-        ),
-        (
-            spoil("signal", pa.array([[0.0] * 24, [None] * 24], FLOATS)),
-            "row 1 of column 'signal' holds a value that is not a finite",
-        ),
-        (spoil("length", ["4", "4"]), "column 'length' holds string; expected integers"),
-        (spoil("signal", ["a", "b"]), "column 'signal' holds string; expected lists of numbers"),
-        (spoil("channels", [6, 3]) | {"length": [4, 8]}, "row 1 of column 'signal' has 3 channels; expected 6"),
-        (spoil("activity", [0, 12]), "row 1 of column 'activity' holds class 12; expected 0 to 11"),
-        (spoil("subject", [1, None]), "subject and trial must be integers, in every row"),
-        (spoil("trial", ["a", "b"]), "subject and trial must be integers"),
-        (spoil("subject", [1, 1]) | {"activity": [0, 0]}, "subject 1, activity 0, trial 1 is there twice.* row 1"),
+        ({"length": [4, 5]}, "row 1 of column 'signal' holds 24 values; expected length x channels = 5 x 6"),
+        ({"length": [4, None]}, NO_SIZES.format(1)),
+        ({"channels": [6, None]}, NO_SIZES.format(1)),
+        ({"signal": pa.array([None, [0.0] * 24], FLOATS)}, NO_SIZES.format(0)),
+        ({"signal": pa.array([[0.0] * 24, [np.inf] * 24], FLOATS)}, NOT_FINITE),
+        ({"signal": pa.array([[0.0] * 24, [None] * 24], FLOATS)}, NOT_FINITE),
+        ({"length": ["4", "4"]}, "column 'length' holds string; expected integers"),
+        ({"signal": ["a", "b"]}, "column 'signal' holds string; expected lists of numbers"),
+        ({"channels": [6, 3], "length": [4, 8]}, "row 1 of column 'signal' has 3 channels; expected 6"),
+        ({"activity": [0, 12]}, "row 1 of column 'activity' holds class 12; expected 0 to 11"),
+        ({"subject": [1, None]}, "subject and trial must be integers, in every row"),
+        ({"trial": ["a", "b"]}, "subject and trial must be integers"),
+        ({"subject": [1, 1], "activity": [0, 0]}, "subject 1, activity 0, trial 1 is there twice.* row 1"),
     ],
 )
 def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
     tmp_path: Path, columns: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DataError, match=f"train-00000-of-00001.parquet: {message}"):
-        read(tmp_path, columns)
+        read(tmp_path, recordings([4, 4]) | columns)
 
 
 def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Path) -> None:

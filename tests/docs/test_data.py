@@ -1,6 +1,7 @@
 """The recipes of ``docs/data/data.md`` run as they stand on small files."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +55,21 @@ def write_sites() -> None:
 
 def write_photos() -> None:
     rng = np.random.default_rng(0)
-    for site in SITES:
-        for label in ("cat", "dog"):
-            folder = Path("photos", site, label)
-            folder.mkdir(parents=True)
-            for number in range(6):
-                side = 16 + number  # of other sizes, as photographs are
-                pixels = rng.integers(0, 128, (side, side), dtype=np.uint8) + 100 * (label == "dog")
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+    for site, label in product(SITES, ("cat", "dog")):
+        folder = Path("photos", site, label)
+        folder.mkdir(parents=True)
+        for number in range(6):
+            side = 16 + number  # of other sizes, as photographs are
+            pixels = rng.integers(0, 128, (side, side), dtype=np.uint8) + 100 * (label == "dog")
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
 
 
 def write_motion() -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {
-            "subject": subject,
-            "activity": activity,
-            "trial": f"take {trial}",
-            "signal": (rng.normal(size=(160, 3)) + 2 * (activity == "run")).tolist(),
-        }
-        for subject in ("Ada", "Bo")
-        for activity in ("walk", "run")
-        for trial in range(3)
+        {"subject": subject, "activity": activity, "trial": f"take {trial}", "signal": (signal + shift).tolist()}
+        for subject, (activity, shift), trial in product(("Ada", "Bo"), (("walk", 0), ("run", 2)), range(3))
+        for signal in [rng.normal(size=(160, 3))]
     ]
     pq.write_table(pa.Table.from_pylist(rows), "motion.parquet")
 
@@ -116,15 +110,13 @@ def test_every_recipe_has_its_files_here() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_recipe_runs(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipe_runs(name: str, folder: Path) -> None:
     FILES[name]()
     block: Block = RECIPES[name]
     (folder / name).write_text(block.text)
     torch.manual_seed(0)
-    command = (
-        f"python {name}" if name.endswith(".py") else f"fedstrata run {name} --out runs/own --set engine.name=loop"
-    )
-    status, lines = run(command, capsys)
+    own = f"fedstrata run {name} --out runs/own --set engine.name=loop"
+    status, lines = run(f"python {name}" if name.endswith(".py") else own)
     assert status == 0
     told = "\n".join(lines)
     assert "WARNING" not in told, "no recipe teaches a reader to live with a warning"
@@ -150,4 +142,4 @@ def test_recipes_do_not_learn_from_the_names_of_clients_units_or_days(folder: Pa
         (folder / name).write_text(RECIPES[name].text)
         setup = build_run(load_experiment(folder / name))
         assert setup.client_data.dataset.feature_names == ("age", "dose"), name
-        assert setup.client_data.unit == "patient"
+        assert setup.client_data.dataset.unit == "patient"

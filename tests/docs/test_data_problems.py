@@ -34,7 +34,7 @@ TESTED_BY = {
     "A CSV file is not saved as UTF-8": "data/test_own_files.py::in_another_encoding",
     "The columns of a CSV file are separated": "data/test_own_files.py::separated_by_something_else",
     "A table has a header and no rows": "data/test_own_files.py::header_alone",
-    "Two columns have one name": "data/test_own_files.py::two_columns_of_one_name",
+    "Two columns have one name": "data/test_own_files.py::tables_that_do_not_fit",
     "Files have their columns in another order": "data/test_own_files.py::found_by_their_names",
     "The classes of a run are texts": "results/test_assign.py::look_like_numbers_are_matched",
     "Files of clients have other columns": "data/test_own_files.py::files_of_clients_that_do_not_fit",
@@ -78,7 +78,7 @@ TESTED_BY = {
     "A class has training samples and no test": "build/data_warnings/test_held_out_warnings.py::classes_on_one_side",
     "Test samples belong to a client": "build/data_warnings/test_held_out_warnings.py::without_training_samples",
     "The column `split` holds": "build/data_warnings/test_held_out_warnings.py::split_column_with_other_values",
-    "The column `split` marks all": "data/test_own_files.py::leaves_nothing_to_train_on",
+    "The column `split` marks all": "data/test_own_files.py::tables_that_do_not_fit",
     "`data.test` is a number although": "build/data_warnings/test_held_out_warnings.py::share_leaves_unused",
 }
 """The beginning of each row, and the file of its test with a part of the test's name."""

@@ -171,8 +171,3 @@ def other_models(round: Round, row: int) -> Iterator[torch.Tensor]:
 def test_every_algorithm_is_in_the_table() -> None:
     text = PRIVACY.read_text()
     assert all(f"\n| [{title_of(name)}](algorithms/{name}.md) |" in text for name in ALGORITHMS)
-
-
-def test_the_page_of_pacfl_says_that_its_vectors_show_the_data() -> None:
-    page = (PRIVACY.parent / "algorithms" / "pacfl.md").read_text()
-    assert "class means" in page and "(../privacy.md" in page

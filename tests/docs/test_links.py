@@ -79,17 +79,7 @@ def test_the_overview_for_programs_has_every_page_of_the_navigation_with_its_fir
 
 def build(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """The strict build of a site."""
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(config),
-        "--site-dir",
-        str(out),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(out)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import fedstrata
+import builders
 from fedstrata.results.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -18,17 +18,15 @@ NAMED = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "reference" / "measures.md
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Some rounds of twelve clients in three groups."""
     algorithm, _, method = request.param.partition("+")
-    experiment = {
-        "rounds": 4,
-        "data": {"name": "digits", "clients": 12, "samples": 64, "public": 64},
-        "partition": {"scheme": "rotation", "groups": 3},
-        "local": {"lr": 0.5, "batch": 0},
-        "algorithm": {"name": algorithm},
-        "personal": {"method": method or "none"},
-        "engine": {"name": "loop"},
-        "probe": {"gap": ["dcos", "l2"], "target": 0.5, "bipartition": request.param in ("layercfl", "hicfl")},
-    }
-    return fedstrata.run(experiment, tmp_path_factory.mktemp("measured") / "run", quiet=True)
+    return builders.run(
+        tmp_path_factory.mktemp("measured") / "run",
+        data={"clients": 12, "samples": 64, "public": 64},
+        partition={"groups": 3},
+        local={"lr": 0.5, "batch": 0},
+        algorithm={"name": algorithm},
+        personal={"method": method or "none"},
+        probe={"gap": ["dcos", "l2"], "target": 0.5, "bipartition": request.param in ("layercfl", "hicfl")},
+    )
 
 
 def test_every_key_of_a_record_and_of_the_summary_has_its_entry(run: Run) -> None:

@@ -1,28 +1,21 @@
-"""Every recipe leads to blocks of at most 15 lines, on a page whose blocks a test runs."""
+"""Every recipe leads to blocks on a page whose blocks a test runs."""
 
 import ast
 import re
 
 import pytest
 
-from blocks import ROOT, Block, blocks
+from blocks import ROOT
 
-MOST_LINES = 15
 RUN_BY = {
     "data.md": "test_data.py::test_the_recipe_runs",
     "training.md": "test_training.py::test_a_recipe_does_what_it_says",
-    "results.md": "test_results_page.py::test_every_block_does_what_it_says",
-    "sweeps.md": "test_sweeps_page.py::test_every_block_does_what_it_says",
+    "results.md": "test_walkthroughs.py::test_every_block_does_what_it_says",
+    "sweeps.md": "test_walkthroughs.py::test_every_block_does_what_it_says",
     "adding.md": "test_adding.py::test_it_runs_from_outside_of_the_library",
     "recordings.md": "test_recordings_page.py::test_every_block_does_what_it_says",
 }
 """The pages of recipes, and the test of ``tests/docs`` that runs the blocks of each."""
-
-NO_RECIPES = {
-    "headmeans.py": "the algorithm that the rest of its page is about",
-    "test_headmeans.py": "the tests of that algorithm",
-}
-"""Blocks of these pages that may be longer, by their files."""
 
 ROWS = re.findall(r"^\| .*?\| \[.*?\]\(([^)#]+)#?([^)]*)\)", (ROOT / "docs/start/recipes.md").read_text(), re.MULTILINE)
 
@@ -44,15 +37,3 @@ def test_the_test_that_runs_a_page_exists(test: str) -> None:
     file, name = test.split("::")
     tree = ast.parse((ROOT / "tests" / "docs" / file).read_text(encoding="utf-8"))
     assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-
-
-def code_lines(block: Block) -> list[str]:
-    """The lines of a block but empty ones and the one that names its file."""
-    return [line for line in block.text.splitlines()[bool(block.file) :] if line.strip()]
-
-
-@pytest.mark.parametrize("page", RUN_BY)
-def test_every_block_on_a_page_of_recipes_has_at_most_fifteen_lines(page: str) -> None:
-    for block in blocks(page):
-        if block.file not in NO_RECIPES:
-            assert len(code_lines(block)) <= MOST_LINES, block.text

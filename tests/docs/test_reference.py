@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 import fedstrata
-from blocks import ROOT, blocks
+from blocks import ROOT
 from fedstrata.base import errors
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")}
@@ -33,9 +33,3 @@ def test_every_exception_is_shown_and_in_the_tree() -> None:
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, errors.FedstrataError):
             assert f"fedstrata.base.errors.{name}" in SHOWN and name in tree, name
-
-
-def test_the_example_of_clustering_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = [block for block in blocks("reference/clustering.md") if block.language == "python"]
-    exec(compile(example.text, "clustering", "exec"), {})
-    assert capsys.readouterr().out.strip() == example.text.split("# ")[-1].strip()

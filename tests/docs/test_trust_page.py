@@ -46,11 +46,10 @@ def test_the_tests_and_figures_of_a_row_are_there(row: Row) -> None:
     assert set(row.figures) <= FIGURES.keys()
 
 
-@pytest.mark.parametrize("row", ROWS)
+# Results of the others may have come since.
+@pytest.mark.parametrize("row", [row for row in rows() if not row.figures], ids=lambda row: row.id)
 def test_a_verdict_that_is_kept_follows_from_the_counts_that_are_kept(row: Row) -> None:
     kept = json.loads((outcomes.RESULTS / "trust.json").read_text())
-    if row.figures:
-        pytest.skip("results may have come since")
     found = measure(row, kept["tests"])
     assert kept["rows"][row.id] == {"figures": list(found.figures), "lacks": found.lacks, "verdict": found.verdict}
 

@@ -1,14 +1,15 @@
 """Small data and networks for tests of engines."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedstrata.core import Layout, LocalTask, LocalTraining, Plan
+from fedstrata.core import Evaluation, Layout, LocalTask, LocalTraining, Plan
 from fedstrata.data import Dataset
-from fedstrata.engine import ClientData, Loop
+from fedstrata.engine import ClientData, Engine, Loop
 from fedstrata.models import layout_of, row_of
 from fedstrata.partition import Partition
 
@@ -74,3 +75,14 @@ def plan_of(models: torch.Tensor, *tasks: LocalTask, round: int = 1, cohort: lis
     """A plan of one round for the given cohort, by default clients 0..m-1."""
     ids = torch.arange(len(tasks[0].candidates)) if cohort is None else torch.tensor(cohort)
     return Plan(round=round, seed=7, cohort=ids, models=models, tasks=dict(zip(NAMES, tasks, strict=False)))
+
+
+def updates_of(engine: Engine, start: torch.Tensor, *tasks: LocalTask, round: int = 1) -> torch.Tensor:
+    """The updates (m, p) of the first task, from one model (p,)."""
+    return engine.run(plan_of(start[None], *tasks, round=round)).results["train"].updates.values
+
+
+def scored(plan: Plan, layout: Layout, clients: int) -> Plan:
+    """A plan that also scores its first model."""
+    evaluation = Evaluation(torch.arange(clients), torch.zeros(clients, 1, dtype=torch.int64), layout.nothing)
+    return replace(plan, evaluations={"client": evaluation})

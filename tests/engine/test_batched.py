@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 import torch
+from forty import PLANS, SITE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import dataset, fit_of, loop_of, network, partition_of, plan_of
+from small import dataset, fit_of, network, partition_of, plan_of, scored, updates_of
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ModelError
-from fedstrata.core import Evaluation, Layout, LocalTraining, Plan, Report
+from fedstrata.core import Layout, LocalTraining, Plan, Report
 from fedstrata.engine import ClientData, ClientStore, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.models import layout_of, row_of
+from turns import same
 
 SIZES = [12, 9, 16, 11, 3]
 LEAST = 1
@@ -28,16 +30,13 @@ on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mark
 
 def twins(sizes: list[int], norm: bool = False, **options: Any) -> tuple[Loop, Vectorized, Layout, Tensor]:
     """Both engines over the same small data, their layout, and an initial row (p,)."""
-    loop, layout, start = loop_of(sizes, norm)
-    return loop, Vectorized(loop._module, layout, loop._client_data, **options), layout, start
+    return twins_of(network(norm), sizes, **options)
 
 
 def twins_of(module: nn.Module, sizes: list[int], **options: Any) -> tuple[Loop, Vectorized, Layout, Tensor]:
     """The same for another network."""
-    client_data, layout = (
-        ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes), seed=0),
-        layout_of(module),
-    )
+    client_data = ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes), seed=0)
+    layout = layout_of(module)
     loop = Loop(module, layout, client_data)
     return loop, Vectorized(module, layout, client_data, **options), layout, row_of(module, layout)
 
@@ -144,40 +143,14 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     assert_close(found, loop.run(plan))
 
 
-def test_masks_parts_and_bounds_are_as_the_loop_has_them() -> None:
-    loop, batched, layout, start = twins([12, 9, 16, 1])
-    head, conv, most = layout.select("fc"), layout.select("conv"), torch.tensor([4, 100, 3, 1])
-    offers = [[0]] * 4
-    fits = [
-        fit_of(layout, offers, trainable=head, fold="A"),
-        fit_of(layout, offers, trainable=conv, upload=conv, fold="B2", stream="other"),
-        fit_of(layout, offers, upload=head, upload_values=head, max_samples=most),
-        fit_of(layout, offers, trainable=layout.nothing),
-    ]
-    plan = plan_of(start[None], *fits)
-    found = batched.run(plan)
-    assert (
-        found.results["train"].updates.clients.tolist() == [0, 1, 2]
-        and not found.results["fourth"].updates.values.any()
-    )
-    assert_close(found, loop.run(plan))
-
-
-def test_what_is_stored_passes_to_the_next_fit_and_the_next_round() -> None:
-    loop, batched, layout, start = twins(SIZES)
-    head, body = layout.select("fc"), layout.select("conv")
-    first = fit_of(layout, [[0]] * 5, trainable=head, load_local=head, save_local=head, upload=layout.nothing)
-    second = fit_of(layout, [[0]] * 5, trainable=body, load_local=head, prox_weight=0.5)
-    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), head)
-    for round in (1, 2, 3):
-        plan = replace(
-            plan_of(start[None], first, second, round=round),
-            evaluations={"client": evaluation, "shared": replace(evaluation, load_local=layout.nothing)},
-        )
+@pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
+def test_all_that_a_plan_can_ask_is_as_the_loop_has_it(plans: list[Plan]) -> None:
+    loop, batched = Loop.at(SITE), Vectorized.at(SITE)
+    for plan in plans:
         found, expected = batched.run(plan), loop.run(plan)
         assert_close(found, expected)
+        assert same(found.client_stats, expected.client_stats)
         assert close(batched.store.tensors(), loop.store.tensors())
-    assert len(batched.store.tensors()) == 5 * 2 * 2  # clients, tensors of the head, versions
 
 
 def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> None:
@@ -189,26 +162,6 @@ def test_a_client_whose_own_tensors_went_astray_is_spoilt_as_in_the_loop() -> No
         engine.run(plan)
         assert engine.store.not_finite_clients(1) == (0,)
     assert all(values.isnan().all() for name, values in batched.store.tensors().items() if name.startswith("0/"))
-
-
-def test_nobody_one_client_and_facts() -> None:
-    loop, batched, layout, start = twins([10, 10])
-    evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
-    idle = {"train": fit_of(layout, [[0]]).only(torch.tensor([False]))}
-    nobody = Plan(2, 7, torch.arange(0), start[None], idle, {"client": evaluation})
-    asked = {"entropy": torch.tensor([True]), "classes": torch.tensor([False])}
-    alone = replace(plan_of(start[None], fit_of(layout, [[0]]), cohort=[1]), client_stats=asked)
-    for plan in (
-        nobody,
-        alone,
-        replace(alone, cohort=torch.tensor([2]), client_stats={}),
-    ):  # 2 is the union of all data
-        found, expected = batched.run(plan), loop.run(plan)
-        assert_close(found, expected)
-        assert found.client_stats.keys() == expected.client_stats.keys()
-        assert all(
-            torch.equal(rows.values, expected.client_stats[name].values) for name, rows in found.client_stats.items()
-        )
 
 
 class Odd(nn.Module):
@@ -239,7 +192,7 @@ def test_any_network_of_the_user_equals_the_loop(im2col: bool) -> None:
     assert_close(batched.run(plan), loop.run(plan))
     models = torch.stack([start, start * 1.1, start * 0.9])
     inputs = dataset(8).prepare(torch.arange(8))
-    torch.testing.assert_close(batched.predict(models, inputs), loop.predict(models, inputs))
+    torch.testing.assert_close(batched.outputs(models, inputs), loop.outputs(models, inputs))
 
 
 def test_a_network_with_other_randomness_than_dropout_layers_is_refused_in_one_line() -> None:
@@ -258,19 +211,13 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
     module = Odd(dropout=0.5)
     _, batched, layout, start = twins_of(module, SIZES)
     task = fit_of(layout, [[0]] * 5)
-    rows = batched.run(plan_of(start[None], task)).results["train"].updates
-    small = (
-        Vectorized(module, layout, batched.client_data, memory=LEAST)
-        .run(plan_of(start[None], task))
-        .results["train"]
-        .updates
-    )
-    torch.testing.assert_close(rows.values, small.values, rtol=1e-4, atol=1e-6)
-    alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results["train"].updates
-    torch.testing.assert_close(rows.of(torch.tensor([3])), alone.values, rtol=1e-4, atol=1e-6)
-    plain = fit_of(
-        layout, [[0]], training=LocalTraining(batch=0, lr=1.0)
-    )  # one step: the order of samples means nothing
+    rows = updates_of(batched, start, task)
+    small = updates_of(Vectorized(module, layout, batched.client_data, memory=LEAST), start, task)
+    torch.testing.assert_close(rows, small, rtol=1e-4, atol=1e-6)
+    alone = batched.run(plan_of(start[None], fit_of(layout, [[0]]), cohort=[3])).results["train"].updates.values
+    torch.testing.assert_close(rows[3:4], alone, rtol=1e-4, atol=1e-6)
+    # One step: the order of samples means nothing.
+    plain = fit_of(layout, [[0]], training=LocalTraining(batch=0, lr=1.0))
     changes = [plan_of(start[None], plain), plan_of(start[None], plain, round=2)]
     changes += [replace(changes[0], seed=8), plan_of(start[None], replace(plain, stream="other"))]
     drawn = [batched.run(plan).results["train"].updates.values for plan in changes]
@@ -286,12 +233,11 @@ def test_several_federations_together_are_as_each_alone() -> None:
     other, slow = Vectorized(network(seed=4), layout, far, store), Loop(network(), layout, far)
     head = layout.select("fc")
     one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, training=RECIPES["adam"]))
-    two = plan_of(
-        torch.stack([start, start * 1.1]), fit_of(layout, [[1], [0], [1]], load_local=head, save_local=head), round=3
-    )
-    found = run_together([(batched, one), (other, replace(two, seed=1))])
+    own = fit_of(layout, [[1], [0], [1]], load_local=head, save_local=head)
+    two = replace(plan_of(torch.stack([start, start * 1.1]), own, round=3), seed=1)
+    found = run_together([(batched, one), (other, two)])
     assert_close(found[0], loop.run(one))
-    assert_close(found[1], slow.run(replace(two, seed=1)))
+    assert_close(found[1], slow.run(two))
     assert close(store.tensors(), slow.store.tensors())
     assert len(batched.trainers._known) == 2 and not other.trainers._known
     assert run_together([]) == ()
@@ -333,11 +279,8 @@ def test_recipes_on_cuda_equal_the_loop_and_repeat_bit_for_bit(recipe: str) -> N
 @pytest.mark.parametrize("norm", [False, True])
 def test_cuda_equals_the_loop(norm: bool) -> None:
     loop, batched, layout, start = twins(SIZES, norm, device="cuda")
-    evaluation = Evaluation(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64), layout.nothing)
     for round in range(1, 7):
         task = fit_of(layout, [[0, 1]] * 5, training=RECIPES["momentum"], prox_weight=0.1, save_local=layout.everything)
-        plan = replace(
-            plan_of(torch.stack([start, start * 1.1]), task, round=round), evaluations={"client": evaluation}
-        )
+        plan = scored(plan_of(torch.stack([start, start * 1.1]), task, round=round), layout, 5)
         assert_close(batched.run(plan), loop.run(plan))
         assert close(batched.store.tensors(), loop.store.tensors())

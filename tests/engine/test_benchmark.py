@@ -38,17 +38,24 @@ def candidates(spec: SimulationSpec, workers: int) -> tuple[EngineCandidate, ...
 class Clock:
     """Says how long each engine takes for a client, and notes what it was asked."""
 
-    def __init__(self, times: dict[type, float]) -> None:
-        self.times, self.asked = times, list[tuple[str, Plan]]()
+    def __init__(self) -> None:
+        self.times, self.asked = dict[type, float](), list[tuple[str, Plan]]()
 
     def __call__(self, clients: Clients, plan: Plan) -> float:
         self.asked.append((type(clients).__name__, plan))
         return self.times[type(clients)] * len(plan.cohort)
 
 
-def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> None:
-    clock = Clock({Loop: 0.040, Vectorized: 0.080, Parallel: 0.025})
-    chosen, why = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS, clock)
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(registry, "measure_seconds", clock)
+    return clock
+
+
+def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec, clock: Clock) -> None:
+    clock.times = {Loop: 0.040, Vectorized: 0.080, Parallel: 0.025}
+    chosen, why = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS)
     # Four steps of each client.
     assert why == "processes: 2 workers, 160 steps/s against 100 for loop and 50 for batched"
     assert chosen == EngineCandidate("processes", workers=2)
@@ -61,15 +68,16 @@ def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec) -> Non
 
 
 @pytest.mark.parametrize(("time", "name"), [(0.033, "loop"), (0.031, "batched")])
-def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(spec: SimulationSpec, time: float, name: str) -> None:
-    clock = Clock({Loop: 0.040, Vectorized: time, Parallel: 1.0})
-    chosen, _ = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS, clock)
+def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(
+    spec: SimulationSpec, clock: Clock, time: float, name: str
+) -> None:
+    clock.times = {Loop: 0.040, Vectorized: time, Parallel: 1.0}
+    chosen, _ = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS)
     assert chosen.name == name
 
 
-def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec) -> None:
-    clock = Clock({})
-    chosen, why = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, 20, clock)
+def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec, clock: Clock) -> None:
+    chosen, why = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, 20)
     # 20 clients of 8 steps, 0.2 ms each, in 20 rounds; the samples hardly count.
     assert chosen.name == "loop" and not clock.asked
     assert why == "loop: some 0.6 s of work in all, which no other could shorten by much"
@@ -87,7 +95,7 @@ def test_the_estimate_of_operations_is_near_the_count_of_torch(name: str, shape:
 
 def test_without_another_there_is_no_choice(spec: SimulationSpec) -> None:
     (only,) = engine_candidates(spec, device="mps")
-    chosen, why = choose_engine(spec, (only,), TRAINING, COHORT, ROUNDS, Clock({}))
+    chosen, why = choose_engine(spec, (only,), TRAINING, COHORT, ROUNDS)
     assert (chosen.name, chosen.device) == ("loop", "mps")
     assert why == "loop on mps: there is no other on this device"
 
@@ -122,17 +130,18 @@ def test_a_network_whose_scores_depend_on_the_batch_has_no_vectorized_candidate(
 
 @pytest.mark.parametrize("error", [ModelError("cannot"), torch.OutOfMemoryError("cannot"), RuntimeError("cannot")])
 def test_an_engine_that_cannot_do_it_is_left_out(
-    spec: SimulationSpec, error: Exception, monkeypatch: pytest.MonkeyPatch
+    spec: SimulationSpec, clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Engine:
         raise error
 
     monkeypatch.setattr(registry, "ENGINES", {**ENGINES, "batched": fail})
     among = (EngineCandidate("loop"), EngineCandidate("batched"))
-    _, why = choose_engine(spec, among, LocalTraining(batch=0), COHORT, 100_000, Clock({Loop: 0.01}))
+    clock.times = {Loop: 0.01}
+    _, why = choose_engine(spec, among, LocalTraining(batch=0), COHORT, 100_000)
     assert why == "loop: 100 steps/s"
     with pytest.raises(type(error), match="cannot"):
-        choose_engine(spec, among[::-1], TRAINING, COHORT, ROUNDS, Clock({}))
+        choose_engine(spec, among[::-1], TRAINING, COHORT, ROUNDS)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +159,3 @@ def test_the_candidates_are_those_of_the_machine(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     assert [candidate.title for candidate in engine_candidates(spec, 3, device)] == names
     assert "processes" not in {candidate.name for candidate in engine_candidates(spec, 1, device)}
-
-
-def test_the_benchmark_leaves_the_runs_random_numbers_alone(spec: SimulationSpec) -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    choose_engine(
-        spec,
-        candidates(spec, 1),
-        TRAINING,
-        COHORT,
-        ROUNDS,
-        lambda clients, plan: float(bool(clients.run(plan))),
-    )
-    assert torch.equal(torch.rand(1), expected)

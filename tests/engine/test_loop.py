@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import dataset, fit_of, loop_of, network, partition_of, plan_of
+from small import dataset, fit_of, loop_of, network, partition_of, plan_of, scored, updates_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -48,25 +48,18 @@ def textbook(
     load_row(module, layout, start)
     optimizer = textbook_optimizer(module, training)
     order = generator(7, "train", 1, client)
-    for _ in range(training.epochs):
-        for batch in index[torch.randperm(len(index), generator=order)].split(training.batch):
-            optimizer.zero_grad()
-            cross_entropy(module(data.prepare(batch).contiguous()), data.labels[batch]).backward()
-            if training.clip_norm:
-                nn.utils.clip_grad_norm_(module.parameters(), training.clip_norm)
-            optimizer.step()
+    visited = [index[torch.randperm(len(index), generator=order)] for _ in range(training.steps or training.epochs)]
+    size = min(training.batch, len(index))
+    batches = [batch for samples in visited for batch in samples.split(size)]
+    if training.steps:  # through the shuffled data again and again
+        batches = list(torch.cat(visited)[: training.steps * size].split(size))
+    for batch in batches:
+        optimizer.zero_grad()
+        cross_entropy(module(data.prepare(batch).contiguous()), data.labels[batch]).backward()
+        if training.clip_norm:
+            nn.utils.clip_grad_norm_(module.parameters(), training.clip_norm)
+        optimizer.step()
     return row_of(module, layout) - start
-
-
-def test_local_training_equals_a_textbook_loop_over_the_same_batches() -> None:
-    engine, layout, start = loop_of([12, 9])
-    report = engine.run(plan_of(start[None], fit_of(layout, [[0], [0]])))
-    training = LocalTraining(epochs=2, batch=5, lr=0.1)
-    for client, index in ((0, torch.arange(12)), (1, torch.arange(16, 25))):
-        moved = textbook(network(), start, dataset(29), index, training, client)
-        assert torch.allclose(report.results["train"].updates.of(torch.tensor([client]))[0], moved, atol=1e-6)
-    assert report.results["train"].sizes.tolist() == [12, 9]
-    assert report.results["train"].losses.isnan().all()
 
 
 def tokens_of(targets: Tensor) -> tuple[Loop, Layout, Tensor]:
@@ -84,8 +77,7 @@ def test_the_loss_of_padded_tokens_is_the_mean_over_all_tokens_that_count(monkey
     targets = torch.arange(48).reshape(16, 3) % 2
     targets[12, 1:], targets[13, 2], targets[15] = -100, -100, -100
     engine, layout, start = tokens_of(targets)
-    evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
-    plan = replace(plan_of(start[None], fit_of(layout, [[0]])), tasks={}, evaluations={"client": evaluation})
+    plan = replace(scored(plan_of(start[None], fit_of(layout, [[0]])), layout, 1), tasks={})
     score = engine.run(plan).scores["client"]
     monkeypatch.setattr("fedstrata.engine.loop.EVALUATION_BATCH", 1)
     alone = engine.run(plan).scores["client"]
@@ -103,7 +95,7 @@ def test_a_batch_of_padding_alone_moves_nothing() -> None:
     targets[[0, 15]] = 1
     engine, layout, start = tokens_of(targets)
     task = fit_of(layout, [[0]], training=LocalTraining(epochs=1, batch=1, lr=0.1))
-    moved = engine.run(plan_of(start[None], task)).results["train"].updates.values[0]
+    moved = updates_of(engine, start, task)[0]
     load_row(engine._module, layout, start)
     loss = cross_entropy(engine._module(torch.arange(3)[None])[0], torch.ones(3, dtype=torch.int64))
     parts = torch.autograd.grad(loss, list(engine._module.parameters()))
@@ -111,41 +103,23 @@ def test_a_batch_of_padding_alone_moves_nothing() -> None:
     assert torch.allclose(moved, -0.1 * gradients, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_gradients_of_channels_last_images_meet_the_weights_that_they_belong_to(optimizer: str) -> None:
-    """torch's fused optimisers ignore strides, and a convolution's gradient may lie in memory unlike its weight."""
-    module = nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(1, 3, 3), relu1=nn.ReLU(), conv2=nn.Conv2d(3, 2, 3), flat=nn.Flatten(), fc=nn.Linear(8, 3)
-        )
-    )
-    layout, start = layout_of(module), row_of(module, layout_of(module))
-    engine = Loop(module, layout, ClientData(dataset(16), partition_of([12]), seed=0))
-    training = {
-        "momentum": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9),
-        "adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
-    }[optimizer]
-    moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
-    expected = textbook(module, start, dataset(16), torch.arange(12), training)
-    assert torch.allclose(moved[0], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    "training",
+    [LocalTraining(batch=4, lr=0.05, momentum=0.9), LocalTraining(batch=4, lr=0.01, optimizer="adam")],
+    ids=["momentum", "adam"],
+)
 @pytest.mark.parametrize(("name", "shape"), [("mnist_cnn", (1, 28, 28)), ("cifar_cnn", (3, 32, 32))])
 def test_the_networks_of_the_papers_train_as_in_a_textbook_loop(
-    name: str, shape: tuple[int, int, int], optimizer: str
+    name: str, shape: tuple[int, int, int], training: LocalTraining
 ) -> None:
+    """torch's fused optimisers ignore strides, and a convolution's gradient may lie in memory unlike its weight."""
     module = make(name, shape, classes=3, seed=0)
     layout = layout_of(module)
     start = row_of(module, layout)
     images = torch.randint(0, 256, (16, *shape), dtype=torch.uint8, generator=generator(0, "images"))
     data = Dataset("noise", images, torch.arange(16) % 3, 3, mean=(0.5,) * shape[0], std=(0.3,) * shape[0])
     engine = Loop(module, layout, ClientData(data, partition_of([12]), seed=0))
-    training = {
-        "momentum": LocalTraining(batch=4, lr=0.05, momentum=0.9),
-        "adam": LocalTraining(batch=4, lr=0.01, optimizer="adam"),
-    }[optimizer]
-    moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
+    moved = updates_of(engine, start, fit_of(layout, [[0]], training=training))
     expected = textbook(module, start, data, torch.arange(12), training)
     # Adam divides by the size of a gradient, so where one is nearly nothing, rounding decides which way a weight goes.
     wrong = (moved[0] - expected).abs() > 1e-4
@@ -164,46 +138,32 @@ def test_a_client_trains_the_same_bits_whoever_else_takes_part(training: LocalTr
 
 
 OPTIONS = {
+    "plain": LocalTraining(epochs=2, batch=5, lr=0.1),
     "decay": LocalTraining(epochs=2, batch=5, lr=0.1, weight_decay=0.1),
     "momentum with decay": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
     "adam with decay": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", weight_decay=0.1),
     "adamw": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
     "clipped": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.5),
+    "counted steps": LocalTraining(steps=3, batch=10, lr=0.1),
     "clipped adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", clip_norm=0.5),
 }
 
 
 @pytest.mark.parametrize("training", OPTIONS.values(), ids=OPTIONS)
-def test_every_option_does_what_torch_does(training: LocalTraining) -> None:
-    engine, layout, start = loop_of([12])
-    moved = engine.run(plan_of(start[None], fit_of(layout, [[0]], training=training))).results["train"].updates.values
-    expected = textbook(network(), start, dataset(16), torch.arange(12), training)
-    assert torch.allclose(moved[0], expected, atol=1e-6)
+def test_local_training_equals_a_textbook_loop_over_the_same_batches(training: LocalTraining) -> None:
+    engine, layout, start = loop_of([12, 9])
+    result = engine.run(plan_of(start[None], fit_of(layout, [[0], [0]], training=training))).results["train"]
+    for moved, client, index in zip(result.updates.values, (0, 1), torch.arange(25).split([12, 13]), strict=True):
+        expected = textbook(network(), start, dataset(29), index[-result.sizes[client] :], training, client)
+        assert torch.allclose(moved, expected, atol=1e-6)
+    assert result.sizes.tolist() == [12, 9] and result.losses.isnan().all()
     if training.clip_norm and training.optimizer == "sgd":
-        assert moved.norm() < 0.1 * 0.5 * 6  # six steps of at most the largest norm
-
-
-def test_counted_steps_go_through_the_shuffled_data_again_and_again() -> None:
-    engine, layout, start = loop_of([7, 3])
-    training = LocalTraining(steps=3, batch=5, lr=0.1)
-    report = engine.run(plan_of(start[None], fit_of(layout, [[0], [0]], training=training)))
-    data, module = dataset(18), network()
-    for client, index, size in ((0, torch.arange(7), 5), (1, torch.arange(11, 14), 3)):
-        order = generator(7, "train", 1, client)
-        visited = torch.cat([index[torch.randperm(len(index), generator=order)] for _ in range(3)])
-        load_row(module, layout, start)
-        optimizer = textbook_optimizer(module, training)
-        for batch in visited[: 3 * size].split(size):
-            optimizer.zero_grad()
-            cross_entropy(module(data.prepare(batch)), data.labels[batch]).backward()
-            optimizer.step()
-        moved = report.results["train"].updates.of(torch.tensor([client]))[0]
-        assert torch.allclose(moved, row_of(module, layout) - start, atol=1e-6)
+        assert result.updates.values.norm(dim=1).max() < 0.1 * 0.5 * 6  # six steps of at most the largest norm
 
 
 def test_of_several_offers_a_client_takes_the_one_of_lowest_training_loss() -> None:
     engine, layout, start = loop_of([10, 10])
-    trained = start + engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
+    trained = start + updates_of(engine, start, fit_of(layout, [[0]]))[0]
     broken = torch.full_like(start, torch.nan)
     report = engine.run(plan_of(torch.stack([broken, start, trained]), fit_of(layout, [[0, 1, 2], [1, -1, -1]])))
     result = report.results["train"]
@@ -223,10 +183,10 @@ def test_a_client_without_an_offer_is_an_absent_row() -> None:
 def test_tensors_outside_the_train_mask_stay_and_those_outside_the_upload_mask_are_zero() -> None:
     engine, layout, start = loop_of([10], norm=True)
     head = layout.select("fc")
-    update = engine.run(plan_of(start[None], fit_of(layout, [[0]], trainable=head))).results["train"].updates.values[0]
+    update = updates_of(engine, start, fit_of(layout, [[0]], trainable=head))[0]
     inside = torch.isin(torch.arange(layout.p), layout.columns(head))
     assert update[inside].any() and not update[~inside].any()
-    sent = engine.run(plan_of(start[None], fit_of(layout, [[0]], upload=head))).results["train"].updates.values[0]
+    sent = updates_of(engine, start, fit_of(layout, [[0]], upload=head))[0]
     assert sent[inside].any() and not sent[~inside].any()
 
 
@@ -235,13 +195,13 @@ def test_what_is_stored_comes_back_in_a_later_round_and_not_when_the_same_round_
     head = layout.select("fc")
     columns = layout.columns(head)
     personal = fit_of(layout, [[0]], load_local=head, save_local=head)
-    first = engine.run(plan_of(start[None], personal)).results["train"].updates.values[0]
-    again = engine.run(plan_of(start[None], personal)).results["train"].updates.values[0]
+    first = updates_of(engine, start, personal)[0]
+    again = updates_of(engine, start, personal)[0]
     assert torch.equal(first, again)
     kept = engine.store.read(0, before=2)
     assert torch.allclose(torch.cat([kept[2], kept[3]]), (start + first)[columns], atol=1e-7)
     frozen = fit_of(layout, [[0]], load_local=head, trainable=layout.nothing)
-    assert engine.run(plan_of(start[None], frozen, round=2)).results["train"].updates.values.abs().sum() == 0
+    assert updates_of(engine, start, frozen, round=2).abs().sum() == 0
     engine.run(plan_of(start[None], replace(frozen, save_local=head), round=2))
     assert all(torch.equal(engine.store.read(0, before=3)[tensor], values) for tensor, values in kept.items())
 
@@ -249,15 +209,13 @@ def test_what_is_stored_comes_back_in_a_later_round_and_not_when_the_same_round_
 def test_a_tensor_that_is_asked_for_as_values_is_not_sent_as_an_update() -> None:
     engine, layout, start = loop_of([10])
     head = layout.select("fc")
-    plain = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
-    sent = (
-        engine.run(plan_of(start[None], fit_of(layout, [[0]], upload_values=head))).results["train"].updates.values[0]
-    )
+    plain = updates_of(engine, start, fit_of(layout, [[0]]))[0]
+    sent = updates_of(engine, start, fit_of(layout, [[0]], upload_values=head))[0]
     inside = torch.isin(torch.arange(layout.p), layout.columns(head))
     assert torch.equal(sent[~inside], plain[~inside])
     assert torch.allclose(sent[inside], (start + plain)[inside], atol=1e-7)
     silent = fit_of(layout, [[0]], upload_values=head, upload=layout.select("conv"))
-    assert not engine.run(plan_of(start[None], silent)).results["train"].updates.values[0, inside].any()
+    assert not updates_of(engine, start, silent)[0, inside].any()
 
 
 def test_between_the_fits_of_a_round_only_the_store_passes() -> None:
@@ -272,11 +230,7 @@ def test_between_the_fits_of_a_round_only_the_store_passes() -> None:
     assert report.results["train"].updates.values.abs().sum() == 0
     body_moved = report.results["second"].updates.values[0]
     assert body_moved[columns].abs().sum() == 0 and body_moved.abs().sum() > 0
-    plain = (
-        engine.run(plan_of(start[None], replace(steps[1], load_local=layout.nothing)))
-        .results["train"]
-        .updates.values[0]
-    )
+    plain = updates_of(engine, start, replace(steps[1], load_local=layout.nothing))[0]
     assert not torch.equal(body_moved, plain)  # the body was trained under the trained head
 
 
@@ -285,10 +239,8 @@ def test_the_proximal_term_pulls_towards_the_received_model() -> None:
     engine, layout, start = loop_of([10])
     once = fit_of(layout, [[0]], training=LocalTraining(batch=0, lr=0.1))
     twice = replace(once, training=LocalTraining(batch=0, lr=0.1, epochs=2))
-    one, two, pulled = (
-        engine.run(plan_of(start[None], task)).results["train"].updates.values[0]
-        for task in (once, twice, replace(twice, prox_weight=0.5))
-    )
+    tasks = (once, twice, replace(twice, prox_weight=0.5))
+    one, two, pulled = (updates_of(engine, start, task)[0] for task in tasks)
     assert torch.allclose(pulled, two - 0.1 * 0.5 * one, atol=1e-6) and not torch.allclose(pulled, two, atol=1e-4)
 
 
@@ -301,18 +253,9 @@ def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
     assert not update[layout.columns(layout.select("fc"))].any() and update.any()
 
 
-def test_halves_of_the_data_are_disjoint_and_together_complete() -> None:
-    engine, layout, start = loop_of([11])
-    sizes = [
-        int(engine.run(plan_of(start[None], fit_of(layout, [[0]], fold=part))).results["train"].sizes)
-        for part in ("A", "B", "all")
-    ]
-    assert sizes == [5, 6, 11]
-
-
 def test_a_last_batch_of_one_sample_is_left_out_before_a_batch_norm() -> None:
     engine, layout, start = loop_of([11], norm=True)
-    update = engine.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values
+    update = updates_of(engine, start, fit_of(layout, [[0]]))
     assert update.isfinite().all()
     statistics = [span for slot, span in zip(layout.tensors, layout.spans, strict=True) if slot.kind == "buffer"]
     assert all(update[0, span].abs().max() > 0 for span in statistics)
@@ -329,13 +272,8 @@ def test_every_layer_that_normalises_over_a_batch_is_spared_a_batch_of_one_sampl
 
 def test_scores_are_of_the_models_before_the_work_of_the_same_plan() -> None:
     engine, layout, start = loop_of([10, 10])
-    evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), layout.nothing)
-    before = engine.run(
-        replace(plan_of(start[None], fit_of(layout, [[0], [0]])), evaluations={"client": evaluation})
-    ).scores["client"]
-    alone = engine.run(
-        replace(plan_of(start[None], fit_of(layout, [[-1], [-1]])), evaluations={"client": evaluation})
-    ).scores["client"]
+    plans = [scored(plan_of(start[None], fit_of(layout, [[model], [model]])), layout, 2) for model in (0, -1)]
+    before, alone = (engine.run(plan).scores["client"] for plan in plans)
     assert torch.equal(before.loss, alone.loss) and before.samples.tolist() == [4, 4]
     assert ((before.correct >= 0) & (before.correct <= 4)).all()
 
@@ -415,7 +353,7 @@ def test_a_network_that_changes_its_input_does_not_change_that_of_the_next_model
     client_data = ClientData(dataset(12), partition_of([8]), seed=0)
     for engine in (Loop(module, layout, client_data), Vectorized(module, layout, client_data)):
         inputs = torch.ones(2, 1, 6, 6)
-        first, second = engine.predict(torch.stack([row, row]), inputs)
+        first, second = engine.outputs(torch.stack([row, row]), inputs)
         assert torch.equal(first, second) and bool((inputs == 1).all())
 
 

@@ -101,7 +101,7 @@ def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() 
     fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
     result = engine.run(plan_of(models, fit)).results["train"]
     inputs, labels = ClientData(dataset(16), partition_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
-    wrong = (engine.predict(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
+    wrong = (engine.outputs(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
     assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
     assert result.chosen.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
 

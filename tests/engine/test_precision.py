@@ -1,10 +1,8 @@
-from collections.abc import Callable
-
 import torch
-from small import dataset, fit_of, network, partition_of, plan_of
+from small import dataset, fit_of, network, partition_of, plan_of, scored, updates_of
 from torch import Tensor
 
-from fedstrata.core import Evaluation, LocalTraining
+from fedstrata.core import LocalTraining
 from fedstrata.engine import ClientData, Loop
 from fedstrata.models import layout_of, row_of
 
@@ -17,22 +15,7 @@ def engine_of(precision: str = "float32") -> Loop:
 
 
 def updates(precision: str) -> Tensor:
-    return engine_of(precision).run(plan_of(START[None], STEP)).results["train"].updates.values
-
-
-def gradient(forward: Callable[[torch.nn.Module, Tensor], Tensor]) -> Tensor:
-    """Of the first client's data, by hand, (p,)."""
-    module = network()
-    logits = forward(module, dataset(32).channels_last().prepare(torch.arange(12)))
-    loss = torch.nn.functional.cross_entropy(logits, dataset(32).labels[:12])
-    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
-
-
-def test_float32_is_untouched_by_what_bfloat16_needs() -> None:
-    plain = gradient(lambda module, inputs: module(inputs))
-    found = updates("float32")
-    torch.testing.assert_close(found[0], -0.1 * plain, rtol=1e-5, atol=1e-7)
-    assert torch.equal(found, engine_of().run(plan_of(START[None], STEP)).results["train"].updates.values)
+    return updates_of(engine_of(precision), START, STEP)
 
 
 def test_bfloat16_multiplies_with_eight_bits_and_moves_weights_of_float32() -> None:
@@ -47,22 +30,16 @@ def test_weights_that_moved_are_rounded_anew_in_every_step() -> None:
     """Autocast keeps what it rounded; if that were kept beyond a step, the second one would go as the first."""
     twice = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1, epochs=2))
     one = updates("bfloat16")
-    two = engine_of("bfloat16").run(plan_of(START[None], twice)).results["train"].updates.values
-    again = engine_of("bfloat16").run(plan_of((START + one[0])[None], STEP)).results["train"].updates.values
+    two = updates_of(engine_of("bfloat16"), START, twice)
+    again = updates_of(engine_of("bfloat16"), START + one[0], STEP)
     # A weight next to a boundary may be rounded to the other side on another processor.
     assert (two[0] - one[0] - again[0]).abs().max() < 0.1 * (two - 2 * one).abs().max()
 
 
 def test_scores_and_what_clients_keep_are_float32() -> None:
-    evaluation = Evaluation(torch.tensor([0, 1]), torch.tensor([[0], [0]]), LAYOUT.nothing)
     found = []
     for precision in ("float32", "bfloat16"):
         engine = engine_of(precision)
-        plan = plan_of(START[None], STEP)
-        found.append(
-            engine.run(type(plan)(1, 7, plan.cohort, plan.models, plan.tasks, {"client": evaluation}))
-            .scores["client"]
-            .loss
-        )
+        found.append(engine.run(scored(plan_of(START[None], STEP), LAYOUT, 2)).scores["client"].loss)
         assert {values.dtype for values in engine.store.tensors().values()} == {torch.float32}
     assert torch.equal(*found)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, loop_of, plan_of
 
-from fedstrata.core import Clients, Evaluation, LocalTraining, Plan, Report
+from fedstrata.core import Clients, Evaluation, LocalTask, LocalTraining, Plan, Report
 from fedstrata.engine import Loop
 from fedstrata.engine.shared_work import (
     LocalStores,
@@ -91,22 +91,16 @@ def test_what_devices_keep_is_never_shared() -> None:
     """Both do the same in round 1, and train on in round 2 from what only they have."""
     engine, layout, start = loop_of(SIZES)
     devices = [LocalStores(engine), LocalStores(engine)]
-    shared, own = (
-        fit_of(layout, [[0]] * 3),
-        fit_of(layout, [[0]] * 3, load_local=layout.everything, save_local=layout.everything),
-    )
+    shared = fit_of(layout, [[0]] * 3)
+    own = replace(shared, load_local=layout.everything, save_local=layout.everything)
     evaluation = Evaluation(torch.arange(3), torch.zeros(3, 1, dtype=torch.int64), layout.everything)
     once = [plan_of(start[None], shared, own), plan_of(start[None], replace(own, training=LocalTraining(lr=0.5)))]
-    twice = [
-        replace(
-            plan, round=2, evaluations={"client": evaluation, "global": replace(evaluation, load_local=layout.nothing)}
-        )
-        for plan in once
-    ]
+    evaluations = {"client": evaluation, "global": replace(evaluation, load_local=layout.nothing)}
+    twice = [replace(plan, round=2, evaluations=evaluations) for plan in once]
     separate = [loop_of(SIZES)[0] for _ in once]
-    for plans, done in ((once, 9), (twice, 9)):
+    for plans in (once, twice):
         answers = answer_of(plans, engine, devices)
-        assert answers.done == done
+        assert answers.done == 9
         assert same(answers.reports, tuple(other.run(plan) for other, plan in zip(separate, plans, strict=True)))
     assert not engine.store.tensors()
     for device, other in zip(devices, separate, strict=True):
@@ -139,28 +133,19 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
             runs.append(plan)
             return engine.run(plan)
 
-    def evaluation(clients: list[int], offers: list[list[int]]) -> Evaluation:
-        return Evaluation(torch.tensor(clients), torch.tensor(offers), layout.nothing)
-
-    asks = [
-        {"classes": torch.tensor(rows), "entropy": torch.zeros(3, dtype=torch.bool)} for rows in ([1, 1, 0], [0, 1, 1])
-    ]
-    plans = [
-        replace(
+    def asking(classes: list[bool], clients: list[int], models: list[list[int]]) -> Plan:
+        return replace(
             plan_of(moved(start, 2), fit_of(layout, [[-1]] * 3)),
-            client_stats={name: rows.bool() for name, rows in ask.items()},
-            evaluations={"client": score},
+            client_stats={"classes": torch.tensor(classes), "entropy": torch.zeros(3, dtype=torch.bool)},
+            evaluations={"client": Evaluation(torch.tensor(clients), torch.tensor(models), layout.nothing)},
         )
-        for ask, score in zip(asks, (evaluation([0, 2], [[0], [0]]), evaluation([2, 0], [[0], [1]])), strict=True)
-    ]
+
+    plans = [asking([True, True, False], [0, 2], [[0], [0]]), asking([False, True, True], [2, 0], [[0], [1]])]
     answers = answer_of(plans, Counted(), [LocalStores(engine)] * 2)
-    assert same(answers.reports, tuple(map(alone, plans)))
+    assert same(answers.reports, tuple(map(alone, plans))) and answers.done == 0
     (merged,) = runs
-    assert (
-        merged.client_stats["classes"].tolist() == [True] * 3
-        and sum(len(score.clients) for score in merged.evaluations.values()) == 3
-    )
-    assert answers.done == 0
+    assert merged.client_stats["classes"].tolist() == [True] * 3
+    assert sum(len(score.clients) for score in merged.evaluations.values()) == 3
 
 
 def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
@@ -173,60 +158,33 @@ def test_who_asked_for_the_same_bears_it_in_equal_parts() -> None:
     models = moved(start, 2)
     evaluation = Evaluation(torch.tensor([0]), torch.tensor([[0]]), layout.nothing)
     first = replace(plan_of(models, fit_of(layout, [[0]]), cohort=[0]), evaluations={"client": evaluation})
-    second = replace(
-        plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), evaluations={"client": evaluation}
-    )
+    second = replace(plan_of(models, fit_of(layout, [[0, -1], [0, 1]]), cohort=[0, 2]), evaluations=first.evaluations)
     merged = MergedPlan([first, second])
     assert merged.plan is not None
     assert merged.costs(engine.run(merged.plan)) == [32, 88]
     assert sum(answer(engine, first, second).seconds) > 0
 
 
-OFFERS = st.lists(st.integers(-1, 2), min_size=2, max_size=2)
-FITS = st.fixed_dictionaries(
-    {
-        "rows": st.lists(OFFERS, min_size=3, max_size=3),
-        "part": st.sampled_from(["all", "A"]),
-        "keep": st.booleans(),
-        "most": st.none() | st.lists(st.integers(1, 4), min_size=3, max_size=3),
-    }
-)
+OFFERS = st.lists(st.lists(st.integers(-1, 2), min_size=2, max_size=2), min_size=3, max_size=3)
+LIMITS = st.none() | st.lists(st.integers(1, 4), min_size=3, max_size=3).map(torch.tensor)
+TASKS = st.tuples(OFFERS, st.sampled_from(["all", "A"]), st.booleans(), LIMITS)
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.permutations([0, 1, 2]), st.lists(FITS, max_size=2)), min_size=1, max_size=3))
-def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(
-    asked: Sequence[tuple[list[int], Sequence[dict[str, Any]]]],
-) -> None:
+@given(st.lists(st.tuples(st.permutations([0, 1, 2]), st.lists(TASKS, max_size=2)), min_size=1, max_size=3))
+def test_whatever_is_asked_everyone_gets_what_it_would_have_got_alone(asked: list[tuple[list[int], list[Any]]]) -> None:
     engine, layout, start = loop_of(SIZES)
     models, training = moved(start, 3), LocalTraining(epochs=1, batch=0, lr=0.1)
+
+    def task_of(models: list[list[int]], fold: str, keep: bool, most: torch.Tensor | None) -> LocalTask:
+        own = layout.select("fc") if keep else layout.nothing
+        task = fit_of(layout, models, fold=fold, max_samples=most, training=training)
+        return replace(task, load_local=own, save_local=own)
+
     plans = []
-    for order, fits in asked:
-        work = []
-        for keys in fits:
-            keep = layout.select("fc") if keys["keep"] else layout.nothing
-            most = None if keys["most"] is None else torch.tensor(keys["most"])
-            work.append(
-                fit_of(
-                    layout,
-                    keys["rows"],
-                    fold=keys["part"],
-                    load_local=keep,
-                    save_local=keep,
-                    max_samples=most,
-                    training=training,
-                )
-            )
-        cohort = torch.tensor(order)
-        plans.append(
-            Plan(
-                round=1,
-                seed=7,
-                cohort=cohort,
-                models=models[order],
-                tasks={str(place): task for place, task in enumerate(work)},
-            )
-        )
+    for order, tasks in asked:
+        work = {str(place): task_of(*task) for place, task in enumerate(tasks)}
+        plans.append(Plan(round=1, seed=7, cohort=torch.tensor(order), models=models[order], tasks=work))
     answers = answer(engine, *plans)
     assert same(answers.reports, tuple(map(alone, plans)))
     assert answers.done <= sum(len(result.sizes) for report in answers.reports for result in report.results.values())

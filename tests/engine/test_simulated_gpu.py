@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from simulated_gpu import Note, SimulatedGPU, fetched
-from small import dataset, fit_of, network, partition_of, plan_of
+from small import dataset, fit_of, network, partition_of, plan_of, scored
 from test_batched import RECIPES, SIZES, assert_close, close
 from torch import Tensor, nn
 
-from fedstrata.core import Evaluation, Layout, LocalTraining, Plan
+from fedstrata.core import Layout, LocalTraining
 from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.vectorized import Vectorized, run_together
@@ -46,12 +46,6 @@ def twins(module: nn.Module, data: Dataset, sizes: list[int], **options: Any) ->
     return Loop(module, layout, client_data), Vectorized(module, layout, client_data, device="cuda", **options), layout
 
 
-def scored(plan: Plan, clients: int, layout: Layout) -> Plan:
-    """A plan that also scores its first model."""
-    evaluation = Evaluation(torch.arange(clients), torch.zeros(clients, 1, dtype=torch.int64), layout.nothing)
-    return replace(plan, evaluations={"client": evaluation})
-
-
 def counted(notes: Sequence[Note]) -> Counter[str]:
     """How often the host starts something or waits."""
     kinds = Counter(note.kind for note in notes if not note.recorded)
@@ -64,7 +58,7 @@ def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: st
     start = row_of(module, layout_of(module))
     with SimulatedGPU() as gpu:
         _, engine, layout = twins(module, noise(SHAPES[name], 45), [12, 7, 10])
-        plan = scored(plan_of(start[None], fit_of(layout, [[0]] * 3, training=PLAIN)), 3, layout)
+        plan = scored(plan_of(start[None], fit_of(layout, [[0]] * 3, training=PLAIN)), layout, 3)
         for _ in range(3):
             found = fetched(engine.run(plan))
     # Not the loop: max pooling of noise may choose another pixel after rounding.
@@ -92,7 +86,7 @@ def test_batch_norms_personal_tensors_and_choices_equal_the_loop() -> None:
         start = row_of(network(norm=True), layout)
         for round in (1, 2, 3):
             task = fit_of(layout, [[0, 1]] * 5, training=RECIPES["momentum"], save_local=layout.everything)
-            plan = scored(plan_of(torch.stack([start, start * 1.1]), task, round=round), 5, layout)
+            plan = scored(plan_of(torch.stack([start, start * 1.1]), task, round=round), layout, 5)
             assert_close(engine.run(plan), loop.run(plan))
             assert close(engine.store.tensors(), loop.store.tensors())
 
@@ -168,7 +162,7 @@ def test_products_are_exact_while_the_device_computes_unless_training_is_to_roun
 
     with SimulatedGPU(values=False):
         _, engine, layout = twins(network(), dataset(80), SIZES, precision=precision)
-        plan = scored(plan_of(row_of(network(), layout)[None], fit_of(layout, [[0]] * 5)), 5, layout)
+        plan = scored(plan_of(row_of(network(), layout)[None], fit_of(layout, [[0]] * 5)), layout, 5)
         engine.run(plan)  # how much memory a step needs is found out without its precision
         monkeypatch.setattr(Network, "logits", watched)
         engine.run(plan)

@@ -1,20 +1,18 @@
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from forty import CLIENTS, EVERYONE, LAYOUT, MODELS, SITE, check, line, nobody, rich
+from forty import CLIENTS, EVERYONE, MODELS, PLANS, SITE, check, line, rich
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedstrata.core import Plan
 from fedstrata.engine import Loop, Parallel
-from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage, pack, unpack
+from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage, pack, unpack
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform, split_into_shards
 from turns import same
-
-needs_memory_files = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory is lent as files of Linux")
 
 
 class Here:
@@ -31,19 +29,10 @@ class Here:
         """Nothing to end."""
 
 
+@pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int) -> None:
-    some = [0, 1, 2, 15, 16, 17, 33]
-    plans = [rich(), rich(2, some), rich(3, [39, 4, 20]), rich(4, [CLIENTS])]
+def test_any_number_of_workers_is_the_loop_in_every_bit(workers: int, plans: list[Plan]) -> None:
     check(Parallel(SITE, Here(workers)), plans)
-
-
-def test_a_plan_for_nobody_is_answered_as_the_loop_does() -> None:
-    quiet = replace(nobody(), evaluations={})
-    report = Parallel(SITE, Here(2)).run(quiet)
-    assert same(report, Loop.at(SITE).run(quiet)) and report.results["train"].updates.values.shape == (0, LAYOUT.p)
-    scored = Parallel(SITE, Here(2)).run(nobody())
-    assert same(scored, Loop.at(SITE).run(nobody()))
 
 
 def test_clients_that_were_led_astray_are_known() -> None:
@@ -109,33 +98,3 @@ def test_memory_is_shared_by_all_that_a_segment_is_sent_to() -> None:
         one, other = (ReceivedMessage(there).open()[0] for _ in range(2))
     one[1] = 5
     assert other.tolist() == [0, 5, 0]
-
-
-def file_of(message: SharedMessage) -> int:
-    """The file in which a message lies."""
-    return os.fstat(message._handle).st_ino
-
-
-@needs_memory_files
-def test_memory_is_written_again_when_nothing_reads_it_and_the_lender_was_told() -> None:
-    lender, unread = BufferPool(), list[int]()
-    with line() as (here, there):
-        first = SharedMessage(torch.arange(4.0), lender)
-        first.send(here)
-        found, _ = ReceivedMessage(there).open(unread)
-        part = found[2:]
-        del found
-        assert not unread
-        second = SharedMessage(torch.ones(4), lender)
-        assert file_of(second) != file_of(first) and part.tolist() == [2, 3]
-        del part
-        assert unread == [0]
-        second.send(here, given_back=unread)
-        told = ReceivedMessage(there)
-        told.open()
-        assert told.given_back == (0,)
-        lender.take_back(told.given_back)
-        third = SharedMessage((torch.zeros(1), torch.full((9,), 7.0)), lender)
-        assert file_of(third) == file_of(first)
-        third.send(here)
-        assert same(ReceivedMessage(there).open()[0], (torch.zeros(1), torch.full((9,), 7.0)))

@@ -1,5 +1,4 @@
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,11 @@ from experiments.papers.measures import (
     smooth,
     within_and_across,
 )
-from experiments.papers.page import PAGE, figure, page_text, short
+from experiments.papers.page import PAGE, page_text
 from experiments.papers.rivals import other
 from experiments.papers.run_folder import RunFolder
 
-from fedstrata.config import Experiment
+from fedstrata.config import load_experiment
 
 THREE_SEEDS = Measured.of({0: {"a": 1.0, "b": 2.0}, 1: {"a": 3.0, "b": 2.0}, 2: {"a": 2.0, "b": 5.0}})
 """Means 2 and 3; a is below b with seeds 0 and 2."""
@@ -75,32 +74,9 @@ def test_an_exhibit_is_either_measured_and_judged_or_says_what_it_waits_for(exhi
 @pytest.mark.parametrize("exhibit", chosen(["all"], None), ids=lambda each: each.id)
 def test_the_settings_of_an_exhibit_are_valid_experiments(exhibit: Exhibit) -> None:
     for setting in exhibit.settings.values():
-        experiment = Experiment.model_validate(tables(setting))
+        experiment = load_experiment(setting.path, setting.sets, find_data=False)
         experiment.algorithm_of()
         experiment.scheme.check(clients=experiment.data.clients, classes=10)
-
-
-def tables(setting: Setting) -> dict[str, Any]:
-    """The keys of a setting, read without its data. Another algorithm or model starts from its defaults."""
-    keys = tomllib.loads(setting.path.read_text())
-    for text in setting.sets:
-        path, value = text.split("=", 1)
-        *way, last = path.split(".")
-        table = keys
-        for name in way:
-            table = table.setdefault(name, {})
-        if last == "name" and way[-1] in ("algorithm", "model"):
-            table.clear()
-        table[last] = toml_value(value)
-    return keys
-
-
-def toml_value(text: str) -> Any:
-    """A value as the command line takes it: a word needs no quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def test_a_setting_has_another_folder_as_soon_as_something_differs() -> None:
@@ -167,24 +143,6 @@ def test_a_method_that_never_acted_is_not_held_against_the_paper() -> None:
     assert verdict.kind == NOT_COMPARABLE and "N2 MTCFL" in verdict.why and "N3" not in verdict.why
 
 
-def test_a_rival_that_never_split_is_named_where_adacfl_is_ahead_of_it() -> None:
-    exhibit = EXHIBITS["A-T2"]
-    cells = [f"{mix} {data}" for mix in ("0.5", "0.8", "1.0", "B") for data in ("MNIST", "CIFAR-10", "F-MNIST")]
-    rounds = {"FedAvg": 9.0, "FMTL": 9.0, "IFCA": 2.0, "AdaCFL": 2.0}
-    accuracies = {"FedAvg": 50.0, "FMTL": 60.0, "IFCA": 81.0, "AdaCFL": 80.0}
-    found = {f"{cell} {method} round": value for cell in cells for method, value in rounds.items()}
-    found |= {f"{cell} {method} accuracy": value for cell in cells for method, value in accuracies.items()}
-    found |= {f"{cell} FMTL clusters": 1.0 if cell == "B MNIST" else 3.0 for cell in cells}
-    found |= {f"1.0 {data} FedAvg accuracy": 40.0 for data in ("MNIST", "CIFAR-10", "F-MNIST")}
-    verdict = exhibit.verdict(
-        Measured.of({0: {**found, "rounds of a rival / AdaCFL's": 3.0, "most clusters of FMTL": 3}})
-    )
-    assert verdict.kind == HOLDS
-    assert any("FMTL never split in B MNIST" in part for part in verdict.conditions)
-    nowhere = {"rounds of a rival / AdaCFL's": 3.0, "most clusters of FMTL": 1}
-    assert exhibit.verdict(Measured.of({0: {**found, **nowhere}})).kind == NOT_COMPARABLE
-
-
 def test_the_round_of_the_final_accuracy_is_the_first_that_is_half_a_point_away() -> None:
     assert round_of_final_accuracy([0.1, 0.796, 0.7, 0.8]) == 2
     assert round_of_final_accuracy([0.1, 0.794, 0.7, 0.8]) == 4
@@ -200,13 +158,9 @@ def test_the_round_of_the_clustering_is_the_first_with_the_last_labels(tmp_path:
 
 def test_a_layer_is_stable_from_the_first_round_below_epsilon(tmp_path: Path) -> None:
     curves = {"conv": [0.9, 0.4, 0.2], "linear": [0.5, 0.05, 0.3]}
+    metric = {"name": "stability", "node": None}
     rounds = [
-        {
-            "metrics": [
-                {"name": "stability", "value": curve[n], "layer": layer, "node": None}
-                for layer, curve in curves.items()
-            ]
-        }
+        {"metrics": [{**metric, "value": curve[n], "layer": layer} for layer, curve in curves.items()]}
         for n in range(3)
     ]
     run = folder(tmp_path, rounds)
@@ -352,14 +306,3 @@ def test_the_page_and_the_verdicts_are_those_of_the_committed_results() -> None:
             path.stem
         )
     assert PAGE.read_text() == page_text(running.RESULTS), "run python -m experiments.papers.reproduce --page"
-
-
-def test_numbers_have_the_digits_that_a_reader_needs() -> None:
-    assert [short(value) for value in (3.0, 0.123, 79.871, 0.00123, 1234.5)] == [
-        "3",
-        "0.12",
-        "79.87",
-        "0.00123",
-        "1.23e+03",
-    ]
-    assert figure(None, None) == "-" and figure(79.871, 0.5) == "79.87 ± 0.50"

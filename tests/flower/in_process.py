@@ -12,6 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+import builders
 from fedstrata.build.build import build_run
 from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
@@ -26,7 +27,7 @@ from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode
 from fedstrata.flower.payload import ReplyLimit
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import drive
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.run import run_experiment
@@ -72,6 +73,17 @@ def at(client: int, round: int, does: Callable[[Message, Message], list[Message]
         there = (sent.dst_node_id, sent.message_type, sent.group_id) == (100 + client, "train", str(round))
         arriving = does(message, reply) if there else None
         return [reply] if arriving is None else arriving
+
+    return twist
+
+
+def lost(client: int, *rounds: int) -> Twist:
+    """The replies of one client to its work in some rounds are lost."""
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        sent = message.metadata
+        gone = (sent.dst_node_id, sent.message_type) == (100 + client, "train") and int(sent.group_id) in rounds
+        return [] if gone else [reply]
 
     return twist
 
@@ -216,13 +228,13 @@ class Deployed:
 
     def run(self, out: Path, resume: bool = False, **tables: Any) -> Run:
         """Run the experiment on the devices."""
-        experiment = load_experiment({**self.keys, **tables})
+        experiment = load_experiment(builders.keys(self.keys, **tables))
         clock = self.ticks.clock
         return drive(self.grid, experiment, self.members, out, resume=resume, clock=clock, public_keys=self.public_keys)
 
     def simulated(self, out: Path, absent: Mapping[int, list[int]] | None = None, **tables: Any) -> Run:
         """Run the experiment in the simulator, where some clients do not answer the plans of some rounds."""
-        experiment = load_experiment({**self.keys, **tables})
+        experiment = load_experiment(builders.keys(self.keys, **tables))
         if absent is None:
             return run_experiment(experiment, out, quiet=True)
         setup = build_run(experiment)
@@ -299,7 +311,7 @@ class Federation:
         grid = Loopback(dict(self.devices)) if twist is None else Loopback(dict(self.devices), twist)
         self.lines: list[str] = []
         config = replace(self.config, run=run)
-        return FlowerClients(grid, config, self.registry, rules, self.lines.append, Ticks().clock), grid
+        return FlowerClients(grid, config, self.registry, rules or RoundRules(), self.lines.append, Ticks().clock), grid
 
 
 def federation(keys: dict[str, Any], folder: Path) -> Federation:

@@ -4,55 +4,26 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
+import in_process
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
-from in_process import Federation, Twist, at, federation
+from in_process import Federation, Twist, at
 
+from builders import keys
 from fedstrata.base.errors import EngineError
 from fedstrata.core import Plan, Report, State
-from fedstrata.engine import ClientStore
-from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.payload import Payload, encode
 from turns import first_plan_of, same
 
-KEYS: dict[str, Any] = {
-    "data": {"name": "digits", "clients": 4, "samples": 32, "test": 0.2},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "algorithm": {"name": "fedavg"},
-}
+KEYS = keys(in_process.KEYS, data={"clients": 4}, partition={"groups": 2}, algorithm={"name": "fedavg"})
 BAD = 2
 
 Spoil = Callable[[Message], Any]
-
-
-@pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    return federation(KEYS, tmp_path_factory.mktemp("devices"))
-
-
-def record(message: Message, name: str) -> ConfigRecord:
-    return message.content.config_records[f"{name}.settings"]
-
-
-def tensor(message: Message, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    updates = message.content.array_records["updates.arrays"]
-    updates["train"] = Array(change(updates["train"].numpy().copy()))
-
-
-def first(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    def change(values: np.ndarray) -> np.ndarray:
-        values[0] = value
-        return values
-
-    return change
 
 
 def spoiling(spoil: Spoil) -> Twist:
@@ -62,20 +33,24 @@ def spoiling(spoil: Spoil) -> Twist:
     return at(BAD, 2, does)
 
 
-def put(name: str, key: str, value: Any) -> Spoil:
-    return lambda message: record(message, name).__setitem__(key, value)
+def put(record: str, key: str, value: Any) -> Spoil:
+    return lambda message: message.content.config_records[f"{record}.settings"].update({key: value})
 
 
-def without(message: Message) -> None:
-    del message.content["updates.arrays"]["train"]
+def part(name: str, value: Any) -> Spoil:
+    return lambda message: message.content.update({name: value})
 
 
-def as_bytes(data: bytes) -> Spoil:
-    def spoil(message: Message) -> None:
-        updates = message.content.array_records["updates.arrays"]
-        updates["train"] = Array("float32", (610,), "numpy.ndarray", data)
+def array(name: str, value: Array, group: str = "updates") -> Spoil:
+    return lambda message: message.content.array_records[f"{group}.arrays"].update({name: value})
 
-    return spoil
+
+def without(name: str) -> Spoil:
+    return lambda message: message.content.pop(name)
+
+
+def of_bytes(data: bytes, format: str = "numpy.ndarray") -> Spoil:
+    return array("train", Array("float32", (610,), format, data))
 
 
 def pickled() -> bytes:
@@ -84,53 +59,37 @@ def pickled() -> bytes:
     return buffer.getvalue()
 
 
+A_RECORD = ConfigRecord({"a": 1})
 SPOILT: dict[str, tuple[Spoil, str]] = {
-    "shape": (lambda m: tensor(m, lambda w: w[:-1]), "expected updates.train to be torch.float32 (610,), found"),
-    "type": (lambda m: tensor(m, lambda w: w.astype("float64")), "expected updates.train to be torch.float32"),
-    "no array": (without, "expected the array updates.train, found none of that name"),
-    "pickled": (as_bytes(pickled()), "expected updates.train to be an array of numbers"),
-    "no archive": (as_bytes(b"PK\x03\x04 and nothing"), "expected updates.train to be an array of numbers"),
-    "a long story": (
-        put("result-train", "size", "x" * 9999),
-        "expected texts of at most 1000 characters, found size with more",
-    ),
-    "no update": (lambda m: m.content.pop("updates.arrays"), "expected the array updates.train"),
-    "extra": (
-        lambda m: m.content.__setitem__("more.settings", ConfigRecord({"a": 1})),
-        "expected no part more: it was not asked for",
-    ),
+    "shape": (array("train", Array(np.zeros(609, "float32"))), "updates.train to be torch.float32 (610,), found"),
+    "type": (array("train", Array(np.zeros(610))), "expected updates.train to be torch.float32"),
+    "no array": (part("updates.arrays", ArrayRecord()), "expected the array updates.train, found none of that name"),
+    "pickled": (of_bytes(pickled()), "expected updates.train to be an array of numbers"),
+    "no archive": (of_bytes(b"PK\x03\x04 and nothing"), "expected updates.train to be an array of numbers"),
+    "another format": (of_bytes(b"0", "raw"), "expected updates.train to be an array of numbers: its format is raw"),
+    "no update": (without("updates.arrays"), "expected the array updates.train"),
+    "extra": (part("more.settings", A_RECORD), "expected no part more: it was not asked for"),
     "a line of its own": (
-        lambda m: m.content.array_records["updates.arrays"].__setitem__(
-            "x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))
-        ),
+        array("x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))),
         "expected no array updates.x [2Jround 3: client: it was not asked for",
     ),
     "arrays in the place of a record": (
-        lambda m: m.content.__setitem__("score-client.settings", ArrayRecord({"a": Array(np.zeros(1, "float32"))})),
+        part("score-client.settings", ArrayRecord({"a": Array(np.zeros(1, "float32"))})),
         "expected no part score-client: it was not asked for",
     ),
-    "a record in the place of arrays": (
-        lambda m: m.content.__setitem__("updates.arrays", ConfigRecord({"a": 1})),
-        "expected no part updates: it was not asked for",
-    ),
+    "a record in the place of arrays": (part("updates.arrays", A_RECORD), "expected no part updates: it was not asked"),
     "more records": (
-        lambda m: m.content.update({f"{i}.settings": ConfigRecord({"a": 1}) for i in range(1000)}),
+        lambda message: message.content.update({f"{i}.settings": A_RECORD for i in range(1000)}),
         "expected no part 0: it was not asked for",
     ),
-    "metrics": (
-        lambda m: m.content.__setitem__("reply.metrics", MetricRecord({"a": 1})),
-        "expected no part reply.metrics: it was not asked for",
-    ),
+    "metrics": (part("reply.metrics", MetricRecord({"a": 1})), "expected no part reply.metrics: it was not asked for"),
     "more keys": (
-        lambda m: [put("reply", str(i), i)(m) for i in range(1000)],
+        lambda message: [put("reply", str(i), i)(message) for i in range(1000)],
         "expected at most 32 values in a record, found 1005",
     ),
+    "a long story": (put("result-train", "size", "x" * 9999), "texts of at most 1000 characters, found size with more"),
     "a long list": (put("reply", "stored", [0] * 1000), "expected stored to have at most 4 values, found 1000"),
     "a long key": (put("reply", "x" * 2000, 1), "expected texts of at most 1000 characters, found xxx"),
-    "another format": (
-        lambda m: m.content.array_records["updates.arrays"].__setitem__("train", Array("float32", (610,), "raw", b"0")),
-        "expected updates.train to be an array of numbers: its format is raw",
-    ),
     "negative samples": (put("result-train", "size", -5), "to be of 1 to 32 samples, found -5"),
     "too many samples": (put("result-train", "size", 33), "to be of 1 to 32 samples, found 33"),
     "samples of another type": (put("result-train", "size", 3.5), "expected size to be of type int, found 3.5"),
@@ -146,21 +105,18 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a score that is no number": (put("score-client", "correct", float("nan")), "found nan right of 8"),
     "a huge count": (put("score-client", "samples", 2**63), "expected samples to be of type int, found 92233720368547"),
     "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
-    "no score": (lambda m: m.content.pop("score-client.settings"), "expected the record score-client, found"),
-    "statistics": (
-        lambda m: m.content.pop("client_stats.arrays"),
-        "expected the client statistics ['entropy'], found []",
-    ),
+    "no score": (without("score-client.settings"), "expected the record score-client, found"),
+    "statistics": (without("client_stats.arrays"), "expected the client statistics ['entropy'], found []"),
     "a fact": (
-        lambda m: m.content.array_records["client_stats.arrays"].__setitem__("entropy", Array(np.ones(2, "float32"))),
+        array("entropy", Array(np.ones(2, "float32")), "client_stats"),
         "expected client_stats.entropy to be torch.float32 (1,), found torch.float32 (2,)",
     ),
 }
 
 
-def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
+def rounds(made: Federation, ask: Callable[[Plan], Report]) -> State:
     """Two rounds of FedAvg; in the second, clients are scored and asked for a fact as well."""
-    setting = here.setup
+    setting = made.setup
     algorithm, problem = setting.server.algorithm, setting.server.problem
     state = algorithm.init(problem)
     for round in (1, 2):
@@ -176,30 +132,30 @@ def rounds(here: Federation, ask: Callable[[Plan], Report]) -> State:
 
 
 @pytest.fixture(scope="module")
-def without_the_bad(here: Federation) -> State:
+def without_the_bad(made: Federation) -> State:
     """What is left where the bad client does not answer in the second round."""
 
     def ask(plan: Plan) -> Report:
-        return here.setup.clients.run(plan if plan.round == 1 else plan.only(plan.cohort != BAD))
+        return made.setup.clients.run(plan if plan.round == 1 else plan.only(plan.cohort != BAD))
 
-    return rounds(here, ask)
+    return rounds(made, ask)
 
 
 @pytest.mark.parametrize("what", SPOILT)
 def test_a_bad_reply_is_one_line_and_the_model_is_that_of_a_run_without_the_client(
-    here: Federation, without_the_bad: State, what: str
+    made: Federation, without_the_bad: State, what: str
 ) -> None:
     spoil, reason = SPOILT[what]
 
-    remote, _ = here.remote(twist=spoiling(spoil))
-    assert same(rounds(here, remote.run), without_the_bad)
-    (line,) = here.lines
+    remote, _ = made.remote(twist=spoiling(spoil))
+    assert same(rounds(made, remote.run), without_the_bad)
+    (line,) = made.lines
     assert line.startswith("round 2: client 2 is rejected: ") and reason in line and "\n" not in line
     assert len(line) < 340 and line.isprintable()
     assert list(remote.traffic.rejected) == [BAD] and remote.traffic.absent == {}
 
 
-def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation, without_the_bad: State) -> None:
+def test_a_reply_replayed_from_an_earlier_round_is_refused(made: Federation, without_the_bad: State) -> None:
     recorded: list[Message] = []
 
     def twist(message: Message, reply: Message) -> list[Message]:
@@ -211,22 +167,22 @@ def test_a_reply_replayed_from_an_earlier_round_is_refused(here: Federation, wit
                 return [old]
         return [reply]
 
-    remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), without_the_bad)
-    assert here.lines == ["round 2: client 2 is rejected: expected a reply of round 2, found round 1"]
+    remote, _ = made.remote(twist=twist)
+    assert same(rounds(made, remote.run), without_the_bad)
+    assert made.lines == ["round 2: client 2 is rejected: expected a reply of round 2, found round 1"]
 
 
-def test_an_answer_counts_once_and_one_to_no_question_never(here: Federation) -> None:
+def test_an_answer_counts_once_and_one_to_no_question_never(made: Federation) -> None:
     def twist(message: Message, reply: Message) -> list[Message]:
         astray = Message(reply.content, reply_to=message)
         astray.metadata.__dict__["_reply_to_message_id"] = "nobody asked"
         return [astray, reply, reply]
 
-    remote, _ = here.remote(twist=twist)
-    assert same(rounds(here, remote.run), rounds(here, here.setup.clients.run)) and here.lines == []
+    remote, _ = made.remote(twist=twist)
+    assert same(rounds(made, remote.run), rounds(made, made.setup.clients.run)) and made.lines == []
 
 
-def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federation, without_the_bad: State) -> None:
+def test_an_error_of_flower_is_told_and_known_by_what_it_answers(made: Federation, without_the_bad: State) -> None:
     """Its sender is the SuperLink, not the node."""
 
     def lose(message: Message, reply: Message) -> list[Message]:
@@ -234,20 +190,20 @@ def test_an_error_of_flower_is_told_and_known_by_what_it_answers(here: Federatio
         lost.metadata.__dict__["_src_node_id"] = 1
         return [lost]
 
-    remote, _ = here.remote(twist=at(BAD, 2, lose))
-    assert same(rounds(here, remote.run), without_the_bad)
-    assert here.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable at x.py [31m"]
+    remote, _ = made.remote(twist=at(BAD, 2, lose))
+    assert same(rounds(made, remote.run), without_the_bad)
+    assert made.lines == ["round 2: client 2 is absent: Flower reports error 5: Node Unavailable at x.py [31m"]
 
 
-def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(here: Federation, without_the_bad: State) -> None:
+def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(made: Federation, without_the_bad: State) -> None:
     forged = "no\nround 9: all is well\x1b[2J\u2028 in '/home/anna doe/data.npz' " + "x" * 10_000
 
     def forge(message: Message, reply: Message) -> list[Message]:
         return [Message(encode(Payload({"failed": {"reason": forged}})), reply_to=message)]
 
-    remote, _ = here.remote(twist=at(BAD, 2, forge))
-    assert same(rounds(here, remote.run), without_the_bad)
-    (line,) = here.lines
+    remote, _ = made.remote(twist=at(BAD, 2, forge))
+    assert same(rounds(made, remote.run), without_the_bad)
+    (line,) = made.lines
     assert line.startswith(
         "round 2: client 2 is absent: its device says: no round 9: all is well [2J in 'data.npz' xxx"
     )
@@ -268,36 +224,28 @@ LARGE = {
 
 
 @pytest.mark.parametrize("what", LARGE)
-def test_a_reply_that_is_too_large_takes_no_memory(here: Federation, what: str) -> None:
+def test_a_reply_that_is_too_large_takes_no_memory(made: Federation, what: str) -> None:
     """64 MiB once took as much again for every array."""
 
-    remote, _ = here.remote(twist=spoiling(as_bytes(LARGE[what])))
+    remote, _ = made.remote(twist=spoiling(of_bytes(LARGE[what])))
     tracemalloc.start()
     try:
-        rounds(here, remote.run)
+        rounds(made, remote.run)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 16 * 2**20
-    assert len(here.lines) == 1 and here.lines[0].startswith("round 2: client 2 is rejected: expected updates.train to")
+    assert len(made.lines) == 1 and made.lines[0].startswith("round 2: client 2 is rejected: expected updates.train to")
 
 
-def test_what_a_device_cannot_do_is_told_in_its_words(here: Federation, tmp_path: Path) -> None:
-    remote, grid = here.remote()
-    grid.devices[100 + BAD] = Device("site-2", tmp_path / "nothing.npz", tmp_path / "state")
-    rounds(here, remote.run)
-    assert len(here.lines) == 2
-    assert here.lines[0].startswith("round 1: client 2 is absent: its device says: data set 'nothing.npz' not found")
-
-
-def test_a_message_to_another_client_is_refused_by_the_device(here: Federation) -> None:
-    remote, grid = here.remote()
+def test_a_message_to_another_client_is_refused_by_the_device(made: Federation) -> None:
+    remote, grid = made.remote()
     grid.devices[100 + BAD] = replace(grid.devices[100 + BAD], key="site-7")
-    rounds(here, remote.run)
-    assert here.lines[0].endswith("its device says: expected a message to the client site-7, found one to site-2")
+    rounds(made, remote.run)
+    assert made.lines[0].endswith("its device says: expected a message to the client site-7, found one to site-2")
 
 
-def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
+def test_answers_that_come_late_reach_no_later_round(made: Federation) -> None:
     late: list[Message] = []
 
     def twist(message: Message, reply: Message) -> list[Message]:
@@ -306,86 +254,58 @@ def test_answers_that_come_late_reach_no_later_round(here: Federation) -> None:
             return []
         return [*late, reply] if message.metadata.group_id == "2" else [reply]
 
-    remote, _ = here.remote(twist=twist)
+    remote, _ = made.remote(twist=twist)
 
     def ask(plan: Plan) -> Report:
-        return here.setup.clients.run(plan if plan.round == 2 else plan.only(plan.cohort != BAD))
+        return made.setup.clients.run(plan if plan.round == 2 else plan.only(plan.cohort != BAD))
 
-    assert same(rounds(here, remote.run), rounds(here, ask)) and late
-    assert here.lines == ["round 1: client 2 is absent: no answer in time"]
+    assert same(rounds(made, remote.run), rounds(made, ask)) and late
+    assert made.lines == ["round 1: client 2 is absent: no answer in time"]
 
 
-def test_a_round_is_over_when_enough_have_answered(here: Federation) -> None:
-    remote, _ = here.remote(RoundRules(min_reply_fraction=0.5))
-    setting = here.setup
-    state = setting.server.algorithm.init(setting.server.problem)
-    report = remote.run(setting.server.algorithm.plan(setting.server.problem, state, setting.everyone))
+def test_a_round_is_over_when_enough_have_answered(made: Federation) -> None:
+    remote, _ = made.remote(RoundRules(min_reply_fraction=0.5))
+    report = remote.run(first_plan_of(made.setup))
     assert report.results["train"].updates.clients.tolist() == [0, 1]
     assert remote.traffic.absent == dict.fromkeys((2, 3), "the first 2 had answered")
 
 
-def test_too_few_answers_are_asked_for_again_and_then_end_the_run(here: Federation) -> None:
+def test_too_few_answers_are_asked_for_again_and_then_end_the_run(made: Federation) -> None:
     asked: list[int] = []
 
     def twist(message: Message, reply: Message) -> list[Message]:
         asked.append(message.metadata.dst_node_id)
         return [reply] if message.metadata.dst_node_id == 100 or len(asked) > 8 else []
 
-    remote, _ = here.remote(RoundRules(min_replies=2, max_attempts=3, deadline=5.0), twist)
-    rounds(here, remote.run)
-    assert len(asked) == 16 and here.lines[3] == "round 1: 1 of 4 answered, 2 are needed"
-    remote, grid = here.remote(RoundRules(min_replies=2, max_attempts=2, deadline=5.0))
+    remote, _ = made.remote(RoundRules(min_replies=2, max_attempts=3, deadline=5.0), twist)
+    rounds(made, remote.run)
+    assert len(asked) == 16 and made.lines[3] == "round 1: 1 of 4 answered, 2 are needed"
+    remote, grid = made.remote(RoundRules(min_replies=2, max_attempts=2, deadline=5.0))
     grid.devices.clear()
     with pytest.raises(EngineError, match="round 1: expected at least 2 of 4 clients to answer"):
-        rounds(here, remote.run)
+        rounds(made, remote.run)
 
 
-def test_a_round_in_which_nobody_is_asked_is_an_empty_report(here: Federation) -> None:
-    remote, grid = here.remote()
-    setting = here.setup
-    plan = first_plan_of(setting, setting.everyone[:0])
-    assert same(remote.run(plan), setting.clients.run(plan)) and grid.asked == []
+def test_a_round_in_which_nobody_is_asked_is_an_empty_report(made: Federation) -> None:
+    remote, grid = made.remote()
+    plan = first_plan_of(made.setup, made.setup.everyone[:0])
+    assert same(remote.run(plan), made.setup.clients.run(plan)) and grid.asked == []
 
 
-def test_who_has_no_node_is_absent(here: Federation) -> None:
-    remote, _ = here.remote()
-    registrations = {
-        key: registration for key, registration in remote.registry.registrations.items() if key != "site-2"
-    }
-    remote.registry = replace(remote.registry, registrations=registrations)
-    rounds(here, remote.run)
-    assert here.lines[0] == "round 1: client 2 is absent: no node speaks for it"
+def test_who_has_no_node_is_absent(made: Federation) -> None:
+    remote, _ = made.remote()
+    registered = {key: held for key, held in remote.registry.registrations.items() if key != "site-2"}
+    remote.registry = replace(remote.registry, registrations=registered)
+    rounds(made, remote.run)
+    assert made.lines[0] == "round 1: client 2 is absent: no node speaks for it"
 
 
-@pytest.mark.parametrize(
-    ("keys", "rule"),
-    [
-        ({"deadline": 0.0}, "deadline"),
-        ({"min_reply_fraction": 1.5}, "min_reply_fraction"),
-        ({"min_replies": 0}, "min_replies"),
-        ({"max_attempts": 0}, "max_attempts"),
-    ],
-)
-def test_rules_that_cannot_be_are_refused(keys: dict[str, Any], rule: str) -> None:
-    with pytest.raises(Exception, match=f"rounds: expected that {rule} is"):
-        RoundRules(**keys)
-
-
-def test_the_server_knows_of_a_store_what_the_device_has(here: Federation) -> None:
-    remote, _ = here.remote()
-    rounds(here, remote.run)
-    assert isinstance(remote.store, ClientStore) and remote.store.tensors() == {}
-
-
-def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(here: Federation) -> None:
+def test_a_round_is_asked_again_when_nobody_who_is_scored_has_answered(made: Federation) -> None:
     """A newcomer is not scored; were it alone, there would be no record of the round before."""
-    setting = here.setup
-    state = setting.server.algorithm.init(setting.server.problem)
-    evaluations = setting.server.algorithm.evaluations(setting.server.problem, state, setting.everyone[:2])
-    plan = replace(
-        setting.server.algorithm.plan(setting.server.problem, state, setting.everyone), evaluations=evaluations
-    )
-    remote, grid = here.remote(RoundRules(deadline=5.0, max_attempts=2))
+    algorithm, problem = made.setup.server.algorithm, made.setup.server.problem
+    evaluations = algorithm.evaluations(problem, algorithm.init(problem), made.setup.everyone[:2])
+    plan = replace(first_plan_of(made.setup), evaluations=evaluations)
+    remote, grid = made.remote(RoundRules(deadline=5.0, max_attempts=2))
     del grid.devices[100], grid.devices[101]
     with pytest.raises(EngineError, match="expected at least 1 of 2 clients to answer"):
         remote.run(plan)

@@ -20,7 +20,7 @@ from fedstrata.data import ReadOptions
 from fedstrata.engine import ClientData
 from fedstrata.flower.client_data import export_client_data, export_public_data, no_client_data, read_client_data
 from fedstrata.flower.federation import Federation, Samples
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import run_config
 from fedstrata.objective import Objective
 from turns import same
@@ -44,7 +44,7 @@ def test_a_file_with_a_test_split_is_taken_as_it_is(tmp_path: Path) -> None:
     inputs, labels = client_data.samples(client_data.test(3))
     assert labels.tolist() == Y[8:].tolist()
     assert torch.allclose(inputs[:, 1], (torch.from_numpy(X[8:, 1]) - 1) / 2)
-    assert client_data.classes == 3, "of the federation, not of this client's file"
+    assert client_data.dataset.classes == 3, "of the federation, not of this client's file"
 
 
 def test_of_a_file_without_one_a_share_is_held_out_and_that_is_the_clients_own(tmp_path: Path) -> None:
@@ -59,13 +59,6 @@ def test_units_are_never_cut_through(tmp_path: Path) -> None:
     assert len({index // 3 for index in client_data.test(0).tolist()}) == 1
     for half in ("A", "B"):
         assert len(client_data.train(0, half)) % 3 == 0
-
-
-def test_both_splits_bring_their_units(tmp_path: Path) -> None:
-    trials = {"trial": np.arange(8) // 2, "trial_test": np.arange(4) + 9}
-    path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:], **trials)
-    client_data = read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, unit="trial")))
-    assert len(client_data.train(0, "A")) == 4
 
 
 def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> None:
@@ -86,19 +79,13 @@ def test_classes_that_are_texts_are_not_numbered_without_the_federations_names(t
     assert labels.tolist() == (Y + 1).tolist(), "as of a folder of images for each class"
 
 
-@pytest.mark.parametrize(("ending", "expected"), [("csv", [1, 0, 1]), ("npz", None)])
-def test_names_that_look_like_numbers_are_names_in_a_csv_file(
-    ending: str, expected: list[int] | None, tmp_path: Path
-) -> None:
-    samples = Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a"))
-    path = tmp_path / f"a.{ending}"
-    if expected is None:
-        write(path, x=X[:3, 0, :2], y=np.array([2, 1, 2]))
-        expected = [2, 1, 2]
-    else:
-        csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), path)
-    labels = read_client_data(path, 0, replace(CONFIG, samples=samples)).samples(torch.arange(3))[1]
-    assert labels.tolist() == expected
+def test_names_that_look_like_numbers_are_names_in_a_csv_file(tmp_path: Path) -> None:
+    config = replace(CONFIG, samples=Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a")))
+    csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), tmp_path / "a.csv")
+    write(tmp_path / "a.npz", x=X[:3, 0, :2], y=np.array([2, 1, 2]))
+    for name, expected in (("a.csv", [1, 0, 1]), ("a.npz", [2, 1, 2])):
+        labels = read_client_data(tmp_path / name, 0, config).samples(torch.arange(3))[1]
+        assert labels.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -164,12 +151,6 @@ def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
     assert client_data.samples(torch.arange(1))[0].shape == (1, 3, 32, 32)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_server_holds_nothing(dtype: str) -> None:
-    client_data = no_client_data(replace(CONFIG, samples=replace(SAMPLES, dtype=dtype)))
-    assert len(client_data) == 5 and all(not len(client_data.train(client)) for client in range(5))
-
-
 def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_path: Path) -> None:
     x, y = RNG.normal(3, 2, size=(48, 2, 6)).astype("float32"), np.array(["lie", "sit", "walk"] * 16)
     source = write(tmp_path / "set.npz", x=x, y=y, trial=np.arange(48) // 4)
@@ -180,7 +161,10 @@ def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_pa
     assert not any(path.stat().st_mode & 0o077 for path in paths)
     assert samples.unit == "trial" and export_public_data(setup, tmp_path / "public.npz") == ""
     assert samples.names == ("lie", "sit", "walk")
-    assert no_client_data(replace(CONFIG, samples=samples)).sample_format == setup.client_data.sample_format
+    assert (
+        no_client_data(replace(CONFIG, samples=samples)).dataset.sample_format
+        == setup.client_data.dataset.sample_format
+    )
     for client, path in enumerate(paths):
         assert np.isin(np.load(path)["x"], x).all(), "a device holds samples as they were"
         own = read_client_data(path, client, replace(CONFIG, clients=2, samples=samples))
@@ -240,14 +224,8 @@ def test_the_files_of_a_node_are_read_as_the_experiment_says(
     samples = export_client_data(setup, experiment.data.held_out_share, paths)
     for file_of in (sites.values(), paths):
         config = run_config(experiment, Federation(tuple(sites), samples), "run")
-        assert no_client_data(config).sample_format == setup.client_data.sample_format, "models find features by name"
+        assert no_client_data(config).dataset.sample_format == setup.client_data.dataset.sample_format, (
+            "models find features by name"
+        )
         for client, path in enumerate(file_of):
             assert_same_samples(setup.client_data, read_client_data(path, client, config), client)
-
-
-def test_features_are_found_by_the_names_that_the_federation_has(tmp_path: Path) -> None:
-    table = pa.table({"b": [2.0, 4.0], "a": [1.0, 3.0], "other": [0.0, 0.0], "label": [0, 1]})
-    csv.write_csv(table, tmp_path / "mine.csv")
-    samples = Samples((2,), 2, (0.0, 0.0), (1.0, 1.0), "float32", features=("a", "b"))
-    client_data = read_client_data(tmp_path / "mine.csv", 0, replace(CONFIG, samples=samples))
-    assert client_data.samples(torch.arange(2))[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,10 @@ from flwr.app import Context, Message, RecordDict
 from in_process import over_the_wire
 
 from fedstrata.base.errors import InputError
-from fedstrata.flower import client_app, server_app
+from fedstrata.flower import client_app
 from fedstrata.flower.client_app import Device, register
-from fedstrata.flower.grid import BoundedGrid, message_to, payload_of
-from fedstrata.flower.payload import Payload, encode, flower
+from fedstrata.flower.grid import message_to, payload_of
+from fedstrata.flower.payload import Payload, encode
 
 CONFIG = {"client-key": "site-0", "data": "data.npz", "state-dir": "state"}
 
@@ -78,18 +77,3 @@ def test_nothing_of_a_machine_is_in_what_its_device_says(
 def test_an_empty_reason_is_said_too() -> None:
     answer = over_the_wire(message_to(1, "train", encode(Payload({"failed": {"reason": ""}})), 1, 10.0))
     assert reason(answer) == "its device says: "
-
-
-def test_flower_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flwr.app", None)
-    with pytest.raises(InputError, match=r"expected Flower 1.41, found .*pip install 'fedstrata\[flower\]'"):
-        flower()
-
-
-def test_the_server_application_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[object] = []
-    monkeypatch.setattr(server_app, "serve", lambda grid, config: served.append((grid, config)))
-    grid: Any = object()
-    main: Callable[..., None] = server_app._main
-    main(grid, Context(1, 2, {}, RecordDict(), {"resume": True}))
-    assert served == [(BoundedGrid(grid), {"resume": True})]

@@ -7,6 +7,7 @@ it through the SuperLink's own port.
 
 import hashlib
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -19,8 +20,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import tomli_w
-from certificates import FAULTS, write_certificate
+from experiments.trust.network_faults import PATIENCE, until
 from flwr.cli.build import build_fab_from_disk
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -33,13 +33,13 @@ from flwr.proto.control_pb2 import (
 )
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, RegisterNodeFleetRequest, UnregisterNodeFleetRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from machines import Machines, free_ports, within
+from machines import Machines, free_ports
+from proxies import EXPERIMENT
 
 from fedstrata.base.files import folder_lock
 from fedstrata.flower import deploy
@@ -49,18 +49,6 @@ pytestmark = [
     # Flower's own packing of an app calls what its libraries have deprecated.
     pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
 ]
-
-EXPERIMENT: dict[str, Any] = {
-    "rounds": 1,
-    "data": {"name": "digits", "clients": 1, "samples": 24, "test": 0.2},
-    "partition": {"scheme": "iid"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop", "device": "cpu"},
-}
-PATIENCE = 300.0
-"""Seconds until a test gives up; a machine may be busy."""
 
 
 class Attacked(NamedTuple):
@@ -89,7 +77,7 @@ class Attacked(NamedTuple):
 def context_of(authority: Path, node: Path | None = None) -> ssl.SSLContext:
     """What somebody needs who trusts an authority and has what a node has."""
     context = ssl.create_default_context(cafile=str(authority))
-    if node is not None and (node / "tls.crt").exists():
+    if node is not None:
         context.load_cert_chain(node / "tls.crt", node / "tls.key")
     return context
 
@@ -102,10 +90,6 @@ def control(url: str, context: ssl.SSLContext) -> ControlHttpClient:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder, port = tmp_path_factory.mktemp("takeover") / "federation", free_ports(4)
     deploy.init(folder, EXPERIMENT, port=port)
-    for name, fault in (("old", "expired"), ("early", "of the future")):
-        # Nodes that the operator has let in, too.
-        (folder / "nodes" / name).mkdir()
-        write_certificate(folder / "nodes" / name, "tls", FAULTS[fault])
     node, out, log = folder / "nodes/site-0", folder.parent / "real", folder.parent / "run.log"
     connection = tomllib.loads((folder / "cli/config.toml").read_text())["superlink"]["here"]
     operator = control(f"https://{connection['address']}", context_of(folder / "certificates/ca.crt"))
@@ -129,18 +113,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
             operator.close()
 
 
-def until(what: Callable[[], bool]) -> None:
-    assert within(PATIENCE, what), "it did not happen"
-
-
-def foreign_app(folder: Path, canary: Path) -> bytes:
-    """An app whose client writes a file."""
-    folder.mkdir()
-    (folder / "foreign").mkdir()
-    components = {"serverapp": "foreign.server:app", "clientapp": "foreign.client:app"}
-    project = {"name": "foreign", "version": "1.0.0", "license": {"file": "LICENSE"}, "dependencies": ["flwr>=1.41.0"]}
-    whole = {"project": project, "tool": {"flwr": {"app": {"publisher": "foreign", "components": components}}}}
-    server = """
+FOREIGN = """
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 app = ServerApp()
@@ -148,21 +121,7 @@ app = ServerApp()
 def main(grid, context):
     grid.send_and_receive([Message(RecordDict(), node, "query") for node in grid.get_node_ids()], timeout=60)
 """
-    client = f"""
-from pathlib import Path
-from flwr.app import Message, RecordDict
-from flwr.clientapp import ClientApp
-app = ClientApp()
-@app.query()
-def query(message, context):
-    Path({str(canary)!r}).write_text("foreign code was here")
-    return Message(RecordDict(), reply_to=message)
-"""
-    for name, text in {"__init__.py": "", "server.py": server, "client.py": client}.items():
-        (folder / "foreign" / name).write_text(text)
-    (folder / "LICENSE").write_text("none\n")
-    (folder / "pyproject.toml").write_text(tomli_w.dumps(whole))
-    return build_fab_from_disk(folder)
+"""The server's part of an app that has every node fetch it."""
 
 
 def start_of(app: bytes) -> StartRunRequest:
@@ -213,23 +172,17 @@ def test_a_node_may_not_take_a_registration_of_another(attacked: Attacked) -> No
     assert attacked.stands()
 
 
+def posted(attacked: Attacked, method: str, content: bytes, context: ssl.SSLContext) -> tuple[int, str]:
+    """The status of the answer of the proxy itself to a call of the nodes' interface, and its text."""
+    with httpx.Client(verify=context) as client:
+        found = client.post(f"{attacked.url}/v1/fleet/{method}", content=content)
+    assert found.headers["server"] == "nginx"
+    return found.status_code, found.text
+
+
 def test_somebody_without_a_nodes_certificate_may_not_even_ask(attacked: Attacked) -> None:
-    with httpx.Client(verify=context_of(attacked.node / "ca.crt")) as client:
-        found = client.post(f"{attacked.url}/v1/fleet/pull-messages", content=b"")
-    assert (found.status_code, found.headers["server"]) == (400, "nginx")
-    assert "No required SSL certificate was sent" in found.text
-
-
-@pytest.mark.parametrize("name", ["old", "early"])
-def test_a_node_whose_certificate_does_not_hold_is_refused_and_the_run_goes_on(attacked: Attacked, name: str) -> None:
-    """It expired, or its time has not come; the server's own authority is right."""
-    own = context_of(attacked.node / "ca.crt", attacked.node.parent / name)
-    assert attacked.stands()
-    with httpx.Client(verify=own) as client:
-        found = client.post(f"{attacked.url}/v1/fleet/pull-messages", content=b"")
-    assert (found.status_code, found.headers["server"]) == (400, "nginx")
-    assert "The SSL certificate error" in found.text
-    assert attacked.stands()
+    status, said = posted(attacked, "pull-messages", b"", context_of(attacked.node / "ca.crt"))
+    assert status == 400 and "No required SSL certificate was sent" in said
 
 
 TARGETS = (
@@ -296,30 +249,22 @@ def test_a_node_may_not_speak_http_2_to_get_by(attacked: Attacked) -> None:
         pass
 
 
-def test_a_node_may_not_pretend_to_be_a_program_of_the_server(attacked: Attacked) -> None:
-    with httpx.Client(verify=attacked.attacker) as client:
-        asked = AcquireTaskRequest().SerializeToString()
-        found = client.post(f"{attacked.url}/v1/runtime/acquire-task", content=asked)
-    assert (found.status_code, found.headers["server"]) == (404, "nginx")
-    assert attacked.stands()
-
-
 def test_a_node_may_not_send_more_than_a_reply_about_the_model_has(attacked: Attacked) -> None:
     for method, size in (("push-messages", 2**20), ("push-object", 8 * 2**20)):
-        with httpx.Client(verify=attacked.attacker) as client:
-            found = client.post(f"{attacked.url}/v1/fleet/{method}", content=bytes(size))
-        assert (found.status_code, found.headers["server"]) == (413, "nginx")
+        assert posted(attacked, method, bytes(size), attacked.attacker)[0] == 413
 
 
 def test_a_node_may_not_be_made_to_run_an_app_that_was_not_signed(attacked: Attacked, tmp_path: Path) -> None:
     """Even by somebody on the server itself, once the run is over."""
     attacked.held.close()
     assert attacked.process.wait(PATIENCE) == 0, "the run that was attacked did not finish"
-    canary = tmp_path / "canary"
     log = attacked.machines.log("site-0")
-    attacked.operator.StartRun(start_of(foreign_app(tmp_path / "app", canary)))
-    refused = "The FAB could not be verified"
-    until(lambda: canary.exists() or refused in log.read_text())
-    assert not canary.exists() and refused in log.read_text()
-    summary = json.loads((attacked.node.parents[2] / "real/summary.json").read_text())
+    home = attacked.node.parents[1]
+    app = Path(shutil.copytree(home / "app", tmp_path / "app"))
+    (app / "foreign.py").write_text(FOREIGN)
+    described = (app / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(described.replace("fedstrata.flower.server_app:server_app", "foreign:app"))
+    attacked.operator.StartRun(start_of(build_fab_from_disk(app)))
+    until(lambda: "The FAB could not be verified" in log.read_text())
+    summary = json.loads((home.parent / "real/summary.json").read_text())
     assert summary["rounds"] == 1

@@ -85,7 +85,7 @@ def test_vgg16_is_layercfls() -> None:
     layout = layout_of(module)
     assert parameters(module) == layout.p == 15245130
     assert layout.layers == tuple([f"conv{i}" for i in range(1, 14)] + [f"linear{i}" for i in (1, 2, 3)])
-    assert layout.count("conv4") == 147584
+    assert len(layout.columns(layout.select("conv4"))) == 147584
     assert layout.layers.index("linear1") + 1 == 14
 
 

@@ -1,5 +1,5 @@
 import json
-from math import inf, isnan, nan, sqrt
+from math import inf, nan, sqrt
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from fedstrata.objective.metric_info import (
     MetricInfo,
     describe_metric,
     dump_metric,
-    info_named,
     info_of,
     read_metric,
 )
@@ -90,14 +89,8 @@ def test_a_run_folder_keeps_it(tmp_path: Path) -> None:
     own = MetricInfo("perplexity", "exp of the mean loss", False, least=1.0)
     (tmp_path / "metric.json").write_bytes(dump_metric(own))
     assert read_metric(tmp_path) == own
-
-
-def test_an_older_folder_has_the_metric_of_its_experiment_and_the_oldest_have_accuracy(tmp_path: Path) -> None:
-    assert read_metric(tmp_path) == ACCURACY
-    (tmp_path / "experiment.toml").write_text("rounds = 3")
-    assert read_metric(tmp_path) == ACCURACY
-    (tmp_path / "experiment.toml").write_text('[local]\nmetric = "neg_mae"')
-    assert read_metric(tmp_path) == METRIC_INFOS["neg_mae"] and info_named("mine:depth").name == "depth"
+    with pytest.raises(RecordError, match=r"metric\.json: expected what the run's metric is, found: .* No such file"):
+        read_metric(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -112,4 +105,3 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str
         return
     with pytest.raises(RecordError, match=r"metric\.json: expected what the run's metric is, found: .*resume the run"):
         read_metric(tmp_path)
-    assert not isnan(read_metric(tmp_path.parent / "nothing").bounds[0])

@@ -129,6 +129,6 @@ def test_an_error_in_ones_own_network_shows_its_line(
 
 
 def test_algorithms_that_compare_class_probabilities_need_classes() -> None:
-    for objective, outputs in ((Objective("mse"), torch.zeros(2, 1)), (Objective(), torch.zeros(2, 5, 3))):
+    for objective, outputs in ((Objective("mse"), torch.zeros(1, 2, 1)), (Objective(), torch.zeros(1, 2, 5, 3))):
         with pytest.raises(ExperimentError, match="expected a network that gives each sample one class"):
             objective.probabilities(outputs)

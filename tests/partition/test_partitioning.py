@@ -33,13 +33,6 @@ def truth(made: Partition) -> list[int]:
     return [int(group) for group in made.truth]
 
 
-def test_five_hundred_samples_at_a_fifth_draw_another_hundred_and_twenty_five_to_test() -> None:
-    made = partition_of("iid", clients=4, samples=500)
-    assert [len(part) for part in made.train] == [500] * 4
-    assert [len(part) for part in made.test] == [125] * 4
-    assert truth(made) == [0, 0, 0, 0]
-
-
 def test_more_clients_leave_the_samples_of_the_others_alone() -> None:
     few, many = partition_of("iid", clients=3), partition_of("iid", clients=9)
     assert all_of(few) == all_of(many)[:3]

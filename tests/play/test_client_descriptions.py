@@ -45,7 +45,7 @@ def test_means_of_features_are_in_standard_deviations_however_they_are_read() ->
     """Ages 20, 40 and 60, 80 to train on: the mean is 50, the deviation sqrt(500). Nothing is normalised."""
     ages = torch.tensor([[20.0], [40.0], [60.0], [80.0], [0.0], [0.0]])
     held = client_data(ages, turns=[0, 0])
-    held._dataset = replace(held._dataset, feature_names=("age",))
+    held.dataset = replace(held.dataset, feature_names=("age",))
     found = describe_clients(held)
     assert found.mean_inputs is not None
     expected = np.array([[-20.0], [20.0]]) / 500**0.5

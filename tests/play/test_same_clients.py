@@ -5,6 +5,7 @@ import pytest
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.config import load_experiment
+from fedstrata.core import ServerOptimizer
 
 KEYS: dict[str, Any] = {
     "data": {"name": "digits", "clients": 4, "samples": 40},
@@ -31,7 +32,7 @@ def test_runs_that_share_clients_may_sample_and_average_them_in_other_ways() -> 
         other.server.participation.weights is not None and other.server.participation.weights(1).tolist() == [40.0] * 4
     )
     assert setup.server.problem.server is None
-    assert other.server.problem.server and other.server.problem.server.called == "server.optimizer = 'adam'"
+    assert isinstance(other.server.problem.server, ServerOptimizer) and other.server.problem.server.name == "adam"
 
 
 def test_each_run_has_the_warnings_of_its_own_algorithm() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.records.final_scores import last_scores, read_right_samples
+from fedstrata.records.arrays import last_scores, read_right_samples
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no table"])

@@ -1,14 +1,18 @@
 """A run folder as the training loop writes it: clients in 4 true groups, splits in rounds 4, 7 and 7."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import nan
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import torch
+from plotly.offline import get_plotlyjs
 
+from fedstrata.core import Matrix, Score
+from fedstrata.objective.metric_info import ACCURACY, dump_metric
+from fedstrata.records.folder import Folder
 from fedstrata.records.schema import MetricRecord, Record
 
 R = TypeVar("R", bound=Record)
@@ -31,12 +35,6 @@ groups = 4
 
 [model]
 name = "mlp"
-
-[local]
-lr = 0.1
-
-[cohort]
-fraction = 1.0
 
 [algorithm]
 name = "layercfl"
@@ -131,10 +129,10 @@ def nodes(n: int = CLIENTS) -> list[dict[str, Any]]:
     return tree
 
 
-def matrices(folder: Path, number: int, examined: list[int], n: int, layers: list[str]) -> None:
+def matrices(number: int, examined: list[int], n: int) -> list[Matrix]:
     rng = np.random.default_rng(100 + number)
-    entries: dict[str, Any] = {}
     present = [client for client in range(n) if client != 19 or number != 7]
+    found = []
     for node in examined:
         clients = np.array([c for c in present if node == 0 or c % 4 in SIDES[node]])
         truth = clients % 4
@@ -142,43 +140,36 @@ def matrices(folder: Path, number: int, examined: list[int], n: int, layers: lis
         noise = rng.normal(0, 0.05, far.shape)
         values = far + (noise + noise.T) / 2
         np.fill_diagonal(values, 1.0)
-        for layer in layers:
-            entries[f"{node}|dcos|{layer}"] = values
-            entries[f"{node}|dcos|{layer}|clients"] = clients
-    np.savez(folder / "matrices" / f"{number:05d}.npz", **entries)
+        for layer in ("conv2", "fc1"):
+            found.append(Matrix(node, layer, "dcos", torch.tensor(clients), torch.tensor(values)))
+    return found
 
 
-def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS, thorough: bool = False) -> Path:
-    """Write ``count`` rounds of ``n`` clients; a thorough run examines every cluster by every layer in every round."""
-    for name in ("clients", "gaps", "matrices"):
-        (folder / name).mkdir(parents=True)
-    (folder / "experiment.toml").write_text(EXPERIMENT, encoding="utf-8")
-    lines = rounds(count, n)
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS) -> Path:
+    """Write ``count`` rounds of ``n`` clients."""
+    records = Folder(folder)
+    records.create(EXPERIMENT)
+    (folder / "rounds.jsonl").touch()
+    (folder / "metric.json").write_bytes(dump_metric(ACCURACY))
     (folder / "tree.json").write_text(json.dumps(nodes(n)), encoding="utf-8")
+    samples = 100 + torch.arange(n)
+    lines = rounds(count, n)
     for line in lines:
         number = line["round"]
-        accuracy = accuracies(number, n)
-        scores = {"client": list(range(n)), "node": line["labels"], "samples": [100 + c for c in range(n)]}
-        table = pa.table(scores | {"accuracy": accuracy, "loss": 2.3 - 2 * accuracy})
-        pq.write_table(table, folder / "clients" / f"{number:05d}.parquet")
-        gaps = [
-            (layer, measure, (0.3 - 0.1 * depth) * np.sin(number / 6 + depth) if depth < 3 else float("nan"))
+        accuracy = torch.tensor(accuracies(number, n))
+        records.add(line, Score(torch.arange(n), accuracy * samples, samples, 2.3 - 2 * accuracy))
+        gaps: list[dict[str, str | float]] = [
+            {"layer": layer, "measure": measure, "gap": (0.3 - 0.1 * depth) * np.sin(number / 6 + depth)}
             for measure in ("dcos", "dl2")
             for depth, layer in enumerate(LAYERS)
         ]
-        columns = zip(("layer", "measure", "gap"), zip(*gaps, strict=True), strict=True)
-        pq.write_table(pa.table({name: list(v) for name, v in columns}), folder / "gaps" / f"{number:05d}.parquet")
-        examined = (
-            [0] if number <= 4 else [1, 2] if number <= 7 else [3, 4, 5, 6] if number % 10 == 0 or thorough else []
-        )
+        gaps[3]["gap"] = gaps[7]["gap"] = nan  # of the last layer
+        records.add_gaps(number, gaps)
+        examined = [0] if number <= 4 else [1, 2] if number <= 7 else [3, 4, 5, 6] if number % 10 == 0 else []
         if examined:
-            matrices(folder, number, examined, n, LAYERS if thorough else ["conv2", "fc1"])
+            records.add_matrices(number, matrices(number, examined, n))
     if finished:
-        last = lines[-1]
-        shared = {
-            name: last[name] for name in ("clusters", "ari", "acc_client", "acc_weighted", "acc_cluster", "acc_worst")
-        }
+        shared = ("clusters", "ari", "acc_client", "acc_weighted", "acc_cluster", "acc_worst")
         summary = {
             "algorithm": "layercfl",
             "dataset": "digits",
@@ -188,16 +179,32 @@ def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS
             "rounds": count,
             "purity": 1.0,
             "rounds_to_partition": 9,
-            "bytes_down": sum(line["bytes_down"] for line in lines),
-            "bytes_up": sum(line["bytes_up"] for line in lines),
+            **{name: sum(line[name] for line in lines) for name in ("bytes_down", "bytes_up")},
             "seconds": 47.1,
             "seconds_training": 40.2,
             "seconds_server": 1.3,
             "versions": {"fedstrata": "0.1.0", "torch": "2.13.0"},
             "truth": [client % 4 for client in range(n)],
         }
-        (folder / "summary.json").write_text(json.dumps(summary | shared), encoding="utf-8")
+        records.write_summary(summary | {name: lines[-1][name] for name in shared})
     return folder
+
+
+def edit(file: Path, **changes: object) -> None:
+    """Other values for some keys of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def edit_rounds(folder: Path, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Other values for some keys of the rounds: what `change` returns for each of them."""
+    file = folder / "rounds.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    file.write_text("".join(json.dumps(line | change(line)) + "\n" for line in lines), encoding="utf-8")
+
+
+def text_of(page: Path) -> str:
+    """A page without plotly's bundle."""
+    return page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
 
 
 def metrics_of(values: Mapping[str, float | None]) -> list[dict[str, Any]]:

@@ -11,16 +11,15 @@ from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 from fedstrata.report.references import Reference
 
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("details") / "run", count=12))
-
-
 KNOWN = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), None, ("cat", "dog", "<owl>"))
 
 # Client 3: of 10 cats 4 are taken for dogs and 1 for an owl, of 5 dogs all are recognised. Client 4: no mistake.
 ROWS = [(3, 0, 0, 5), (3, 0, 1, 4), (3, 0, 2, 1), (3, 1, 1, 5), (4, 2, 2, 6)]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
+    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
 
 
 def confused(records: RunRecords, rows: list[tuple[int, int, int, int]] = ROWS) -> Clusters:

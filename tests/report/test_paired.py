@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import fedstrata as fs
-from fedstrata.records.final_scores import read_right_samples
+from fedstrata.records.arrays import read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.report.references import paired_difference, paired_differences
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plotly.offline import get_plotlyjs
-from synthetic_comparison import GAINS, compare, edit, run
+from synthetic_comparison import GAINS, compare, run
+from synthetic_run import edit, edit_rounds, text_of
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
@@ -24,8 +24,7 @@ def both(tmp_path: Path) -> Comparison:
 
 
 def page(folder: Path) -> str:
-    """The page without plotly's bundle."""
-    return build_comparison(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+    return text_of(build_comparison(folder))
 
 
 def figures(text: str) -> dict[str, Any]:
@@ -122,14 +121,13 @@ def test_runs_that_diverged_are_named_at_the_top(both: Comparison) -> None:
     file = both.folder / "comparison.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     content["runs"][0]["summary"] |= {"diverged": {"rounds": [2, 3], "clients": 4}, "rejected": 8, "rounds": 5}
-    file.write_text(json.dumps(content), encoding="utf-8")
+    edit(file, **content)
     before_results = page(both.folder).partition("Results")[0]
     assert "fedavg with seed 0: training diverged in 2 of 5 rounds (rounds 2, 3); lower local.lr" in before_results
     assert "fedavg with seed 0: 8 answers were rejected" in before_results
     for each in content["runs"]:
         each["summary"] |= {"diverged": {"rounds": [2], "clients": 4}, "rejected": 8, "rounds": 5}
-    content["runs"] *= 2
-    file.write_text(json.dumps(content), encoding="utf-8")
+    edit(file, runs=content["runs"] * 2)
     assert "There are 12 more such warnings on pages of runs." in page(both.folder)
 
 
@@ -151,19 +149,16 @@ def test_a_run_whose_rounds_are_damaged_is_missing_from_the_charts_only(both: Co
     whole["fedavg-0"].write_text("", encoding="utf-8")
     whole["fedavg-1"].write_text("", encoding="utf-8")
     text = html.unescape(page(both.folder))
-    assert re.search("The charts are without cfl with seed 0: ../cfl-0/rounds.jsonl lacks a round", text)
+    assert re.search("The charts are without cfl with seed 0: ../cfl-0: line 3 of rounds.jsonl is of round 4", text)
     assert "cfl with seed 1: The last line of rounds.jsonl is cut off" in text
-    assert re.search("The charts are without strata with seed 0: .*line 1 is not JSON", text)
+    assert re.search("The charts are without strata with seed 0: .*line 1 of rounds.jsonl is not JSON", text)
     curves = figures(text)["accuracy"]["data"]
     assert [(curve["name"], curve["x"]) for curve in curves] == [("cfl", [1, 2, 3, 4]), ("strata", [1, 2, 3, 4, 5])]
     assert Texts(text).rows[2][:3] == ["cfl", "2", "35.2 ± 0.4 %"]
 
 
 def test_a_figure_that_is_not_known_leaves_a_hole(both: Comparison) -> None:
-    path = both.runs[0].folder / "rounds.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    lines[1]["acc_client"] = None
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    edit_rounds(both.runs[0].folder, lambda line: {"acc_client": None} if line["round"] == 2 else {})
     assert figures(page(both.folder))["accuracy"]["data"][-3]["y"] == [0.3005, None, 0.3015, 0.302, 0.3025]
 
 

@@ -14,7 +14,7 @@ from fedstrata.report.reader import RunRecords, read
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("groups") / "run", count=12))
+    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
 
 
 def described(records: RunRecords, counts: list[list[int]], means: np.ndarray | None = None) -> Clusters:

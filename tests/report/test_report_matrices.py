@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from synthetic_run import TRUTH, changed, write
 
+from fedstrata.records.arrays import ClientMatrix
 from fedstrata.records.schema import ALL_CLIENTS, MetricRecord
 from fedstrata.report.charts.matrices import (
     _LEVELS as LEVELS,
@@ -19,12 +20,12 @@ from fedstrata.report.charts.matrices import (
 )
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import RULE, SEQUENTIAL, Chart
-from fedstrata.report.reader import ClientMatrix, RunRecords, read
+from fedstrata.report.reader import RunRecords, read
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("matrices") / "run", count=12))
+    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
 
 
 def lone(records: RunRecords, values: Any, clients: list[int], layers: int = 1, measure: str = "l2") -> list[Chart]:

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+import builders
 import fedstrata
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.results.plot import charts
 from fedstrata.results.run import Run
 
@@ -23,16 +24,7 @@ DIGITS = load_dataset("digits")
 
 
 def keys(algorithm: str = "oracle", **more: Any) -> dict[str, Any]:
-    return {
-        "rounds": 2,
-        "data": {"name": "digits", "clients": 8, "samples": 40},
-        "partition": {"scheme": "rotation", "groups": 2},
-        "model": {"name": "mlp", "hidden": [8]},
-        "local": {"lr": 0.2, "batch": 8},
-        "engine": {"name": "loop"},
-        "algorithm": {"name": algorithm},
-        **more,
-    }
+    return builders.keys(rounds=2, data={"clients": 8}, algorithm={"name": algorithm}, **more)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +162,7 @@ def test_a_network_of_ones_own_is_given_to_load(finished: Run) -> None:
     ("name", "content", "message"),
     [
         ("models/clients.json", None, "expected a file that says which model each client uses, found none"),
-        ("models/clients.json", b"{}", r"clients.json: .*has no sample_format"),
+        ("models/clients.json", b"{}", r"clients.json: .*sample_format: field required"),
         (
             "models/clients.json",
             b'{"sample_format": {}, "clients": [{"client": 0, "node": 0}]}',

@@ -119,13 +119,24 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
     def plan(self, problem: core.Problem, state: AdaCFLState, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the model of its cluster. New clients register; later they train the initial model."""
         plan = core.fedavg_plan(problem, state, cohort)
-        if state.snapshot is not None:
-            return plan_newcomers(problem, state, state.snapshot, plan, self._mask(problem))
-        if not self.precluster:
+        snapshot = state.snapshot
+        pending = state.labels[cohort] < 0
+        if snapshot is None:
+            # A pending client's data may have changed since it registered.
+            unknown = pending | (state.client_stats[cohort] < 0).any(dim=1)
+            return replace(plan, client_stats=dict.fromkeys(_REGISTRATION_STATS, unknown)) if self.precluster else plan
+        if not bool(pending.any()):
             return plan
-        # A pending client's data may have changed since it registered.
-        unknown = (state.labels[cohort] < 0) | (state.client_stats[cohort] < 0).any(dim=1)
-        return replace(plan, client_stats=dict.fromkeys(_REGISTRATION_STATS, unknown))
+        # Newcomers train the reference and send what is compared (Algorithm 2, lines 1 and 2).
+        staying = replace(plan.tasks[core.TRAIN], candidates=state.labels[cohort, None])
+        joining = replace(
+            staying,
+            candidates=torch.where(pending, len(plan.models), -1)[:, None],
+            training=problem.training_of(snapshot.round).times(snapshot.round),
+            upload=self._mask(problem),
+        )
+        models = torch.cat([plan.models, snapshot.reference[None]])
+        return replace(plan, models=models, tasks={core.TRAIN: staying, _REFERENCE_TASK: joining})
 
     def update(
         self, problem: core.Problem, state: AdaCFLState, report: core.Report
@@ -137,11 +148,10 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         labels = core.assign_pending(state, report)
         result = report.results[core.TRAIN]
         result = result.only(result.updates.clients.argsort())
-        clients = result.updates.clients
         if self.precluster:
             registered = (state.client_stats >= 0).all(dim=1)
-            result = result.only(registered[clients])
-            clients = result.updates.clients
+            result = result.only(registered[result.updates.clients])
+        clients = result.updates.clients
         postponed = too_few_answers(state, report, labels, len(clients), self.quorum, first_round=self.round)
         if postponed:
             return core.aggregate(problem, state, report, labels, decisions={0: postponed})
@@ -170,9 +180,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
             weights: Their weights, (m, q).
             client_stats: Their classes and entropies, (m, 2).
         """
-        preclusters = torch.zeros_like(clients)
-        if self.precluster:
-            preclusters = entropy_groups(client_stats)  # line 6
+        preclusters = entropy_groups(client_stats) if self.precluster else torch.zeros_like(clients)  # line 6
         groups = torch.empty_like(clients)
         layer = ", ".join(selector_tuple(self.layers))
         cuts = list[core.Metric]()
@@ -211,7 +219,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         columns = problem.layout.columns(self._mask(problem))
         centroids = snapshot.centroids if self.compare == "snapshot" else state.models[:, columns]
         # With "auto", a cluster that a newcomer has founded since may lie farther away.
-        epsilon = self._epsilon(centroids, snapshot.epsilon) if len(centroids) > 1 else snapshot.epsilon
+        epsilon = self._epsilon(centroids, snapshot.epsilon)
         labels = state.labels.clone()
         k = len(centroids)
         distances = dict[int, float]()
@@ -323,30 +331,3 @@ def farthest_member(centroids: torch.Tensor, labels: torch.Tensor, weights: torc
     # A member pulls its cluster's mean towards itself; a newcomer does not, so members are measured without that.
     others = ((weights - centroids[labels]).norm(dim=1) / (1 - share))[share < 1]
     return CLEAR_STEP * float(others.max()) if len(others) else torch.inf
-
-
-def plan_newcomers(
-    problem: core.Problem, state: core.State, snapshot: Snapshot, plan: core.Plan, upload: core.Mask
-) -> core.Plan:
-    """Let the pending clients of a plan train the reference and send what is compared (Algorithm 2, lines 1 and 2).
-
-    Args:
-        problem: What is fixed for the run.
-        state: The state after the clustering.
-        snapshot: The clusters as they were when they were made.
-        plan: In which everyone trains the model of its cluster.
-        upload: The tensors that are compared, (l,).
-    """
-    labels = state.labels[plan.cohort]
-    if bool((labels >= 0).all()):
-        return plan
-    reference = len(plan.models)
-    joining = replace(
-        plan.tasks[core.TRAIN],
-        candidates=torch.where(labels < 0, reference, -1)[:, None],
-        training=problem.training_of(snapshot.round).times(snapshot.round),
-        upload=upload,
-    )
-    staying = replace(plan.tasks[core.TRAIN], candidates=labels[:, None])
-    models = torch.cat([plan.models, snapshot.reference[None]])
-    return replace(plan, models=models, tasks={core.TRAIN: staying, _REFERENCE_TASK: joining})

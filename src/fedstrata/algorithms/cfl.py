@@ -6,32 +6,21 @@ privacy constraints", IEEE TNNLS 2020, Algorithms 1 to 3. Called FMTL or MTCFL b
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from fedstrata import core
 from fedstrata.algorithms.bipartition.round import BipartitionState, reopened
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, PositiveInteger
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
-from fedstrata.core import (
-    Diagnostics,
-    Evaluation,
-    Plan,
-    Problem,
-    ProposedSplit,
-    Report,
-    State,
-    assign_pending,
-    cluster_evaluation,
-    fedavg_plan,
-)
 
 
 @dataclass(frozen=True, config=STRICT)
-class CFL:
+class CFL(core.Algorithm[BipartitionState]):
     """CFL: recursive bipartition by the cosines of whole updates, when their norms allow it.
 
     It is LayerCFL with all layers, but for one line: no cluster is ever final. Algorithm 3 examines every cluster in
@@ -65,41 +54,24 @@ class CFL:
     quorum: Share = 0.5
     min_split: AtLeastTwo = 3
 
-    @property
-    def _layercfl(self) -> LayerCFL:
-        """LayerCFL with all layers, and these keys."""
-        return LayerCFL(
-            layers="all",
-            eps1=self.eps1,
-            eps2=self.eps2,
-            gamma=self.gamma,
-            linkage=self.linkage,
-            first=self.first,
-            quorum=self.quorum,
-            min_split=self.min_split,
-        )
-
-    def init(self, problem: Problem) -> BipartitionState:
+    def init(self, problem: core.Problem) -> BipartitionState:
         """Everyone in one cluster."""
         return self._layercfl.init(problem)
 
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return fedavg_plan(problem, state, cohort)
-
-    def update(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[BipartitionState, Diagnostics]:
+    def update(
+        self, problem: core.Problem, state: BipartitionState, report: core.Report
+    ) -> tuple[BipartitionState, core.Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
         after, diagnostics = self._layercfl.update(problem, state, report)
         return reopened(after), diagnostics
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client joins the leaf of lowest training loss. Only for placing a client outside a round."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
-        return cluster_evaluation(problem, state, clients)
-
-    def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
+    def proposed_split(
+        self, problem: core.Problem, state: BipartitionState, report: core.Report
+    ) -> tuple[core.ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""
         return self._layercfl.proposed_split(problem, state, report)
+
+    @property
+    def _layercfl(self) -> LayerCFL:
+        """LayerCFL with all layers, and these keys."""
+        return LayerCFL(layers="all", **{key.name: getattr(self, key.name) for key in fields(self)})

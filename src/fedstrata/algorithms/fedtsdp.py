@@ -154,21 +154,27 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
         parents = torch.arange(len(state.models))
 
         batch, predictions = predict_batch(problem, state, models, self.batch)  # lines 13 to 15
-        statistic = hopkins_of_predictions(problem, state, predictions, self.sample)  # line 16
+        sample = ceil(self.sample * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
+        statistic = hopkins(
+            predictions, problem.generator("hopkins", state.round + 1), max(1, sample)
+        )  # line 16, Eq. 6
         values = {"hopkins": statistic, "threshold": self.threshold, "shared_layers": state.shared_layers}
         decision = core.Decision(kind="hopkins_not_above_threshold", values=values)
         found: Decoupling | None = None
         if len(batch) and statistic > self.threshold:  # line 17
-            compared = models[:, problem.layout.columns(problem.layout.conv_and_linear_mask)]
+            compared = models[:, problem.layout.conv_and_linear]
             found = self.decouple(result.updates.clients, predictions, compared)  # lines 18 to 26
             labels, parents = continued_clusters(labels, result, found.groups)
             layer = ", ".join(matrix.layer for matrix in found.matrices)
-            groups = {"groups": float(found.groups.max()) + 1}
-            decision = core.Decision(
-                "hopkins_above_threshold", layer, {**values, **found.radii, **found.metrics, **groups}
+            values |= {**found.radii, **found.metrics, "groups": float(found.groups.max()) + 1}
+            decision = core.Decision("hopkins_above_threshold", layer, values)
+            fewer = max(float(_MIN_SHARED_LAYERS), self.shrink * state.shared_layers)
+            state = replace(
+                state,
+                sampling_weights=amended_weights(state.sampling_weights, batch, self.weight_gain),  # line 27
+                shared_layers=min(state.shared_layers, fewer),  # lines 31 and 32, Eq. 11
+                triggers=state.triggers + 1,
             )
-            weights = amended_weights(state.sampling_weights, batch, self.weight_gain)  # line 27
-            state = replace(state, sampling_weights=weights, triggers=state.triggers + 1)
 
         rebased = rebased_result(result, starts, state.models, parents[labels[result.updates.clients]])
         moved, diagnostics = core.aggregate(  # lines 28 to 30
@@ -180,20 +186,14 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             dict.fromkeys(range(len(state.models)), decision),
             sent_as_values=personal,
         )
-        matrices: tuple[core.Matrix, ...] = ()
-        of_stages: Mapping[str, float] = {}
-        if found is not None:  # lines 31 and 32, Eq. 11
-            fewer = max(float(_MIN_SHARED_LAYERS), self.shrink * state.shared_layers)
-            moved = replace(moved, shared_layers=min(state.shared_layers, fewer))
-            matrices = found.matrices
-            of_stages = found.metrics
         metrics = {
             "hopkins": statistic,
             "shared_layers": moved.shared_layers,
             "triggers": float(moved.triggers),
-            **of_stages,
+            **(found.metrics if found else {}),
         }
         of_round = tuple(core.Metric(name, value) for name, value in metrics.items())
+        matrices = found.matrices if found else ()
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *of_round), matrices=matrices)
 
     def evaluations(
@@ -288,12 +288,6 @@ def predict_batch(
     predictions = problem.predict(models, problem.public[batch])
     # A model that overflows is finite and yet predicts nothing: every class alike.
     return batch, predictions.nan_to_num(nan=1 / predictions.shape[2])
-
-
-def hopkins_of_predictions(problem: core.Problem, state: core.State, predictions: torch.Tensor, share: float) -> float:
-    """The Hopkins statistic of predictions (m, b, classes), by a share of the clients and as many random points."""
-    count = ceil(share * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-    return hopkins(predictions, problem.generator("hopkins", state.round + 1), max(1, count))  # Eq. 6
 
 
 def amended_weights(weights: torch.Tensor, batch: torch.Tensor, gain: Gain) -> torch.Tensor:

@@ -25,7 +25,6 @@ from fedstrata.algorithms.bipartition.round import (
     EVERY_PAIR,
     NEVER_REACHED,
     BipartitionState,
-    ClusterHistory,
     SplitDecision,
     SplitRules,
     apply_decisions,
@@ -43,23 +42,19 @@ from fedstrata.clustering import cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
     TRAIN,
+    Algorithm,
     Decision,
     Diagnostics,
-    Evaluation,
     Matrix,
-    Plan,
     Problem,
     ProposedSplit,
     Report,
     Result,
     State,
-    assign_pending,
-    cluster_evaluation,
     extend_state,
-    fedavg_plan,
     initial_state,
 )
-from fedstrata.core.state import nearest_open_ancestor, with_children, with_decisions, with_members
+from fedstrata.core.standard_round import with_clusters
 
 MAY_SPLIT = "may_split"
 """The kind of the decision about the time of a split when a cluster may be split now."""
@@ -81,7 +76,7 @@ class HiCFLState(BipartitionState):
 
 
 @validated_dataclass(frozen=True, config=STRICT)
-class HiCFL:
+class HiCFL(Algorithm[HiCFLState]):
     """HiCFL: recursive splits by the sign of the cosine to the most stable client, timed by model stability.
 
     A cluster is examined by the usable answers of its members in this round, if there are enough (quorum, min_split).
@@ -127,10 +122,6 @@ class HiCFL:
             rounds_without_split=0,
             ending_round=0,
         )
-
-    def plan(self, problem: Problem, state: HiCFLState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster."""
-        return fedavg_plan(problem, state, cohort)
 
     def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
         """Measure stability, split every cluster whose time has come, then average."""
@@ -249,14 +240,6 @@ class HiCFL:
         split = any(decision.parts is not None for decision in decisions.values())
         return moved.rounds_without_split + 1 if begun and not split else 0
 
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client joins the leaf of lowest training loss. Only for placing a client outside a round."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
-        return cluster_evaluation(problem, state, clients)
-
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""
         _, stability = add_updates(problem, state, state.window, report, self.xi)
@@ -288,11 +271,13 @@ def reorganise(
         The state with the clusters that remain, and an event for each that dissolved.
     """
     k = len(after.models)
-    columns = problem.layout.conv_and_linear
-    moves = (after.models.double() - before.models)[:, columns]
-    members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
-    weights = _cluster_weights(problem, after, report)
+    moves = (after.models.double() - before.models)[:, problem.layout.conv_and_linear]
     models = after.models.double()
+    members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
+    # A cluster weighs as many samples as its members that answered have.
+    result = report.results[TRAIN]
+    answered = after.labels[result.updates.clients]
+    weights = problem.aggregation.cluster_weights(result.sizes, answered, k, after.labels)
     remain = list(range(k))
     into = dict[int, int]()
     # Fewest members first; of equals, the one with the lowest member is the larger.
@@ -303,20 +288,19 @@ def reorganise(
         models[large] = torch.lerp(models[large], models[small], share)
         moves[large] = torch.lerp(moves[large], moves[small], share)
         weights[large] += weights[small]
-        members[large] = sorted(members[large] + members[small])
+        members[large] += members[small]
         remain.remove(small)
         into[small] = large
+
     nodes = after.nodes.tolist()
-    merges = {nodes[small]: nodes[large] for small, large in into.items()}
-    merged = _without(replace(after, models=models.float()), remain, members, merges)
-    return merged, tuple({"kind": "dissolve", "node": small, "into": [large]} for small, large in merges.items())
-
-
-def _cluster_weights(problem: Problem, after: HiCFLState, report: Report) -> torch.Tensor:
-    """How much each cluster weighs when it is merged, (k,) float64: the samples of its members that answered."""
-    result = report.results[TRAIN]
-    labels = after.labels[result.updates.clients]
-    return problem.aggregation.cluster_weights(result.sizes, labels, len(after.models), after.labels)
+    labels = torch.full_like(after.labels, -1)
+    for label, cluster in enumerate(remain):
+        labels[members[cluster]] = label
+    kept = torch.tensor(remain)
+    merges = {small: Decision(kind="merged", values={"into": float(nodes[large])}) for small, large in into.items()}
+    merged = with_clusters(replace(after, models=models.float()), labels, kept, merges, round=after.round)
+    events = tuple({"kind": "dissolve", "node": nodes[small], "into": [nodes[large]]} for small, large in into.items())
+    return replace(merged, bipartition=after.bipartition.of_clusters(kept, labels)), events
 
 
 def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:
@@ -328,26 +312,3 @@ def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | N
             if cosines[one, other] > 0 and not conflict:
                 return one, other
     return None
-
-
-def _without(state: HiCFLState, remain: list[int], members: list[list[int]], merges: Mapping[int, int]) -> HiCFLState:
-    """The state in which only some clusters remain, with the members of every cluster and who took over whom."""
-    kept = torch.tensor(remain)
-    reasons = {node: Decision(kind="merged", values={"into": float(other)}) for node, other in merges.items()}
-    tree, nodes = with_children(with_decisions(state.tree, reasons), state.nodes[kept].tolist(), state.round)
-    labels = torch.full_like(state.labels, -1)
-    for place, cluster in enumerate(remain):
-        labels[members[cluster]] = place
-    waiting = [nearest_open_ancestor(tree, node) if node >= 0 else -1 for node in state.waiting.tolist()]
-    history = state.bipartition
-    return replace(
-        state,
-        models=state.models[kept],
-        labels=labels,
-        nodes=torch.tensor(nodes),
-        waiting=torch.tensor(waiting),
-        tree=with_members(tree, {node: members[cluster] for node, cluster in zip(nodes, remain, strict=True)}),
-        bipartition=ClusterHistory(
-            history.max_norms[kept], history.max_compared_norms[kept], history.final[kept], labels.clone()
-        ),
-    )

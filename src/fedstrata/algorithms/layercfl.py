@@ -48,17 +48,15 @@ from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.separation import theorem_1_bound
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
+    Algorithm,
     Decision,
     Diagnostics,
-    Evaluation,
     Matrix,
     Plan,
     Problem,
     ProposedSplit,
     Report,
     State,
-    assign_pending,
-    cluster_evaluation,
     extend_state,
     fedavg_plan,
     initial_state,
@@ -72,7 +70,7 @@ _EPS2_SHARE = 0.4
 
 
 @dataclass(frozen=True, config=STRICT)
-class LayerCFL:
+class LayerCFL(Algorithm[BipartitionState]):
     """LayerCFL: recursive bipartition by the cosines of some layers' updates, when their norms allow it.
 
     A cluster is examined by the answers of its members in this round, if there are enough (quorum, min_split). A
@@ -125,10 +123,6 @@ class LayerCFL:
         """
         self._compared_columns(problem)
         return extend_state(initial_state(problem), BipartitionState, bipartition=one_cluster(problem.clients))
-
-    def plan(self, problem: Problem, state: BipartitionState, cohort: torch.Tensor) -> Plan:
-        """Everyone trains the model of its cluster (Algorithm 1)."""
-        return fedavg_plan(problem, state, cohort)
 
     def update(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[BipartitionState, Diagnostics]:
         """Algorithm 2 for every cluster whose members answered, then the mean of Algorithm 1."""
@@ -188,14 +182,6 @@ class LayerCFL:
     def _compared_columns(self, problem: Problem) -> torch.Tensor:
         """The columns of the compared layers, (q,)."""
         return problem.layout.columns(problem.layout.select(*selector_tuple(self.layers)))
-
-    def assign(self, problem: Problem, state: State, report: Report) -> torch.Tensor:
-        """A pending client joins the leaf of lowest training loss. Only for placing a client outside a round."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the model of its cluster. A pending client tries those of all leaves below its node."""
-        return cluster_evaluation(problem, state, clients)
 
     def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the compared layers, without a threshold."""
@@ -275,7 +261,7 @@ class AutoLayerCFL(LayerCFL):
 
     def _on(self, layer: str) -> LayerCFL:
         """LayerCFL on one layer, with these keys."""
-        keys = {field.name: getattr(self, field.name) for field in fields(LayerCFL)}
+        keys = {key.name: getattr(self, key.name) for key in fields(LayerCFL)}
         return LayerCFL(**{**keys, "layers": layer})
 
 

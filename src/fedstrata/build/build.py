@@ -13,10 +13,11 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.build.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.build.data_warnings import data_warnings
+from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.build.participation import Participation, most_answers, participation_of, sampling_weights
 from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
-from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
     inputs_line,
     normalised_by_training,
@@ -25,7 +26,6 @@ from fedstrata.build.samples import (
     read_samples,
     with_targets,
 )
-from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
@@ -63,7 +63,10 @@ def build_run(experiment: Experiment) -> RunSetup:
     partition = partition_of(experiment, dataset, own_test)
     check_group_probes(experiment, truth_known=partition.truth is not None)
     dataset = normalised_by_training(experiment, dataset, partition)
-    warnings = (*data_warnings(experiment, dataset, partition, own_test), *_network_warnings(experiment, dataset))
+    warnings = (
+        *data_warnings(RunData(experiment, dataset, partition, own_test)),
+        *_network_warnings(experiment, dataset),
+    )
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, layout, truth)
@@ -78,7 +81,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     public = public_samples(experiment, dataset, partition)
     normalised = None if public is None else dataset.normalise(public)
-    problem = replace(server.problem, truth=truth, public=normalised, predict=clients.predict)
+    predict = objective_of(experiment).predictor(clients.outputs)
+    problem = replace(server.problem, truth=truth, public=normalised, predict=predict)
     return RunSetup(
         server=replace(server, problem=problem, participation=participation),
         clients=clients,
@@ -141,7 +145,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
                 f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
                 "with which it shares its clients; run it on its own"
             )
-    form = setup.client_data.sample_format
+    form = setup.client_data.dataset.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     own = setup.server.problem
     check_group_probes(experiment, truth_known=own.truth is not None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
@@ -34,13 +33,15 @@ class PrivateRun:
     Attributes:
         coverage: What epsilon covers.
         exposure: What was accounted for.
-        amount: How much noise there is, and what it promises.
+        epsilon: What the run reaches.
+        delta: What goes with it.
         mechanism: What the server does with updates, or what clients do before they send them.
     """
 
     coverage: Coverage
     exposure: Exposure
-    amount: NoiseAmount
+    epsilon: float
+    delta: float
     mechanism: CentralNoise | LocalNoise
 
     @property
@@ -55,9 +56,9 @@ class PrivateRun:
             "kind": self.kind,
             "unit": "client",
             "adjacency": self.exposure.adjacency,
-            "epsilon": self.amount.epsilon,
-            "delta": self.amount.delta,
-            "noise_multiplier": self.amount.multiplier,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "noise_multiplier": self.mechanism.noise_multiplier,
             "clip_norm": self.mechanism.clip_norm,
             "sums": self.exposure.with_full_participation.queries,
             "amplified_by_sampling": self.amplified,
@@ -69,31 +70,17 @@ class PrivateRun:
     @property
     def amplified(self) -> bool:
         """Whether epsilon is lower than if all clients took part in every round."""
-        full = epsilon_of(self.exposure.with_full_participation, self.amount.multiplier, self.amount.delta)
-        return bool(self.exposure.sampled) and self.amount.epsilon < full
+        full = epsilon_of(self.exposure.with_full_participation, self.mechanism.noise_multiplier, self.delta)
+        return bool(self.exposure.sampled) and self.epsilon < full
 
     @property
     def line(self) -> str:
         """The same in one line for people."""
         return (
-            f"privacy: epsilon {self.amount.epsilon:.3g} at delta {self.amount.delta:.1g} for any one client (noise "
-            f"multiplier {self.amount.multiplier:.3g}, {self.kind}). Covered: {', '.join(self.coverage.covered)}. "
+            f"privacy: epsilon {self.epsilon:.3g} at delta {self.delta:.1g} for any one client (noise multiplier "
+            f"{self.mechanism.noise_multiplier:.3g}, {self.kind}). Covered: {', '.join(self.coverage.covered)}. "
             f"Not covered: {', '.join(self.coverage.not_covered)}"
         )
-
-
-class NoiseAmount(NamedTuple):
-    """How much noise a run has, and what it promises.
-
-    Attributes:
-        multiplier: The standard deviation of the noise, divided by the clipping norm.
-        epsilon: What the run reaches.
-        delta: What goes with it.
-    """
-
-    multiplier: float
-    epsilon: float
-    delta: float
 
 
 def private_run(
@@ -124,68 +111,38 @@ def private_run(
     _refuse_unreachable_size(experiment, disclosure)
     if table.kind == "none":
         return None
-    _refuse_unfit(experiment)
-    coverage = covered_by_epsilon(experiment, disclosure, plan, participants_known=participants_known)
-    sent = _sent_tensors(experiment, problem.layout, plan)
-    exposure = _exposure(table, coverage, experiment.rounds, participation)
-    amount = noise_of_run(table, exposure, problem.clients)
-    seed = NoiseSeed(problem.seed) if noise_seed is None else noise_seed
-    mechanism: CentralNoise | LocalNoise
     if table.kind == "central":
-        mechanism = CentralNoise(
-            layout=problem.layout,
-            released=sent,
-            clip_norm=table.clip_norm,
-            noise_multiplier=amount.multiplier,
-            answers=participation.expected_answers,
-            least_clients=table.min_cluster,
-            noise_seed=seed,
-            rule=problem.aggregation.rule,
-        )
-    else:
-        mechanism = LocalNoise(
-            layout=problem.layout, clip_norm=table.clip_norm, noise_multiplier=amount.multiplier, noise_seed=seed
-        )
-    return PrivateRun(coverage, exposure, amount, mechanism)
-
-
-def with_central_privacy(problem: Problem, private: PrivateRun | None) -> Problem:
-    """The problem of a run in which the server adds noise, if it does."""
-    if private is None or not isinstance(private.mechanism, CentralNoise):
-        return problem
-    return replace(problem, aggregation=private.mechanism)
-
-
-def client_noise(private: PrivateRun | None) -> LocalNoise | None:
-    """What the clients of a run do with updates before they send them, if they do."""
-    if private is None or not isinstance(private.mechanism, LocalNoise):
-        return None
-    return private.mechanism
-
-
-def covered_by_epsilon(
-    experiment: Experiment, disclosure: Disclosure | None, plan: Plan, *, participants_known: bool
-) -> Coverage:
-    """What epsilon covers in an experiment.
-
-    Args:
-        experiment: The experiment.
-        disclosure: What its algorithm says that it discloses; None if it says nothing.
-        plan: The first plan of the algorithm.
-        participants_known: As in `private_run`.
-
-    Raises:
-        ExperimentError: When the algorithm, or what clients make of its models, has no differential privacy.
-    """
-    kind = experiment.privacy.kind
-    assert kind != "none"
-    events = experiment.events
-    newcomers = bool(events.join or events.change) or not participants_known
-    coverage = coverage_of(kind, disclosure, plan, experiment.rounds, newcomers=newcomers)
+        _refuse_unfit(experiment)
+    newcomers = bool(experiment.events.join or experiment.events.change) or not participants_known
+    coverage = coverage_of(table.kind, disclosure, plan, experiment.rounds, newcomers=newcomers)
     if isinstance(coverage, str):
         name = shown(experiment.algorithm.name)
-        raise ExperimentError(f"privacy.kind = {shown(kind)}: expected 'none' with algorithm.name = {name}: {coverage}")
-    return replace(coverage, not_covered=(*coverage.not_covered, *_outside_of_the_rounds(experiment)))
+        raise ExperimentError(
+            f"privacy.kind = {shown(table.kind)}: expected 'none' with algorithm.name = {name}: {coverage}"
+        )
+    coverage = replace(coverage, not_covered=(*coverage.not_covered, *_outside_of_the_rounds(experiment)))
+    sent = _sent_tensors(experiment, problem.layout, plan)
+    exposure = _exposure(table, coverage, experiment.rounds, participation)
+    delta = _delta(table, problem.clients)
+    multiplier, epsilon = _noise(exposure, table.noise_multiplier, table.epsilon, delta)
+    noise: dict[str, Any] = {
+        "layout": problem.layout,
+        "clip_norm": table.clip_norm,
+        "noise_multiplier": multiplier,
+        "noise_seed": noise_seed or NoiseSeed(problem.seed),
+    }
+    mechanism: CentralNoise | LocalNoise
+    if table.kind == "local":
+        mechanism = LocalNoise(**noise)
+    else:
+        mechanism = CentralNoise(
+            **noise,
+            released=sent,
+            answers=participation.expected_answers,
+            least_clients=table.min_cluster,
+            rule=problem.aggregation.rule,
+        )
+    return PrivateRun(coverage, exposure, epsilon, delta, mechanism)
 
 
 def _outside_of_the_rounds(experiment: Experiment) -> list[str]:
@@ -221,40 +178,31 @@ def _sent_tensors(experiment: Experiment, layout: Layout, plan: Plan) -> Mask:
     return sent
 
 
-def noise_of_run(table: PrivacyTable, exposure: Exposure, clients: int) -> NoiseAmount:
-    """How much noise a run has, and what it promises.
-
-    Args:
-        table: The keys, of which one of two says how much.
-        exposure: What a client adds to.
-        clients: The number of clients.
+def _delta(table: PrivacyTable, clients: int) -> float:
+    """The delta of a run of so many clients.
 
     Raises:
-        ExperimentError: When delta promises nothing.
+        ExperimentError: When it promises nothing.
     """
-    if table.delta is not None and table.delta > 1 / clients:
+    if table.delta is None:
+        return min(_LARGEST_DELTA, clients**_DELTA_EXPONENT)
+    if table.delta > 1 / clients:
         raise ExperimentError(
             f"privacy.delta = {table.delta:g}: expected at most {1 / clients:.1g}, one over the number of clients; a "
             "larger one lets all data of some client be published"
         )
-    delta = table.delta if table.delta is not None else min(_LARGEST_DELTA, clients**_DELTA_EXPONENT)
-    return _amount(exposure, table.noise_multiplier, table.epsilon, delta)
+    return table.delta
 
 
 def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | None) -> None:
     """Refuse a least size of clusters that nothing reaches, or that says nothing."""
     least = experiment.privacy.min_cluster
-    clients = experiment.data.clients
-    if least > clients:
-        raise ExperimentError(f"privacy.min_cluster = {least}: expected at most {clients}, the number of clients")
-    cohort = experiment.cohort
-    largest = most_answers(experiment)
     # With central noise the members of a cluster are counted, and else those who answer: no model would ever move.
-    if experiment.privacy.kind != "central" and least > largest:
-        dropout = f", without cohort.dropout = {cohort.dropout:g}" if cohort.dropout else ""
+    largest = experiment.data.clients if experiment.privacy.kind == "central" else most_answers(experiment)
+    if least > largest:
         raise ExperimentError(
-            f"privacy.min_cluster = {least}: expected at most {largest}, the clients of a round with cohort.fraction = "
-            f"{cohort.fraction:g} of {clients}{dropout}; lower it, or raise cohort.fraction"
+            f"privacy.min_cluster = {least}: expected at most {largest}, the clients that can answer in a round; "
+            "lower it, or raise cohort.fraction"
         )
     if least > 1 and disclosure is not None and not disclosure.clients_keep_data:
         raise ExperimentError(
@@ -271,9 +219,7 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
 
 
 def _refuse_unfit(experiment: Experiment) -> None:
-    """Refuse what the accounting does not hold for."""
-    if experiment.privacy.kind == "local":
-        return
+    """Refuse what the accounting of central noise does not hold for."""
     if experiment.network.compression == "top_k":
         raise ExperimentError(
             "network.compression = 'top_k': expected 'none', 'bfloat16' or 'int8' with privacy.kind = 'central', whose "
@@ -303,30 +249,25 @@ def _exposure(table: PrivacyTable, coverage: Coverage, rounds: int, participatio
     if table.kind == "local":
         # Whoever knows the cohorts knows in which rounds a client sent something.
         return Exposure("replace_one", rounds + coverage.further_queries)
-    drawn = Counter(_cohorts(rounds, participation))
-    by_chance = tuple(replace(one, rounds=times) for one, times in drawn.items() if one.clients > one.expected)
-    queries = rounds - sum(each.rounds for each in by_chance) + coverage.further_queries
-    fixed = any(each.fixed for each in by_chance)
-    return Exposure("replace_one" if fixed else "add_or_remove_one", queries, by_chance)
-
-
-def _cohorts(rounds: int, participation: Participation) -> Iterator[Sampled]:
-    """How the cohort of each round is drawn, each as one round."""
+    fixed = not participation.poisson
+    # How the cohort of each round is drawn, each as one round.
+    drawn = Counter[Sampled]()
     always = not participation.joins and not participation.leaves
     first = len(participation.active(1))
     for round in range(1, rounds + 1):
         clients = first if always else len(participation.active(round))
-        if participation.poisson:
-            yield Sampled(rounds=1, clients=clients, expected=participation.fraction * clients, fixed=False)
-        else:
-            size = float(cohort_size(clients, participation.fraction))
-            yield Sampled(rounds=1, clients=clients, expected=size, fixed=True)
+        size = cohort_size(clients, participation.fraction) if fixed else participation.fraction * clients
+        drawn[Sampled(rounds=1, clients=clients, expected=float(size), fixed=fixed)] += 1
+    by_chance = tuple(replace(one, rounds=times) for one, times in drawn.items() if one.clients > one.expected)
+    queries = rounds - sum(each.rounds for each in by_chance) + coverage.further_queries
+    adjacency = "replace_one" if fixed and by_chance else "add_or_remove_one"
+    return Exposure(adjacency, queries, by_chance)
 
 
 @lru_cache(maxsize=32)
-def _amount(exposure: Exposure, multiplier: float | None, epsilon: float | None, delta: float) -> NoiseAmount:
-    """The amount of noise, of which either the multiplier or epsilon is given."""
+def _noise(exposure: Exposure, multiplier: float | None, epsilon: float | None, delta: float) -> tuple[float, float]:
+    """The noise multiplier of a run, and the epsilon that it reaches. One of the two is given."""
     if multiplier is None:
         assert epsilon is not None
         multiplier = noise_for(exposure, epsilon, delta)
-    return NoiseAmount(multiplier, epsilon_of(exposure, multiplier, delta), delta)
+    return multiplier, epsilon_of(exposure, multiplier, delta)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import click
@@ -13,36 +13,10 @@ import fedstrata
 from fedstrata.base.errors import FedstrataError, InputError, MachineError, UserCodeError
 from fedstrata.base.resources import resource_errors
 from fedstrata.cli import deploy
-from fedstrata.cli.commands import (
-    assign_command,
-    compare_command,
-    export_command,
-    list_command,
-    report_command,
-    run_command,
-    runs_command,
-    scout_command,
-    sweep_command,
-)
-from fedstrata.cli.terminal import PlainCommand, fail, note_error, say, show_error, start_logging, stop_logging
+from fedstrata.cli.commands import app
+from fedstrata.cli.terminal import fail, note_error, say, start_logging, stop_logging
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run_command,
-    "compare": compare_command,
-    "sweep": sweep_command,
-    "report": report_command,
-    "assign": assign_command,
-    "export": export_command,
-    "runs": runs_command,
-    "list": list_command,
-    "scout": scout_command,
-}
-"""The commands by name, in the order in which the help shows them."""
-
-_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
-for _name, _command in COMMANDS.items():
-    _app.command(_name, cls=PlainCommand)(_command)
-_app.add_typer(deploy.commands, name="deploy")
+app.add_typer(deploy.commands, name="deploy")
 
 _VERBOSE = "Show what the library notes, and where an error came from."
 
@@ -69,16 +43,15 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """
     try:
         with resource_errors():
-            command = _with_verbose(typer.main.get_command(_app))
+            command = _with_verbose(typer.main.get_command(app))
             status = command.main(args, prog_name="fedstrata", standalone_mode=False)
     except MachineError as error:
         note_error(error)
         status = fail(error.reason + ("" if error.says_how else ", then give the same command again"), 1)
     except FedstrataError as error:
         note_error(error)
-        status = fail(error, 2 if isinstance(error, InputError) else 1)
-        if isinstance(error, InputError | UserCodeError):
-            show_error(error.trace)
+        trace = error.trace if isinstance(error, InputError | UserCodeError) else ""
+        status = fail(error, 2 if isinstance(error, InputError) else 1, trace)
     except click.ClickException as error:
         status = fail(error.format_message(), error.exit_code)
     finally:
@@ -86,7 +59,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-@_app.callback()
+@app.callback()
 def _fedstrata(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,

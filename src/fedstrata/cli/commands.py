@@ -1,6 +1,6 @@
 """The commands but `deploy`, and what they print.
 
-A new command is a function here and a line in `COMMANDS`, in `cli/__init__.py`.
+A new command is a function here. The help shows them in this order.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fedstrata.cli.terminal import (
     AsJson,
     ExperimentFile,
     NewFolder,
+    PlainCommand,
     Quiet,
     Resume,
     Seeds,
@@ -37,7 +38,6 @@ from fedstrata.cli.terminal import (
     resume_command,
     say,
     say_json,
-    short,
     show_table,
 )
 
@@ -46,10 +46,13 @@ if TYPE_CHECKING:
     from fedstrata.results.run import Run
 
 
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
+
 _SECONDS_BETWEEN_LOOKS = 2.0
 """How long `report --follow` waits before it looks at the records again."""
 
 
+@app.command("run", cls=PlainCommand)
 def run_command(
     experiment: ExperimentFile = None,
     sets: Sets = None,
@@ -90,6 +93,7 @@ def _show_run(finished: Run) -> None:
     say(f"report: {finished.folder / 'report.html'}")
 
 
+@app.command("compare", cls=PlainCommand)
 def compare_command(
     sources: Annotated[
         list[str] | None,
@@ -113,8 +117,7 @@ def compare_command(
     """Run several algorithms side by side, with equal local work done once, or put finished runs into one table."""
     given = sources or []
     folders = [Path(source) for source in given if Path(source).is_dir()]
-    options = [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
-    command = ("compare", *given, f"--algorithms={algorithms}", *options)
+    command = ("compare", *given, f"--algorithms={algorithms}", *_options(sets, seeds))
     if folders:
         missing = [source for source in given if not Path(source).exists()]
         if missing:
@@ -140,6 +143,7 @@ def compare_command(
     _show_comparison(comparison, command, as_json=as_json)
 
 
+@app.command("sweep", cls=PlainCommand)
 def sweep_command(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
     grid: Annotated[
@@ -161,13 +165,17 @@ def sweep_command(
     """Run an experiment with every combination of some values, and choose the best on validation data."""
     from fedstrata.config import parse_grid
 
-    options = [f"--grid={text}" for text in grid] + [f"--set={pair}" for pair in sets or ()]
-    command = ("sweep", experiment, *options, *([f"--seeds={seeds}"] if seeds else []))
+    command = ("sweep", experiment, *(f"--grid={text}" for text in grid), *_options(sets, seeds))
     with resumable(*command):
         swept = fedstrata.sweep(
             experiment, parse_grid(grid), _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
         )
     _show_comparison(swept.comparison, command, as_json=as_json)
+
+
+def _options(sets: Sequence[str] | None, seeds: str | None) -> list[str]:
+    """The options of a command that goes on with a comparison."""
+    return [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -206,6 +214,7 @@ def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json:
         raise typer.Exit(1)
 
 
+@app.command("report", cls=PlainCommand)
 def report_command(
     folder: AnyFolder,
     as_json: AsJson = False,
@@ -249,6 +258,7 @@ def _say_files(paths: Sequence[Path], *, as_json: bool) -> None:
             say(path)
 
 
+@app.command("runs", cls=PlainCommand)
 def runs_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")] = Path("runs"),
     as_json: AsJson = False,
@@ -264,15 +274,16 @@ def runs_command(
     for run in runs:
         name = os.path.relpath(run.folder, folder)
         rounds = f"{run.round}/{'?' if run.rounds is None else run.rounds}"
-        score = "-" if run.acc_client is None else f"{run.metric.name} {run.metric.text(run.acc_client)}"
-        agreement = "-" if run.ari is None else f"{run.ari:.2f}"
-        seed = "-" if run.seed is None else str(run.seed)
-        cells = (name, run.state, run.algorithm, run.dataset, seed, rounds, short(run.clusters), score, agreement)
-        rows.append((*cells, run.changed.replace("T", " ")))
+        score = None if run.acc_client is None else f"{run.metric.name} {run.metric.text(run.acc_client)}"
+        agreement = None if run.ari is None else f"{run.ari:.2f}"
+        changed = run.changed.replace("T", " ")
+        cells = (name, run.state, run.algorithm, run.dataset, run.seed, rounds, run.clusters, score, agreement, changed)
+        rows.append(["-" if cell is None else str(cell) for cell in cells])
     titles = ("run", "state", "algorithm", "data", "seed", "round", "clusters", "metric", "ari", "changed")
     show_table(titles, rows, headed=True)
 
 
+@app.command("assign", cls=PlainCommand)
 def assign_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
     clients: Annotated[
@@ -285,6 +296,7 @@ def assign_command(
     say(json.dumps(assign(folder, clients), indent=1))
 
 
+@app.command("export", cls=PlainCommand)
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the models.")],
@@ -306,6 +318,7 @@ def export_command(
     _say_files(export(load(folder), target, clients or (), format_of(format)), as_json=as_json)
 
 
+@app.command("list", cls=PlainCommand)
 def list_command(
     kind: Annotated[
         Literal["algorithms", "datasets", "partitions", "models", "personal"], typer.Argument(metavar="KIND")
@@ -325,6 +338,7 @@ def list_command(
         show_table(("name", "what it is", "source"), rows)
 
 
+@app.command("scout", cls=PlainCommand)
 def scout_command(
     experiment: ExperimentFile = None,
     sets: Sets = None,
@@ -346,13 +360,9 @@ def scout_command(
     from fedstrata.play.scan import scan_experiment
     from fedstrata.report.catalogue import sentence
 
-    def show(line: str) -> None:
-        """Print a line of progress, but with --quiet."""
-        if not quiet:
-            print(line, file=sys.stderr)
-
     # Warnings are printed with --quiet, too: without them the result is misread.
-    choice = scan_experiment(checked, rounds, show, warn=partial(print, file=sys.stderr))
+    tell = partial(print, file=sys.stderr)
+    choice = scan_experiment(checked, rounds, (lambda line: None) if quiet else tell, warn=tell)
     decision = choice.decision
     said = sentence(decision.kind, decision.layer, decision.values)
     if as_json:

@@ -72,26 +72,18 @@ _MESSAGE_CHARACTERS = 900
 """The largest number of characters of a message. A longer one loses its middle, as what to do stands at its end."""
 
 
-def fail(message: object, status: int) -> int:
-    """Print in one line what went wrong, and return the exit status."""
+def fail(message: object, status: int, trace: str = "") -> int:
+    """Print in one line what went wrong, and below it the lines of a trace, and return the exit status."""
     line = printable(" ".join(str(message).split()))
     if len(line) > _MESSAGE_CHARACTERS:
         line = f"{line[: _MESSAGE_CHARACTERS // 2]} ... {line[-_MESSAGE_CHARACTERS // 2 :]}"
     try:
-        print("fedstrata:", line, file=sys.stderr)
+        for each in (f"fedstrata: {line}", *map(printable, trace.splitlines())):
+            print(each, file=sys.stderr)
     except OSError:
         # Where no message can be printed, the status still tells it.
         _discard(sys.stderr)
     return status
-
-
-def show_error(text: str) -> None:
-    """Print lines below the one that said what went wrong, such as the traceback of a user's own code."""
-    try:
-        for line in text.splitlines():
-            print(printable(line), file=sys.stderr)
-    except OSError:
-        _discard(sys.stderr)
 
 
 def say(text: object) -> None:
@@ -111,13 +103,6 @@ def _discard(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
-
-
-def short(value: Any) -> str:
-    """A value in a cell of a table."""
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def say_json(value: Any) -> None:
@@ -184,23 +169,20 @@ _LIBRARY = "fedstrata"
 
 def start_logging() -> None:
     """Show everything that the library notes, on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(_FORMAT))
     logger = logging.getLogger(_LIBRARY)
     logger.setLevel(logging.DEBUG)
-    if not any(handler.get_name() == _LIBRARY for handler in logger.handlers):
-        handler = logging.StreamHandler()
-        handler.set_name(_LIBRARY)
-        handler.setFormatter(logging.Formatter(_FORMAT))
-        logger.addHandler(handler)
-        logger.propagate = False
+    logger.handlers = [handler]
+    logger.propagate = False
 
 
 def stop_logging() -> None:
     """Undo `start_logging`: a process may run several commands, as tests do."""
     logger = logging.getLogger(_LIBRARY)
     logger.setLevel(logging.NOTSET)
+    logger.handlers = []
     logger.propagate = True
-    for handler in [each for each in logger.handlers if each.get_name() == _LIBRARY]:
-        logger.removeHandler(handler)
 
 
 def note_error(error: BaseException) -> None:

@@ -4,7 +4,7 @@ Every function takes torch tensors or numpy arrays, and gives tensors, floats or
 numbered by the smallest member of each group; between equals, the lowest row decides.
 
 How alike clients are: `similarity`, `client_measures`, and `patterns` of similarities. Groups from a matrix of pairs:
-`hierarchy` and `density`; around means, with or without a matrix: `many`.
+`hierarchy` and `density`; around means: `means`.
 
 Whether groups are real: `split_half`, by `permutations`. How good groups are: `separation`, and `agreement` with
 others. `arrays` has what every function accepts, and `groups` statistics by group.
@@ -20,7 +20,7 @@ from fedstrata.clustering.client_measures import (
 )
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut, splits
-from fedstrata.clustering.many import cluster_many, kmeans, sketch
+from fedstrata.clustering.means import kmeans
 from fedstrata.clustering.patterns import centred, likeness
 from fedstrata.clustering.permutations import PermutationResult, error_rate_test, not_tested, smallest_sure_p
 from fedstrata.clustering.separation import gap, intra_bound, reference_split, separable
@@ -55,7 +55,6 @@ __all__ = [
     "bipartition",
     "bipartition_accuracy",
     "centred",
-    "cluster_many",
     "contrast",
     "cosine",
     "dbscan",
@@ -81,7 +80,6 @@ __all__ = [
     "reference_split",
     "replication",
     "separable",
-    "sketch",
     "smallest_sure_p",
     "split_half_test",
     "splits",

@@ -52,17 +52,11 @@ _MEASURES = {
 }
 """Each measure of rows, whatever the rows are; ``{}`` stands for what they are."""
 
-
-def _of_models_and_updates() -> dict[str, ClientMeasure]:
-    """Each measure twice: by its name for models, and after a "d" (difference) for updates."""
-    named = {}
-    for name, measure in _MEASURES.items():
-        named[name] = replace(measure, about=measure.about.format("models"))
-        named[f"d{name}"] = replace(measure, about=measure.about.format("updates"), of_updates=True)
-    return named
-
-
-CLIENT_MEASURES: Mapping[str, ClientMeasure] = _of_models_and_updates()
+CLIENT_MEASURES: Mapping[str, ClientMeasure] = {
+    f"{prefix}{name}": replace(measure, about=measure.about.format(rows), of_updates=rows == "updates")
+    for name, measure in _MEASURES.items()
+    for prefix, rows in (("", "models"), ("d", "updates"))
+}
 """The measures by the names that keys and records have: "cos" compares models, "dcos" updates."""
 
 if TYPE_CHECKING:

@@ -153,26 +153,36 @@ def merges(distance: FloatMatrix, linkage: Linkage) -> list[tuple[float, int, in
     """The m - 1 merges from the closest on: height, then the two groups by smallest member, the lower first."""
     if linkage not in get_args(Linkage):
         raise ValueError(f"expected linkage {', '.join(get_args(Linkage))}, found {linkage!r}")
-    between = distance.copy()
+    if not len(distance):
+        return []
+    between = np.where(np.tri(len(distance), dtype=np.bool_), np.inf, distance)  # each pair once, in the lower row
     size = np.ones(len(distance))
-    np.fill_diagonal(between, np.inf)
-    closest = Nearest(between)
+    nearest = between.argmin(axis=1)
+    least = between.min(axis=1)
     done = []
     for _ in range(len(distance) - 1):
-        kept, joined = closest.pair()
-        done.append((float(between[kept, joined]), kept, joined))
-        others = (size > 0) & (np.arange(len(size)) != kept) & (np.arange(len(size)) != joined)
-        one = between[kept, others]
-        two = between[joined, others]
+        # argmin takes the first of equals: the pair of smallest members.
+        kept = int(least.argmin())
+        joined = int(nearest[kept])
+        done.append((float(least[kept]), kept, joined))
+        others = np.flatnonzero(size)
+        others = others[(others != kept) & (others != joined)]
+        with_kept = np.minimum(others, kept), np.maximum(others, kept)
+        one = between[with_kept]
+        two = between[np.minimum(others, joined), np.maximum(others, joined)]
         if linkage == "average":
             # In this form the mean of d and d is d to the last bit, so a cut at d includes it.
             row = one + (two - one) * (size[joined] / (size[kept] + size[joined]))
         else:
             row = np.minimum(one, two) if linkage == "single" else np.maximum(one, two)
-        between[kept, others] = between[others, kept] = row
+        between[with_kept] = row
         between[joined] = between[:, joined] = np.inf
         size[kept], size[joined] = size[kept] + size[joined], 0
-        closest.merged(kept, joined)
+        # Only of these groups another one may be the nearest now.
+        changed = (nearest == kept) | (nearest == joined) | (between[:, kept] <= least)
+        changed = np.append(np.flatnonzero(changed & (size > 0)), [kept, joined])
+        nearest[changed] = between[changed].argmin(axis=1)
+        least[changed] = between[changed].min(axis=1)
     return done
 
 
@@ -182,51 +192,3 @@ def labels_after(done: Iterable[tuple[float, int, int]], rows: int) -> GroupLabe
     for _, kept, joined in done:
         labels[labels == joined] = kept
     return renumbered(labels)
-
-
-class Nearest:
-    """Keeps, for every group, which group of higher number is closest to it.
-
-    After a merge most groups have the same neighbour as before. The others keep their old distance as a bound, and
-    look around anew only when that bound is the least of all (Muellner, "Modern hierarchical, agglomerative
-    clustering algorithms", 2011, Section 2.3): about m^2 steps for a whole hierarchy where reading the matrix for
-    every merge takes m^3.
-
-    Args:
-        between: The distances of groups, (m, m), symmetric, infinite on the diagonal and for groups that are gone. The
-            caller changes it when it merges groups.
-    """
-
-    def __init__(self, between: FloatMatrix) -> None:
-        """Every group still has to look for its nearest one."""
-        self._between = between
-        self._least = np.full(len(between), -np.inf)
-        self._nearest = np.zeros(len(between), dtype=np.int64)
-        self._stale = np.ones(len(between), dtype=bool)
-        # The last group has none of higher number.
-        self._least[-1:], self._stale[-1:] = np.inf, False
-
-    def pair(self) -> tuple[int, int]:
-        """The closest pair; of equals that of smallest members, the lower one first."""
-        while self._stale[row := int(self._least.argmin())]:  # argmin takes the first of equals
-            after = self._between[row, row + 1 :]
-            self._nearest[row] = row + 1 + after.argmin()
-            self._least[row], self._stale[row] = after.min(), False
-        return row, int(self._nearest[row])
-
-    def merged(self, kept: int, joined: int) -> None:
-        """A group was joined to another one of lower number, whose distances in the matrix are the new ones."""
-        known = ~self._stale
-        lost = (self._nearest == kept) | (self._nearest == joined)
-        self._stale |= lost
-        least = self._least[:kept]
-        nearest = self._nearest[:kept]
-        stale = self._stale[:kept]
-        now = self._between[:kept, kept]
-        closer = now < least
-        equal = (now == least) & known[:kept]
-        nearest[equal] = np.minimum(nearest[equal], kept)
-        least[closer], nearest[closer] = now[closer], kept
-        stale[closer | equal] = False
-        self._least[kept], self._stale[kept] = -np.inf, True
-        self._least[joined], self._stale[joined] = np.inf, False

@@ -179,8 +179,8 @@ def jensen_shannon(probabilities: Array) -> torch.Tensor:
 
 def _lengths(square: torch.Tensor) -> torch.Tensor:
     """Norms (..., m) from squared norms. They are infinite where a row did not move: anything divided by them is 0."""
-    norms = require_finite(square.sqrt().movedim(-1, 0), "norms").movedim(0, -1)
-    return norms.where(norms > STILL, torch.inf)
+    lengths = require_finite(square.sqrt().movedim(-1, 0), "norms").movedim(0, -1)
+    return lengths.where(lengths > STILL, torch.inf)
 
 
 def _matrix(pairs: torch.Tensor, m: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from math import isfinite
@@ -19,7 +19,7 @@ from fedstrata.config.folders import next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.report.comparison.folder import read_document
@@ -53,70 +53,56 @@ def conclude(
         failures: Why runs are not finished; all others are.
         jobs: The number of shared jobs.
     """
-    runs, left_out = _outcomes(experiments, out, failures)
+    keys = {folder_of(out, each): _common_keys(tomllib.loads(dumps(each))) for each in experiments}
+    runs = list[Outcome]()
+    left_out = dict[Path, str]()
+    for experiment, (folder, common) in zip(experiments, keys.items(), strict=True):
+        key = RunKey(experiment.seed, experiment.title)
+        if key in failures:
+            runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
+            continue
+        try:
+            outcome = _read_outcome(key.algorithm, key.seed, folder)
+            # The settings of a sweep may have other data on purpose.
+            _refuse_other_data(outcome, [run for run in runs if keys[run.folder] == common])
+            runs.append(outcome)
+        except RecordError as error:
+            left_out[folder] = str(error)
     kept = list[Outcome]()
-    for run in _runs_of_before(out, experiments):
+    for run in _runs_of_before(out, keys):
         try:
             _refuse_other_data(run, runs)
             kept.append(run)
         except RecordError as error:
             left_out[run.folder] = str(error)
     runs = [*kept, *runs]
-    common = _shared_keys(experiments)
     warnings, names = _about_data(runs)
     metric = objective_of(experiments[0]).metric_info
+    common = _shared_keys(list(keys.values()))
     return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
 
 
-def _outcomes(
-    experiments: Sequence[Experiment], out: Path, failures: Mapping[RunKey, RunFailure]
-) -> tuple[list[Outcome], dict[Path, str]]:
-    """What came of each experiment, and by folder why a run is left out of the table. Arguments as in `conclude`."""
-    runs = list[Outcome]()
-    left_out = dict[Path, str]()
-    keys = dict[Path, dict[str, Any]]()
-    for experiment in experiments:
-        folder = folder_of(out, experiment)
-        key = RunKey(experiment.seed, experiment.title)
-        if key in failures:
-            runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
-            continue
-        keys[folder] = _common_keys_of(experiment)
-        try:
-            outcome = _read_outcome(key.algorithm, key.seed, folder)
-            # The settings of a sweep may have other data on purpose.
-            _refuse_other_data(outcome, [run for run in runs if keys.get(run.folder) == keys[folder]])
-        except RecordError as error:
-            left_out[folder] = str(error)
-        else:
-            runs.append(outcome)
-    return runs, left_out
-
-
-def _runs_of_before(out: Path, experiments: Sequence[Experiment]) -> list[Outcome]:
-    """The finished runs in the table of a comparison that none of its experiments names, if their other keys are equal.
+def _runs_of_before(out: Path, keys: Mapping[Path, Mapping[str, Any]]) -> Iterator[Outcome]:
+    """The finished runs in the table of a comparison that it does not name any more, if their other keys are equal.
 
     Args:
         out: The folder of the comparison.
-        experiments: The experiments with which it goes on.
+        keys: The keys of each run with which it goes on that all runs have in common, by its folder.
     """
     try:
         document = read_document(out)
     except RecordError:
-        return []
-    named = {folder_of(out, each) for each in experiments}
-    common = _common_keys_of(experiments[0])
-    kept = list[Outcome]()
-    for run in document.runs:
+        return
+    # The settings of a sweep are those of its grid.
+    before = () if document.sweep else document.runs
+    common = next(iter(keys.values()))
+    for run in before:
         folder = out / run.folder
-        # The settings of a sweep are those of its grid.
-        if document.sweep or run.summary is None or folder in named:
-            continue
-        with suppress(RecordError):
-            outcome = _read_outcome(run.algorithm, run.seed, folder)
-            if _common_keys(_read_experiment(folder)) == common:
-                kept.append(outcome)
-    return kept
+        if run.summary is not None and folder not in keys:
+            with suppress(RecordError):
+                outcome = _read_outcome(run.algorithm, run.seed, folder)
+                if _common_keys(_read_experiment(folder)) == common:
+                    yield outcome
 
 
 def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) -> Comparison:
@@ -224,14 +210,9 @@ def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, "data": {key: value for key, value in common["data"].items() if key not in _DATA_MAY_DIFFER}}
 
 
-def _common_keys_of(experiment: Experiment) -> dict[str, Any]:
-    """`_common_keys` of an experiment, as its file has them."""
-    return _common_keys(tomllib.loads(dumps(experiment)))
-
-
-def _shared_keys(experiments: Sequence[Experiment]) -> dict[str, Any]:
+def _shared_keys(experiments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The keys that have one value in all experiments; the others are the settings of a sweep."""
-    first, *others = map(_common_keys_of, experiments)
+    first, *others = experiments
     shared = dict[str, Any]()
     for name, value in first.items():
         if isinstance(value, dict):

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scipy.special import stdtrit
 
-from fedstrata.base.errors import ContractError
-from fedstrata.base.files import replace_file, root_folder
+from fedstrata.base.errors import ContractError, RecordError
+from fedstrata.base.files import append_line, parse_json, replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.scheme import PARTITIONS
+from fedstrata.records.folder import RoundLog
 from fedstrata.records.measures import diverged
 from fedstrata.report.comparison.folder import Difference, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.page import write_comparison_page
@@ -32,10 +33,6 @@ from fedstrata.results.plot import plot
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-from fedstrata.base.errors import RecordError
-from fedstrata.base.files import append_line, parse_json, read_file
 
 _logger = logging.getLogger(__name__)
 
@@ -449,14 +446,10 @@ class JobLog:
         self.jobs = JobCount(0, 0)
         self._path = path
         self._counted = dict[tuple[int, int], set[str]]()
-        try:
-            lines = read_file(path).splitlines(keepends=True)
-        except FileNotFoundError:
-            lines = []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        if whole != lines:
-            replace_file(path, b"".join(whole))
-        for number, line in enumerate(whole, start=1):
+        lines = RoundLog(path).lines()
+        if path.exists():
+            replace_file(path, b"".join(lines))
+        for number, line in enumerate(lines, start=1):
             try:
                 self._count(**parse_json(line))
             except (ValueError, TypeError, AttributeError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +19,7 @@ from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.participation import participation_of
 from fedstrata.build.problem import objective_of, problem_of
-from fedstrata.build.run_setup import RunSetup
-from fedstrata.build.server_setup import server_setup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.comparison.collect import conclude, finished
 from fedstrata.comparison.document import Comparison, JobLog, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
@@ -125,16 +126,16 @@ class _RunQueue:
         out: Path,
         resume: bool,
         line: StatusLine,
-        before_first: Callable[[], None] = lambda: None,
+        before_first: Callable[[], None],
     ) -> None:
         """Read no data yet."""
         self._before_first = before_first
         unfinished = [each for each in experiments if not finished(folder_of(out, each), each.rounds)]
         groups = dict[Hashable, int]()
-        self._experiments = dict[_Federation, list[Experiment]]()
+        self._experiments = dict[_Federation, dict[str, Experiment]]()
         for each in unfinished:
             federation = _Federation(groups.setdefault(_group_key(each), len(groups)), each.seed)
-            self._experiments.setdefault(federation, []).append(each)
+            self._experiments.setdefault(federation, {})[each.title] = each
         self._first_seed = experiments[0].seed
         self._out = out
         self._resume = resume
@@ -163,7 +164,10 @@ class _RunQueue:
         while self.waiting and self.waiting[0].group == group and len(begun) < room and not (begun and stop()):
             federation = self.waiting.pop(0)
             seed = federation.seed
-            experiments = self._experiments_of(federation)
+            # All seeds of a group have the engine that was chosen for the first one.
+            chosen = {"engine": self._engines[group]} if group in self._engines else {}
+            named = self._experiments[federation].items()
+            experiments = {name: each.model_copy(update=chosen) for name, each in named}
             try:
                 setup = self._prepare(experiments, group)
             except Exception as error:
@@ -182,12 +186,6 @@ class _RunQueue:
         if runs:
             self._before_first()
         return Lockstep(runs)
-
-    def _experiments_of(self, federation: _Federation) -> dict[str, Experiment]:
-        """The experiments of a federation by title, with the engine that was chosen for the first one of its group."""
-        engine = self._engines.get(federation.group)
-        chosen = {} if engine is None else {"engine": engine}
-        return {each.title: each.model_copy(update=chosen) for each in self._experiments[federation]}
 
     def _prepare(self, experiments: Mapping[str, Experiment], group: int) -> RunSetup:
         """The federation of a seed, which all of its experiments fit.
@@ -220,8 +218,8 @@ class _RunQueue:
         Raises:
             InputError: When a network or a key of an algorithm does not fit.
         """
-        form = setup.client_data.sample_format
-        others = (each for federation in self.waiting for each in self._experiments[federation])
+        form = setup.client_data.dataset.sample_format
+        others = (each for federation in self.waiting for each in self._experiments[federation].values())
         # The seed changes nothing here.
         for experiment in {(_group_key(each), each.title): each for each in others}.values():
             same_shape = (experiment.data.inputs, experiment.data.size) == (first.data.inputs, first.data.size)
@@ -274,7 +272,8 @@ def _seeds_at_once(setup: RunSetup, runs: int) -> int:
     problem = setup.server.problem
     if setup.engine.name != "batched":
         return 1
-    numbers = setup.client_data.floats + runs * problem.clients * problem.layout.p
+    dataset = setup.client_data.dataset
+    numbers = len(dataset) * prod(dataset.shape) + runs * problem.clients * problem.layout.p
     return max(1, budget(torch.device(setup.engine.device)) // (_FLOAT_BYTES * numbers))
 
 
@@ -291,19 +290,6 @@ class ActiveRun:
     steps: RunSteps
     devices: Clients
     engine: Clients
-
-
-@dataclass(frozen=True)
-class RoundResults:
-    """What came back for one round.
-
-    Attributes:
-        replies: The reply to each run that did not fail.
-        jobs_done: The jobs that were done, by seed.
-    """
-
-    replies: Mapping[RunKey, PlanReply]
-    jobs_done: Mapping[int, int]
 
 
 class Lockstep:
@@ -341,12 +327,14 @@ class Lockstep:
         """
         round = self.round
         assert round is not None
-        seeds = _by_seed(run for run, plan in self._plans.items() if plan.round == round)
-        results = self._run_plans(seeds)
-        for seed, runs in seeds.items():
-            asked = {run.algorithm: count_jobs(results.replies[run].report) for run in runs if run in results.replies}
-            count(seed, round, asked, results.jobs_done.get(seed, 0))
-        for run, reply in results.replies.items():
+        due = [run for run, plan in self._plans.items() if plan.round == round]
+        replies = dict[RunKey, PlanReply]()
+        done = Counter[int]()
+        self._answer(due, replies, done)
+        for seed, runs in _by_seed(due).items():
+            asked = {run.algorithm: count_jobs(replies[run].report) for run in runs if run in replies}
+            count(seed, round, asked, done[seed])
+        for run, reply in replies.items():
             self._advance(run, reply)
 
     def close(self) -> None:
@@ -354,54 +342,44 @@ class Lockstep:
         for run in self._plans:
             self._runs[run].steps.close()
 
-    def _run_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults:
-        """Run the plans of all seeds as one batch. Where that fails, go seed by seed, and then run by run."""
-        several = len(seeds) > 1
-        if self._one_batch or not several:
-            results = self._try_plans(seeds)
-            if isinstance(results, RoundResults):
-                return results
-            runs = [run for runs in seeds.values() for run in runs]
-            if len(runs) == 1:
-                self._drop(runs[0], results)
-                return RoundResults({}, {})
-            if several:
-                # What was too much for one batch would be so again.
-                self._one_batch = False
-        if several:
-            parts = [{seed: runs} for seed, runs in seeds.items()]
-        else:
-            # One by one, only the runs fail whose plans cannot be run.
-            parts = [{seed: [run]} for seed, runs in seeds.items() for run in runs]
-        replies = dict[RunKey, PlanReply]()
-        jobs_done = dict[int, int]()
-        for part in parts:
-            results = self._run_plans(part)
-            replies.update(results.replies)
-            jobs_done.update({seed: jobs_done.get(seed, 0) + count for seed, count in results.jobs_done.items()})
-        return RoundResults(replies, jobs_done)
+    def _answer(self, runs: Sequence[RunKey], replies: dict[RunKey, PlanReply], done: Counter[int]) -> None:
+        """Run the plans of some runs as one batch. Where that fails, go seed by seed, and then run by run.
 
-    def _try_plans(self, seeds: Mapping[int, Sequence[RunKey]]) -> RoundResults | RunFailure:
-        """Run the plans, or say why they fail. An exception would keep all tensors of its frames alive."""
-        try:
-            found = run_shared(
-                [
-                    SharedRequest(
-                        [self._plans[run] for run in runs],
-                        self._runs[runs[0]].engine,
-                        [self._runs[run].devices for run in runs],
-                    )
-                    for runs in seeds.values()
-                ]
-            )
-        except Exception as error:
-            return RunFailure.of(error)
-        replies = {
-            run: PlanReply(report, seconds)
-            for runs, shared in zip(seeds.values(), found, strict=True)
-            for run, report, seconds in zip(runs, shared.reports, shared.seconds, strict=True)
-        }
-        return RoundResults(replies, {seed: shared.done for seed, shared in zip(seeds, found, strict=True)})
+        Args:
+            runs: The runs.
+            replies: Gets the reply to each run that does not fail.
+            done: Gets the number of jobs that were done, by seed.
+        """
+        seeds = _by_seed(runs)
+        if self._one_batch or len(seeds) == 1:
+            try:
+                found = run_shared(
+                    [
+                        SharedRequest(
+                            [self._plans[run] for run in of_seed],
+                            self._runs[of_seed[0]].engine,
+                            [self._runs[run].devices for run in of_seed],
+                        )
+                        for of_seed in seeds.values()
+                    ]
+                )
+            except Exception as error:
+                # Only its text is kept: an exception would keep all tensors of its frames alive.
+                failure = RunFailure.of(error)
+            else:
+                for (seed, of_seed), shared in zip(seeds.items(), found, strict=True):
+                    done[seed] += shared.done
+                    for run, report, seconds in zip(of_seed, shared.reports, shared.seconds, strict=True):
+                        replies[run] = PlanReply(report, seconds)
+                return
+            if len(runs) == 1:
+                self._drop(runs[0], failure)
+                return
+        if len(seeds) > 1:
+            # What was too much for one batch would be so again.
+            self._one_batch = False
+        for part in seeds.values() if len(seeds) > 1 else [[run] for run in runs]:
+            self._answer(part, replies, done)
 
     def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
         """Give a run its reply, and take its next plan."""

@@ -18,8 +18,7 @@ from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.reading import load_experiment
 from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
-from fedstrata.records.changed_keys import flatten_keys, may_differ, same_results
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ, same_results
 
 
 def next_run_folder(name: str, resume: bool) -> Path:

@@ -7,12 +7,11 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
     report = clients.run(plan)
     state, diagnostics = algorithm.update(problem, state, report)
 
-`protocols` has the two sides of a round, `problem` what is fixed for a run, `state` what changes, and `messages` what
-travels. `layout` and `rows` are networks as rows of numbers, with `row_products`; `lr_schedule` is how the step
-size of clients changes.
+`problem` has what is fixed for a run, `state` what changes, and `messages` what travels. `layout` and `rows` are
+networks as rows of numbers, with `row_products`; `lr_schedule` is how the step size of clients changes.
 
-`standard_round` has what most algorithms are made of. `aggregation` makes one update of many, `server_optimizer`
-applies it.
+`standard_round` has `Algorithm` and what most algorithms are made of. `aggregation` makes one update of many,
+`server_optimizer` applies it.
 """
 
 from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean
@@ -26,6 +25,7 @@ from fedstrata.core.messages import (
     SINGULAR_VECTORS,
     TRAIN,
     VALIDATION,
+    Clients,
     Diagnostics,
     Evaluation,
     LocalTask,
@@ -39,10 +39,11 @@ from fedstrata.core.messages import (
     Score,
 )
 from fedstrata.core.problem import Problem, Server
-from fedstrata.core.protocols import Algorithm, Clients, ProposesSplits
 from fedstrata.core.rows import Rows, empty_rows, evenly_spread
 from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
+    Algorithm,
+    ProposesSplits,
     aggregate,
     assign_pending,
     candidate_models,

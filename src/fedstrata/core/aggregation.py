@@ -6,16 +6,14 @@ deep networks from decentralized data", AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout
-from fedstrata.core.row_products import norms_of
+from fedstrata.core.row_products import compared_ranges, norms_of
 from fedstrata.core.rows import Rows
 
 _BLOCK_CLIENTS = 16
@@ -26,12 +24,6 @@ _CHUNK_COLUMNS = 2**17
 
 _CHUNK_NUMBERS_ON_DEVICE = 2**24
 """The numbers that are held in float64 at a time on an accelerator, 128 MB."""
-
-_MAX_THREADS = min(os.cpu_count() or 1, 16)
-"""The number of chunks of columns that are summed at a time, at most."""
-
-_MIN_CHUNKS = 4
-"""Up to this number of chunks it is not worth starting threads."""
 
 _LARGEST_RATIO = 2.0
 """In the means of groups, no update counts as longer than so many times the median one."""
@@ -54,71 +46,44 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
         bits in any order of rows, whoever sent them. Rows on an accelerator are summed there by its own programs, which
         round otherwise, and are given the rows in ascending order of the ids.
     """
-    order = updates.clients.argsort().tolist()
+    order = updates.clients.argsort()
     label = labels.tolist()
-    weight = weights.double().tolist()
-    mass = torch.zeros(k, dtype=torch.float64)
-    for row in order:
-        mass[label[row]] += weight[row]
+    mass = torch.zeros(k, dtype=torch.float64).index_add_(0, labels[order], weights.double()[order])
     mass = mass.clamp(min=torch.finfo(torch.float64).tiny)
-    on_device = updates.on_device
-    if on_device.device.type != "cpu":
-        return _mean_on_device(on_device, order, weight, label, mass)
-    blocks = [list(block) for _, block in groupby(order, key=lambda row: int(updates.clients[row]) // _BLOCK_CLIENTS)]
+    if updates.on_device.device.type != "cpu":
+        return _mean_on_device(updates.on_device, order, weights.double() / mass[labels], labels, k)
+    weight = weights.double().tolist()
+    blocks = [
+        list(rows) for _, rows in groupby(order.tolist(), lambda row: int(updates.clients[row]) // _BLOCK_CLIENTS)
+    ]
     means = torch.empty(k, updates.values.shape[1])
-
-    def fill(values: torch.Tensor, mean: torch.Tensor) -> None:
+    chunks = zip(updates.values.split(_CHUNK_COLUMNS, dim=1), means.split(_CHUNK_COLUMNS, dim=1), strict=True)
+    for values, mean in chunks:
         total = torch.zeros(mean.shape, dtype=torch.float64)
         for block in blocks:
-            partial: dict[int, torch.Tensor] = {}
+            partial = torch.zeros_like(total)
             for row in block:
-                if label[row] not in partial:
-                    partial[label[row]] = torch.zeros_like(total[0])
                 partial[label[row]].add_(values[row], alpha=weight[row])
-            for cluster, sums in partial.items():
-                total[cluster] += sums
+            total += partial
         mean.copy_(total / mass[:, None])
-
-    value_chunks = updates.values.split(_CHUNK_COLUMNS, dim=1)
-    mean_chunks = means.split(_CHUNK_COLUMNS, dim=1)
-    # With several threads of its own, torch would use every core in each thread.
-    if len(mean_chunks) <= _MIN_CHUNKS or torch.get_num_threads() > 1:
-        for values, mean in zip(value_chunks, mean_chunks, strict=True):
-            fill(values, mean)
-    else:
-        # A column's mean depends on no other column: the same bits, whoever is first.
-        with ThreadPoolExecutor(min(_MAX_THREADS, len(mean_chunks))) as threads:
-            list(threads.map(fill, value_chunks, mean_chunks))
     return means
 
 
 def _mean_on_device(
-    updates: torch.Tensor, order: Sequence[int], weight: Sequence[float], label: Sequence[int], mass: torch.Tensor
+    updates: torch.Tensor, order: torch.Tensor, shares: torch.Tensor, labels: torch.Tensor, k: int
 ) -> torch.Tensor:
-    """The mean of every cluster, (k, p) float32 in the computer's own memory, of rows on an accelerator.
+    """The sum of some rows (m, p) on an accelerator in every cluster, each times its share, (k, p) on the processor.
 
-    Args:
-        updates: The rows, (m, p).
-        order: The places of the rows by ascending client id, m of them.
-        weight: The weight of each row, m of them.
-        label: The cluster of each row, m of them.
-        mass: The sum of the weights of each cluster, (k,) float64, > 0.
+    The rows are taken in an order, (m,): that of the client ids. Their shares are (m,) float64.
     """
-    means = torch.zeros(len(mass), updates.shape[1], device=updates.device)
-    by_cluster = sorted(order, key=label.__getitem__)
-    in_place = by_cluster == list(range(len(updates)))
-    places = torch.tensor(by_cluster).to(updates.device)
-    shares = torch.tensor([weight[row] / float(mass[label[row]]) for row in by_cluster], dtype=torch.float64)
-    shares = shares.to(updates.device)
-    first = 0
-    for cluster, members in groupby(by_cluster, key=label.__getitem__):
+    means = torch.zeros(k, updates.shape[1], device=updates.device)
+    for cluster in labels.unique().tolist():
         # Each cluster by itself: zero times a number that is not finite is not zero.
-        rows = slice(first, first + len(list(members)))
-        own = updates[rows] if in_place else updates[places[rows]]
-        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // len(own))
-        for values, mean in zip(own.split(width, dim=1), means[cluster].split(width), strict=True):
-            mean.copy_(shares[rows] @ values.double())
-        first = rows.stop
+        rows = order[labels[order] == cluster]
+        share = shares[rows].to(updates.device)
+        width = max(1, _CHUNK_NUMBERS_ON_DEVICE // len(rows))
+        for values, mean in zip(updates.split(width, dim=1), means[cluster].split(width), strict=True):
+            mean.copy_(share @ values[rows.to(updates.device)].double())
     return means.cpu()
 
 
@@ -136,26 +101,23 @@ def plain_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: in
 
 
 class Aggregation(Protocol):
-    """How models move by updates. Whatever is made of updates and sent to clients is made by `means` or `group_means`.
+    """How models move by updates. Whatever is made of updates and sent to clients is made by `means`.
 
-    Attributes:
-        rule: The rule by which is made what the server only looks at.
-        least_clients: The least number of clients whose updates move a model that leaves the server.
-        exact: Whether a mean is made of the updates alone. If not, a mean of few clients says little, and how much a
-            client counts may not depend on others.
+    A mean is not `exact` if more than the updates makes it, such as noise. Then a mean of few clients says little, and
+    how much a client counts may not depend on others.
     """
 
     @property
     def rule(self) -> Rule:
-        """As above."""
+        """The rule by which is made what the server only looks at."""
 
     @property
     def least_clients(self) -> int:
-        """As above."""
+        """The least number of clients whose updates move a model that leaves the server."""
 
     @property
     def exact(self) -> bool:
-        """As above."""
+        """Whether a mean is made of the updates alone."""
 
     def enough(self, labels: torch.Tensor, k: int, everyone: torch.Tensor) -> torch.Tensor:
         """Which clusters have enough clients to move in a round, bool (k,). The others have no update.
@@ -200,6 +162,11 @@ class Aggregation(Protocol):
             purpose: What the means are for; several means of one round have different purposes.
             round: The round.
         """
+
+
+@runtime_checkable
+class GroupAggregation(Aggregation, Protocol):
+    """An aggregation that also makes the means of groups inside each other, as Strata's comparisons of groups do."""
 
     def group_means(
         self,
@@ -312,7 +279,7 @@ def clipped_to_twice_median(layout: Layout, updates: Rows) -> Rows:
 
     The norms are those of convolutions and linear layers.
     """
-    norms = torch.from_numpy(norms_of(updates, layout.conv_and_linear_ranges)).float()
+    norms = torch.from_numpy(norms_of(updates, compared_ranges(layout))).float()
     tiny = 1e-30  # A smaller norm is that of an update of zeros.
     moved = norms > tiny
     if int(moved.sum()) < _MIN_COMPARED:

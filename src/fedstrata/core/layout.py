@@ -14,6 +14,9 @@ from fedstrata.base.lazy_torch import torch
 Kind = Literal["conv", "linear", "norm", "buffer"]
 """What a tensor is part of: a convolution, a linear layer, a normalisation layer, or buffers (running statistics)."""
 
+COMPARED: tuple[Kind, ...] = ("conv", "linear")
+"""Tensors of these kinds are compared between clients. The others are only averaged."""
+
 Mask = tuple[bool, ...]
 """One bool per tensor of a layout, (l,)."""
 
@@ -65,12 +68,12 @@ class Layout:
     @cached_property
     def layers(self) -> tuple[str, ...]:
         """The conv and linear layers in the order in which the network defines them."""
-        return tuple(dict.fromkeys(slot.layer for slot in self.tensors if slot.kind in ("conv", "linear")))
+        return tuple(dict.fromkeys(slot.layer for slot in self.tensors if slot.kind in COMPARED))
 
     @property
     def linear_layers(self) -> tuple[str, ...]:
         """Those of them that are linear."""
-        return tuple(layer for layer in self.layers if self._kind(layer) == "linear")
+        return tuple(dict.fromkeys(slot.layer for slot in self.tensors if slot.kind == "linear"))
 
     @property
     def everything(self) -> Mask:
@@ -109,92 +112,47 @@ class Layout:
         Those before the first layer belong to it.
         """
         chosen = list(mask)
-        follows = next((chosen[place] for place, slot in enumerate(self.tensors) if self._compared(slot)), False)
+        follows = next((chosen[place] for place, slot in enumerate(self.tensors) if slot.kind in COMPARED), False)
         for place, slot in enumerate(self.tensors):
-            follows = chosen[place] if self._compared(slot) else follows
+            follows = chosen[place] if slot.kind in COMPARED else follows
             chosen[place] = chosen[place] or follows
         return tuple(chosen)
 
     def _one(self, selector: str) -> Mask:
-        exact = tuple(self._compared(slot) and selector in (slot.layer, slot.name) for slot in self.tensors)
-        if any(exact):
-            return exact
+        names = [(slot.layer, slot.name) if slot.kind in COMPARED else () for slot in self.tensors]
+        if any(selector in own for own in names):
+            return tuple(selector in own for own in names)
         linear = self.linear_layers
-        smallest = min(reversed(linear), key=self.count, default="")
-        special = {"head": linear[-1:], "first_linear": linear[:1], "smallest_linear": [smallest]}
-        mask = []
-        for slot in self.tensors:
-            if not self._compared(slot):
-                mask.append(False)
-            elif selector in special:
-                mask.append(slot.layer in special[selector])
-            else:
-                named = any(fnmatchcase(name, selector) for name in (slot.layer, slot.name))
-                mask.append(named or selector in (slot.kind, "all"))
+        smallest = min(reversed(linear), key=self._parameters, default="")
+        special = {"head": linear[-1:], "first_linear": linear[:1], "smallest_linear": (smallest,)}
+        if selector in special:
+            mask = tuple(slot.kind in COMPARED and slot.layer in special[selector] for slot in self.tensors)
+        elif selector in (*COMPARED, "all"):
+            mask = tuple(slot.kind in (COMPARED if selector == "all" else (selector,)) for slot in self.tensors)
+        else:
+            mask = tuple(any(fnmatchcase(name, selector) for name in own) for own in names)
         if not any(mask):
             known = "conv, linear, head, first_linear, smallest_linear, all"
             raise LayoutError(
                 f"{selector!r} matches no layer; this model has {', '.join(self.layers)}; "
                 f"allowed are their names and patterns, {known}"
             )
-        return tuple(mask)
+        return mask
 
-    @staticmethod
-    def _compared(slot: TensorSpec) -> bool:
-        return slot.kind in ("conv", "linear")
-
-    def _kind(self, layer: str) -> Kind:
-        return next(slot.kind for slot in self.tensors if slot.layer == layer)
-
-    def count(self, layer: str) -> int:
+    def _parameters(self, layer: str) -> int:
         """The number of parameters of a layer, weights and biases."""
-        slots = [slot for slot in self.tensors if slot.layer == layer and slot.kind != "buffer"]
-        return sum(prod(slot.shape) for slot in slots)
-
-    @cached_property
-    def running_variances(self) -> tuple[int, ...]:
-        """The places of the running variances of normalisation layers among the tensors."""
-        buffers = ((place, slot.name) for place, slot in enumerate(self.tensors) if slot.kind == "buffer")
-        return tuple(place for place, name in buffers if name.rpartition(".")[2] == "running_var")
-
-    @cached_property
-    def conv_and_linear_mask(self) -> Mask:
-        """The mask of all conv and linear tensors."""
-        return self.select("all")
-
-    @cached_property
-    def conv_and_linear_ranges(self) -> tuple[slice, ...]:
-        """Their columns, as `ranges`."""
-        return self.ranges(self.conv_and_linear_mask)
+        return sum(prod(slot.shape) for slot in self.tensors if slot.layer == layer and slot.kind != "buffer")
 
     @property
     def conv_and_linear(self) -> torch.Tensor:
         """The columns by which clients are compared: those of all conv and linear tensors, ascending (q,) int64."""
-        return self.columns(self.conv_and_linear_mask)
+        return self.columns(self.select("all"))
 
     def column_mask(self, mask: Mask) -> torch.Tensor:
         """A mask over tensors as a mask over columns, (p,) bool."""
-        found = torch.zeros(self.p, dtype=torch.bool)
-        found[self.columns(mask)] = True
-        return found
-
-    def ranges(self, mask: Mask) -> tuple[slice, ...]:
-        """The columns of the tensors of a mask, ascending; neighbouring tensors are one slice."""
-        found: list[slice] = []
-        for span, chosen in zip(self.spans, mask, strict=True):
-            if not chosen:
-                continue
-            if found and found[-1].stop == span.start:
-                found[-1] = slice(found[-1].start, span.stop)
-            else:
-                found.append(span)
-        return tuple(found)
+        return torch.zeros(self.p, dtype=torch.bool).index_fill_(0, self.columns(mask), True)
 
     def columns(self, mask: Mask) -> torch.Tensor:
         """The columns of the tensors of a mask, ascending (q,) int64."""
-        if mask == self.everything:
-            # One range, and not a copy of many.
-            return torch.arange(self.p)
-        spans = [span for span, chosen in zip(self.spans, mask, strict=True) if chosen]
-        ranges = [torch.arange(span.start, span.stop) for span in spans]
-        return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64)
+        chosen = [span for span, is_chosen in zip(self.spans, mask, strict=True) if is_chosen]
+        return torch.cat([torch.empty(0, dtype=torch.int64), *(torch.arange(each.start, each.stop) for each in chosen)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.lazy_torch import torch
@@ -110,11 +110,6 @@ class LocalTask:
     continues: str = ""
     shares: torch.Tensor | None = None
     save_if_finite: bool = False
-
-    @property
-    def offers_choice(self) -> bool:
-        """Whether some client may choose among several models."""
-        return bool(((self.candidates >= 0).sum(dim=1) > 1).any())
 
     def only(self, rows: torch.Tensor) -> LocalTask:
         """The same work for some of the cohort, given as a bool (m,)."""
@@ -358,3 +353,10 @@ class Diagnostics:
     events: tuple[Mapping[str, Any], ...] = ()
     metrics: tuple[Metric, ...] = ()
     matrices: tuple[Matrix, ...] = ()
+
+
+class Clients(Protocol):
+    """Whoever holds the data: an engine, a network of devices, or a script in a test."""
+
+    def run(self, plan: Plan) -> Report:
+        """Score the evaluations of a plan, then do its tasks."""

@@ -17,10 +17,6 @@ from fedstrata.core.state import ServerMoments, UpdateHistory
 class Server(Protocol):
     """What the server makes of the mean update of a cluster, such as `fedstrata.core.ServerOptimizer`."""
 
-    @property
-    def called(self) -> str:
-        """The key that says what it is, as the experiment has it."""
-
     def step(
         self,
         layout: Layout,

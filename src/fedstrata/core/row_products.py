@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.base.lazy_torch import torch
+from fedstrata.core.layout import Layout, Mask
 from fedstrata.core.rows import Rows, fits
 
 _FEW_ROWS = 32
@@ -29,6 +30,24 @@ Smaller blocks take longer.
 
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e36
 """Squared norms between these are summed in float32, which holds the squares of all numbers that matter in them."""
+
+
+def column_ranges(layout: Layout, mask: Mask) -> tuple[slice, ...]:
+    """The columns of the tensors of a mask, ascending; neighbouring tensors are one slice."""
+    found: list[slice] = []
+    for span, chosen in zip(layout.spans, mask, strict=True):
+        if not chosen:
+            continue
+        if found and found[-1].stop == span.start:
+            found[-1] = slice(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def compared_ranges(layout: Layout) -> tuple[slice, ...]:
+    """The columns of all conv and linear tensors, as `column_ranges`."""
+    return column_ranges(layout, layout.select("all"))
 
 
 def norms_of(rows: Rows, spans: Sequence[slice]) -> NDArray[np.float64]:

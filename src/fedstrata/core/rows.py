@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from tempfile import TemporaryFile, gettempdir
@@ -18,9 +16,6 @@ from fedstrata.base.lazy_torch import torch
 IN_MEMORY = 2**30
 """The bytes of rows that are held in memory. More than 1 GB lies in a temporary file that is mapped into memory."""
 
-_LARGE = 2**23
-"""The bytes of rows from which it is worth asking for large pages. Smaller memory is kept by the C library."""
-
 
 def empty_rows(m: int, p: int) -> torch.Tensor:
     """Room for rows (m, p) float32, to be written: in memory, or mapped to a file when it would not fit.
@@ -33,7 +28,7 @@ def empty_rows(m: int, p: int) -> torch.Tensor:
         ResourceError: When the disk has no room for it.
     """
     if fits(m, p):
-        return _in_large_pages(m, p) if 4 * m * p >= _LARGE else torch.empty(m, p)
+        return torch.empty(m, p)
     with TemporaryFile() as file:
         # Without this, a full disk would end the process at some later write, without a word.
         reserve(file.fileno(), 4 * m * p, f"rows of {m} clients")
@@ -49,23 +44,6 @@ def rows_for(device: torch.device, m: int, p: int) -> torch.Tensor:
     return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
 
 
-def _in_large_pages(m: int, p: int) -> torch.Tensor:
-    """Room for rows (m, p) float32 in memory, in pages of 2 MB where the system has them.
-
-    The system gives memory of this size page by page, when it is written for the first time. In ordinary pages of 4 kB
-    this takes longer than to write it.
-    """
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(m, p)
-    try:
-        memory = mmap.mmap(-1, 4 * m * p, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:  # torch tells what is missing
-        return torch.empty(m, p)
-    with suppress(OSError):  # such a system has no large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float32).view(m, p)
-
-
 def unsent_rows(m: int, p: int) -> torch.Tensor:
     """Rows (m, p) of clients that send nothing: zeros, which take no memory and cannot be written to."""
     return torch.zeros(1, 1).expand(m, p)
@@ -78,15 +56,10 @@ def are_unsent(values: torch.Tensor) -> bool:
 
 
 def reserve(file: int, size: int, what: str) -> None:
-    """Take room on the disk for an empty temporary file, where the system lets one.
-
-    Args:
-        file: The descriptor of the file.
-        size: The size in bytes, at least 1.
-        what: What will lie in the file, for the error message.
+    """Take `size` bytes on the disk, at least 1, for an empty temporary file, in which lies `what`.
 
     Raises:
-        ResourceError: When there is none.
+        ResourceError: When there is no room for them.
     """
     if hasattr(os, "posix_fallocate"):
         try:
@@ -142,18 +115,18 @@ class Rows:
         Raises:
             ContractError: When one of them has no row.
         """
-        order = self.clients.argsort()
-        place = torch.searchsorted(self.clients[order], ids).clamp(max=max(len(order) - 1, 0))
-        if len(ids) and (not len(order) or not torch.equal(self.clients[order[place]], ids)):
-            raise ContractError(f"expected rows of {ids.tolist()}, found rows of {self.clients.tolist()}")
-        return picked_rows(self.values, order[place])
+        places = {client: row for row, client in enumerate(self.clients.tolist())}
+        wanted = ids.tolist()
+        if not places.keys() >= set(wanted):
+            raise ContractError(f"expected rows of {wanted}, found rows of {self.clients.tolist()}")
+        return _picked(self.values, 0, torch.tensor([places[client] for client in wanted], dtype=torch.int64))
 
     def at(self, rows: torch.Tensor) -> Rows:
         """Some of the rows, by a bool (m,) or by positions."""
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
-        return Rows(self.clients[places], picked_rows(self.on_device, places))
+        return Rows(self.clients[places], _picked(self.on_device, 0, places))
 
     def without(self, ids: torch.Tensor) -> Rows:
         """The rows of all clients but some."""
@@ -161,16 +134,18 @@ class Rows:
 
     def take_columns(self, columns: torch.Tensor) -> Rows:
         """Some of the columns of every row, (m, q), by a bool (p,) or by indices."""
-        rows = self.on_device
-        if rows.device.type != "cpu":
-            places = columns.nonzero().flatten() if columns.dtype == torch.bool else columns
-            return Rows(self.clients, rows.index_select(1, places.to(rows.device)))
-        if fits(len(self.values), len(columns)):
-            return Rows(self.clients, self.values[:, columns])
-        picked = empty_rows(len(self.values), len(columns))
-        for row, values in zip(picked, self.values, strict=True):
-            torch.index_select(values, 0, columns, out=row)
-        return Rows(self.clients, picked)
+        places = columns.nonzero().flatten() if columns.dtype == torch.bool else columns
+        return Rows(self.clients, _picked(self.on_device, 1, places))
+
+
+def _picked(values: torch.Tensor, axis: int, places: torch.Tensor) -> torch.Tensor:
+    """Some rows (axis 0) or columns (axis 1) of rows (m, p), copied; into a file where they would not fit in memory."""
+    if axis == 0 and values.stride() == (0, 0):  # A single stored number stays one, as in `unsent_rows`.
+        return values[:1].expand(len(places), -1)
+    shape = (len(places), values.shape[1]) if axis == 0 else (len(values), len(places))
+    if values.device.type != "cpu" or fits(*shape):
+        return values.index_select(axis, places.to(values.device))
+    return torch.index_select(values, axis, places, out=empty_rows(*shape))
 
 
 @lru_cache(maxsize=16)
@@ -182,17 +157,3 @@ def evenly_spread(p: int, most: int) -> torch.Tensor:
 def fits(m: int, p: int) -> bool:
     """Whether rows (m, p) float32 are held in memory."""
     return 4 * m * p <= IN_MEMORY
-
-
-def picked_rows(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Some rows of values (m, p), copied one after the other where they would not fit into memory."""
-    if values.device.type != "cpu":
-        return values[places.to(values.device)]
-    if are_unsent(values):
-        return unsent_rows(len(places), values.shape[1])
-    if fits(len(places), values[:1].numel()):
-        return values[places]
-    picked = empty_rows(len(places), values.shape[1])
-    for row, place in zip(picked, places.tolist(), strict=True):
-        row.copy_(values[place])
-    return picked

@@ -37,11 +37,6 @@ class ServerOptimizer:
     beta2: float = 0.99
     tau: float = 1e-3
 
-    @property
-    def called(self) -> str:
-        """The key that says what it is, as the experiment has it."""
-        return f"server.lr = {self.lr:g}" if self.name == "none" else f"server.optimizer = {self.name!r}"
-
     def step(
         self,
         layout: Layout,

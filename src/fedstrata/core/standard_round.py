@@ -1,14 +1,27 @@
-"""The round of FedAvg inside clusters, from the plan to the new models. Most algorithms are made of these functions."""
+"""The round of FedAvg inside clusters, from the plan to the new models, as functions and as the class `Algorithm`.
+
+Most algorithms are made of these functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
-from fedstrata.core.messages import CLIENT, TRAIN, Diagnostics, Evaluation, LocalTask, Metric, Plan, Report
+from fedstrata.core.messages import (
+    CLIENT,
+    TRAIN,
+    Diagnostics,
+    Evaluation,
+    LocalTask,
+    Metric,
+    Plan,
+    ProposedSplit,
+    Report,
+)
 from fedstrata.core.problem import Problem
 from fedstrata.core.state import (
     Decision,
@@ -59,17 +72,8 @@ def fixed_clusters(problem: Problem, labels: torch.Tensor, k: int, kind: str) ->
     Returns:
         The state before round 1.
     """
-    state = initial_state(problem)
-    tree, nodes = with_children(state.tree, [0] * k, round=0)
-    members = {node: (labels == c).nonzero().flatten().tolist() for c, node in enumerate(nodes)}
-    return replace(
-        state,
-        models=state.models.repeat(k, 1),
-        labels=labels,
-        nodes=torch.tensor(nodes),
-        waiting=torch.where(labels < 0, 0, -1),
-        tree=with_members(with_decisions(tree, {0: Decision(kind=kind, values={"clusters": float(k)})}), members),
-    )
+    given = Decision(kind=kind, values={"clusters": float(k)})
+    return with_clusters(initial_state(problem), labels, torch.zeros(k, dtype=torch.int64), {0: given}, round=0)
 
 
 def candidate_models(state: State, clients: torch.Tensor) -> torch.Tensor:
@@ -213,82 +217,74 @@ def aggregate(
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     k = len(parents)
-    found = tuple[Mapping[str, Any], ...]()
+    of_checks: Sequence[Mapping[str, Any]] = ()
     if problem.checks is not None and asked and not any(sent_as_values):
         here = torch.where(labels < 0, -1, parents[labels])
         checked = problem.checks.check(problem.layout, state.history, report, state.labels, here)
         state = replace(state, history=checked.history)
         report = checked.counted
-        found = checked.events
+        of_checks = checked.events
+
+    # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     result = report.results[TRAIN]
     label = labels[result.updates.clients]
-    # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     started = (label >= 0) & (result.chosen == parents[label])
     enough = problem.aggregation.enough(label[started], k, labels)
     counted = started & enough[label]
-    means = torch.zeros(k, problem.layout.p)
-    updated = torch.zeros(k, dtype=torch.bool)
+
+    moves = torch.zeros(k, problem.layout.p)
     if asked:
         used = result.only(counted)
-        means = problem.aggregation.means(
+        moves = problem.aggregation.means(
             used.updates, used.sizes, label[counted], k, labels, purpose=TRAIN, round=state.round + 1
         )
-        updated = enough
-    grown, origins = _with_new_clusters(state, labels, parents, decisions or {}, founded)
-    moves = means
+    after = with_clusters(state, labels, parents, decisions or {}, founded, round=state.round + 1)
     moments: ServerMoments | None = None
     if problem.server is not None:
-        nodes = grown.nodes.tolist()
+        origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
         moves, moments = problem.server.step(
-            problem.layout, state.server, origins, nodes, means, updated, sent_as_values
+            problem.layout, state.server, origins, after.nodes.tolist(), moves, enough & asked, sent_as_values
         )
-    moved = replace(grown, models=grown.models + moves, server=moments)
-    foundings = _foundings(moved.tree, moved.nodes[parents < 0].tolist())
-    events = (*found, *_splits(moved.tree, moved.round), *_dissolutions(state, moved), *foundings)
-    return moved, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
+    after = replace(after, models=after.models + moves, server=moments)
+
+    foundings = [
+        {"kind": "found", "node": node, "clients": list(after.tree[node].members)}
+        for node in after.nodes[parents < 0].tolist()
+    ]
+    events = (*of_checks, *_splits(after.tree, after.round), *_dissolutions(state, after), *foundings)
+    return after, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
 
 
-def _with_new_clusters(
+def with_clusters(
     state: StateT,
     labels: torch.Tensor,
     parents: torch.Tensor,
     decisions: Mapping[int, Decision],
-    founded: torch.Tensor | None,
-) -> tuple[StateT, list[int | None]]:
-    """The state of the next round whose clusters have the models that they start from.
-
-    The arguments are those of `aggregate`.
-
-    Returns:
-        The state, and the node that each cluster comes from; None for one that newcomers found.
-    """
-    round = state.round + 1
-    starts = state.models
-    if not torch.equal(parents, torch.arange(len(starts))):
-        starts = starts[parents]
-        starts[parents < 0] = starts[:0] if founded is None else founded
-    made = {int(state.nodes[old]): decision for old, decision in decisions.items()}
+    founded: torch.Tensor | None = None,
+    *,
+    round: int,
+) -> StateT:
+    """The state with new clusters, of the models that they start from. The arguments are those of `aggregate`."""
+    models = state.models
+    if not torch.equal(parents, torch.arange(len(models))):
+        models = models[parents]
+        models[parents < 0] = models[:0] if founded is None else founded
+    of_nodes = {int(state.nodes[old]): decision for old, decision in decisions.items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
-    tree, nodes = with_children(with_decisions(state.tree, made), origins, round)
+    tree, nodes = with_children(with_decisions(state.tree, of_nodes), origins, round)
     members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
-    grown = replace(
+    # A pending client waits where it was, or above if no cluster is left below that node.
+    before = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting).tolist()
+    pairs = zip(labels.tolist(), before, strict=True)
+    waiting = [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs]
+    return replace(
         state,
-        models=starts,
+        models=models,
         labels=labels,
         nodes=torch.tensor(nodes),
-        waiting=_waiting(state, labels, tree),
+        waiting=torch.tensor(waiting, dtype=torch.int64),
         round=round,
         tree=with_members(tree, members),
-    )
-    return grown, origins
-
-
-def _waiting(state: State, labels: torch.Tensor, tree: Tree) -> torch.Tensor:
-    """The node at which each pending client waits in a new tree, (n,); -1 for the others."""
-    before = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting)
-    pairs = zip(labels.tolist(), before.tolist(), strict=True)
-    return torch.tensor(
-        [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs], dtype=torch.int64
     )
 
 
@@ -315,6 +311,46 @@ def _dissolutions(before: State, after: State) -> tuple[dict[str, object], ...]:
     return tuple(events)
 
 
-def _foundings(tree: Tree, nodes: Sequence[int]) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that newcomers founded."""
-    return tuple({"kind": "found", "node": node, "clients": list(tree[node].members)} for node in nodes)
+class Algorithm(Protocol[StateT]):
+    """Pure functions on a frozen state. The fields of an algorithm are its hyper-parameters.
+
+    Whoever inherits from this class writes only what the algorithm does differently from FedAvg inside clusters. A
+    class that inherits nothing is an algorithm too if it has all five functions.
+    """
+
+    source: ClassVar[str]
+
+    def init(self, problem: Problem) -> StateT:
+        """The state before round 1: everyone in one cluster. An algorithm with a state of its own says otherwise."""
+        return cast(StateT, initial_state(problem))
+
+    def plan(self, problem: Problem, state: StateT, cohort: torch.Tensor) -> Plan:
+        """What the cohort is asked to do in round ``state.round + 1``: everyone trains the model of its cluster."""
+        return fedavg_plan(problem, state, cohort)
+
+    def update(self, problem: Problem, state: StateT, report: Report) -> tuple[StateT, Diagnostics]:
+        """Cluster the clients, then average inside the new clusters. Here, the clusters stay as they are."""
+        return aggregate(problem, state, report, self.assign(problem, state, report))
+
+    def assign(self, problem: Problem, state: StateT, report: Report) -> torch.Tensor:
+        """The cluster of each client, (n,), after the pending clients that answered were assigned.
+
+        A pending client belongs to the leaf whose model has the lowest loss on its training data. The label k, the
+        number of clusters, would say that a client fits none of them.
+        """
+        return assign_pending(state, report)
+
+    def evaluations(self, problem: Problem, state: StateT, clients: torch.Tensor) -> dict[str, Evaluation]:
+        """Which models the clients would use, by name: that of their cluster.
+
+        The evaluation `CLIENT` is what the measures are of.
+        """
+        return cluster_evaluation(problem, state, clients)
+
+
+@runtime_checkable
+class ProposesSplits(Protocol):
+    """An algorithm that splits clusters in two, and says how it would do so in any round."""
+
+    def proposed_split(self, problem: Problem, state: Any, report: Report) -> tuple[ProposedSplit, ...]:
+        """The bipartition of every cluster that it can compare by a report, whether or not a split is due."""

@@ -52,20 +52,8 @@ Tree = tuple[Node, ...]
 
 
 def descends(tree: Tree, node: int, ancestor: int) -> bool:
-    """Tell whether a node is an ancestor itself or one of its descendants.
-
-    Args:
-        tree: The cluster tree.
-        node: The id of the node.
-        ancestor: The id of the node that may be above it.
-
-    Returns:
-        Whether it is.
-    """
-    while node > ancestor:
-        parent = tree[node].parent
-        if parent is None:
-            return False
+    """Whether a node is an ancestor itself or one of its descendants; all by their ids."""
+    while node > ancestor and (parent := tree[node].parent) is not None:
         node = parent
     return node == ancestor
 

@@ -77,7 +77,9 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
         with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
             for place, part in enumerate(parts):
                 for rows in part.table.tables():
-                    target.write_table(part.with_role_columns(rows).select(schema.names).cast(schema))
+                    # A column that only other files have is empty here.
+                    tables = [schema.empty_table(), part.with_role_columns(rows)]
+                    target.write_table(pa.concat_tables(tables, promote_options="permissive"))
                     counts[place] += len(rows)
                 refuse_no_rows(counts[place], part.place)
         try:

@@ -17,7 +17,7 @@ from fedstrata.base.randomness import seed_of
 from fedstrata.base.registry import load_users_object
 from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, FOLDS, SINGULAR_VECTORS, Plan, Rows
-from fedstrata.data import Dataset, SampleFormat
+from fedstrata.data import Dataset
 from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
 from fedstrata.objective.training import counted_share
@@ -76,6 +76,8 @@ class ClientData:
         handovers: For a client a round and another client, whose data it has from that round on.
 
     Attributes:
+        dataset: The data of all clients, channels last.
+        owner: The client that holds each sample before any change of data, (samples,); -1 for none.
         on_read: The function that is called whenever samples are read. A worker shows by it that its work goes on.
 
     Raises:
@@ -93,7 +95,7 @@ class ClientData:
     ) -> None:
         """Turn the index arrays into tensors."""
         _refuse_padding_alone(dataset, partition)
-        self._dataset = dataset.channels_last()
+        self.dataset = dataset.channels_last()
         self._seed = seed
         self._handovers = dict(handovers or {})
         self._train = [torch.from_numpy(index) for index in partition.train]
@@ -105,7 +107,7 @@ class ClientData:
         for splits in (partition.train, partition.test, partition.validation):
             if len(splits):
                 owner[np.concatenate(splits)] = np.repeat(np.arange(len(splits)), [len(index) for index in splits])
-        self._owner = torch.from_numpy(owner)
+        self.owner = torch.from_numpy(owner)
 
     def __len__(self) -> int:
         """The number of clients, n. The id n stands for the data of all clients together."""
@@ -151,12 +153,12 @@ class ClientData:
 
     def unit_values(self, index: Tensor) -> np.ndarray[Any, Any]:
         """The independent unit of each of some samples, (s,)."""
-        unit = self._dataset.unit
-        return np.arange(len(index)) if unit is None else self._dataset.columns[unit][index.numpy()]
+        unit = self.dataset.unit
+        return np.arange(len(index)) if unit is None else self.dataset.columns[unit][index.numpy()]
 
     def weight(self, client: int) -> int:
         """Bytes of the client's training samples and their labels in memory."""
-        dataset = self._dataset
+        dataset = self.dataset
         sample: int = prod(dataset.shape) * dataset.inputs.element_size() + dataset.labels.element_size()
         return len(self.train(client)) * sample
 
@@ -181,7 +183,7 @@ class ClientData:
             index: The samples.
             size: The samples of a batch; 0 is all at once. The last batch may be shorter.
         """
-        for part in index.split(_batches_at_once(size * prod(self._dataset.shape)) * size or len(index)):
+        for part in index.split(_batches_at_once(size * prod(self.dataset.shape)) * size or len(index)):
             inputs, targets = self.samples(part)
             yield from zip(inputs.split(size or len(index)), targets.split(size or len(index)), strict=True)
 
@@ -192,14 +194,14 @@ class ClientData:
         their place (`Dataset.targets`).
         """
         inputs, targets = self.raw_samples(index)
-        return self._dataset.normalise(inputs), targets
+        return self.dataset.normalise(inputs), targets
 
     def raw_samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (s, ...) before they are normalised, and targets, as the clients that hold them see them."""
         if self.on_read is not None:
             self.on_read()
-        inputs = self._dataset.gather(index)
-        owner = self._owner[index]
+        inputs = self.dataset.gather(index)
+        owner = self.owner[index]
         if inputs.ndim == 4:
             # Mostly these are samples of one client, which turns all of them alike.
             turns = self._turns[owner]
@@ -209,56 +211,12 @@ class ClientData:
             else:
                 for turn in (1, 2, 3):
                     inputs[turns == turn] = torch.rot90(inputs[turns == turn], turn, dims=(2, 3))
-        targets = self._dataset.targets
+        targets = self.dataset.targets
         return inputs, self.labels(index) if targets is None else targets[index]
 
     def labels(self, index: Tensor) -> Tensor:
         """The classes (s,) of some samples, as the clients that hold them call them; without reading the inputs."""
-        return self._relabel[self._owner[index], self._dataset.labels[index]]
-
-    def owners(self, index: Tensor) -> Tensor:
-        """The client that holds each of some samples before any change of data, (s,)."""
-        return self._owner[index]
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether networks learn the class of each sample, and nothing in its place."""
-        return self._dataset.targets is None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each class, (classes,), or empty where the data give none."""
-        return self._dataset.class_names
-
-    @property
-    def dataset(self) -> Dataset:
-        """The data of all clients."""
-        return self._dataset
-
-    @property
-    def sample_format(self) -> SampleFormat:
-        """What raw samples look like, and how a network reads them."""
-        return self._dataset.sample_format
-
-    @property
-    def unit(self) -> str | None:
-        """The column whose equal values mark samples that depend on each other; None where all are independent."""
-        return self._dataset.unit
-
-    @property
-    def floats(self) -> int:
-        """The number of values in all samples, s * features."""
-        return len(self._dataset) * prod(self._dataset.shape)
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The shape of what a network has to say about one sample."""
-        return self._dataset.outputs
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        return self._dataset.classes
+        return self._relabel[self.owner[index], self.dataset.labels[index]]
 
     def _holder(self, client: int, round: int) -> int:
         since, other = self._handovers.get(client, (0, client))
@@ -365,15 +323,15 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
         sizes = client_data.units(index)
         return (sizes.sum().square() / sizes.square().sum().clamp(min=1))[None]
     if name not in CLIENT_STATS:
-        return own_stat(name, *client_data.samples(index), client_data.classes)
+        return own_stat(name, *client_data.samples(index), client_data.dataset.classes)
     labels = client_data.labels(index)
-    counts = labels.bincount(minlength=client_data.classes)
+    counts = labels.bincount(minlength=client_data.dataset.classes)
     if name == "classes":
         return (counts > 0).sum()[None].float()
     if name == "entropy":
         return torch.tensor([entropy(counts)])
     inputs, _ = client_data.samples(index)
-    vectors = torch.zeros(client_data.classes, SINGULAR_VECTORS, inputs[0].numel())
+    vectors = torch.zeros(client_data.dataset.classes, SINGULAR_VECTORS, inputs[0].numel())
     for label in counts.nonzero().flatten().tolist():
         of_class = inputs[labels == label].flatten(1).float()
         left, values, _ = torch.linalg.svd(of_class.T, full_matrices=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,6 @@ from fedstrata.core import (
     Layout,
     LocalTask,
     LocalTraining,
-    Mask,
     Plan,
     Report,
     Result,
@@ -82,7 +82,7 @@ class Loop:
         self._objective = objective or Objective()
         self._layout = layout
         self._client_data = client_data
-        self._column_masks = dict[Mask, Tensor]()
+        self._column_mask = cache(layout.column_mask)
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
         self._outside = OutsideState.of(self._module, layout)
@@ -100,23 +100,16 @@ class Loop:
             scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
             return Report(self._work(plan), scores, client_stats_of(plan, self._client_data))
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        outputs = self._outputs_of(models, inputs)
-        return torch.stack([self._objective.probabilities(each).cpu() for each in outputs])
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return torch.stack([each.argmax(dim=1).cpu() for each in self._outputs_of(models, inputs)])
-
-    def _outputs_of(self, models: Tensor, inputs: Tensor) -> Iterator[Tensor]:
-        """The outputs (b, ...) of each model (r, p) for inputs (b, ...), in evaluation mode."""
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs (r, b, ...) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
+        found = list[Tensor]()
         for row in models:
             self._load(row)
             self._module.eval()
             with torch.inference_mode():
                 # A copy: the network may change its input in place, such as by ReLU(inplace=True).
-                yield self._applied(inputs.to(self._device, copy=True))
+                found.append(self._applied(inputs.to(self._device, copy=True)).cpu())
+        return torch.stack(found)
 
     def _work(self, plan: Plan) -> dict[str, Result]:
         """Every client does its tasks in order."""
@@ -265,8 +258,8 @@ class Loop:
                     )
                 return torch.autograd.grad(loss, moving, materialize_grads=True)
 
-        ordinary = self._precision == "float32" and self._objective.classifies and self._client_data.has_classes
-        plain = plain_network(self._module, moving) if ordinary else None
+        of_classes = self._objective.classifies and self._client_data.dataset.targets is None
+        plain = plain_network(self._module, moving) if of_classes and self._precision == "float32" else None
         if plain is None:
             return by_autograd
 
@@ -294,7 +287,7 @@ class Loop:
         outputs: Tensor = in_user_code(place, self._module, inputs)
         # In evaluation mode they are checked when the network is made.
         if self._module.training:
-            require_training_outputs(place, outputs, (len(inputs), *self._client_data.outputs))
+            require_training_outputs(place, outputs, (len(inputs), *self._client_data.dataset.outputs))
         return outputs
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -365,12 +358,6 @@ class Loop:
         outputs, targets = zip(*parts, strict=True)
         return torch.cat(outputs), torch.cat(targets)
 
-    def _column_mask(self, mask: Mask) -> Tensor:
-        """A mask over tensors as a mask over columns, (p,) bool."""
-        if mask not in self._column_masks:
-            self._column_masks[mask] = self._layout.column_mask(mask)
-        return self._column_masks[mask]
-
     def _result(self, task: LocalTask, done: Sequence[tuple[int, int, int, Tensor]], updates: Tensor) -> Result:
         if not done:
             return empty_result(task, self._layout.p)
@@ -398,14 +385,6 @@ def training_orders(index: Tensor, training: LocalTraining, order: torch.Generat
     passes = -(-needed // len(index))
     shuffled = torch.cat([torch.randperm(len(index), generator=order) for _ in range(passes)])
     yield index[shuffled[:needed]]
-
-
-def with_local_tensors(row: Tensor, local: Mapping[int, Tensor], spans: Sequence[slice]) -> Tensor:
-    """A model (p,) in which a client's own tensors replace some of the model's."""
-    row = row.clone() if local else row
-    for tensor, values in local.items():
-        row[spans[tensor]] = values
-    return row
 
 
 def require_training_outputs(place: str, outputs: object, expected: tuple[int, ...]) -> None:
@@ -437,7 +416,11 @@ def samples_of_task(data: ClientData, plan: Plan, task: LocalTask, row: int) -> 
 
 
 def start_row(
-    model: Tensor, local: Mapping[int, Tensor], spans: Sequence[slice], end: Tensor | None, share: float = 1.0
+    model: Tensor,
+    local: Mapping[int, Tensor],
+    spans: Sequence[slice],
+    end: Tensor | None = None,
+    share: float = 1.0,
 ) -> Tensor:
     """The model (p,) from which a client starts.
 
@@ -448,7 +431,9 @@ def start_row(
         end: The model with which it ended the task that is continued, (p,); None where there is none.
         share: The share of the way from the first model to this end (`LocalTask.shares`).
     """
-    own = with_local_tensors(model, local, spans)
+    own = model.clone() if local else model
+    for tensor, values in local.items():
+        own[spans[tensor]] = values
     # Numbers at the end may not be finite, and the ends of the way are exact.
     if end is None or share == 0:
         return own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -39,7 +39,9 @@ def stepper(
                 away = torch._foreach_sub(parameters, anchors)
                 gradients = tuple(torch._foreach_add(gradients, away, alpha=prox_weight))
             if training.clip_norm:
-                gradients = clip_by_global_norm(gradients, training.clip_norm)
+                norm = torch.nn.utils.get_total_norm(gradients)
+                factor = (training.clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)
+                gradients = tuple(torch._foreach_mul(gradients, factor))
             if optimizer is None:
                 if training.weight_decay:
                     gradients = tuple(torch._foreach_add(gradients, parameters, alpha=training.weight_decay))
@@ -53,23 +55,14 @@ def stepper(
     return step
 
 
-def clip_by_global_norm(gradients: Sequence[Tensor], largest: float) -> Gradients:
-    """The gradients scaled so that their norm, over all of them together, is at most the largest (clip_norm)."""
-    norm = torch.nn.utils.get_total_norm(gradients)
-    factor = (largest / (norm + CLIP_EPSILON)).clamp(max=1.0)
-    return tuple(torch._foreach_mul(tuple(gradients), factor))
-
-
 def _optimizer(parameters: list[Tensor], training: LocalTraining) -> torch.optim.Optimizer | None:
     """Torch's optimiser; None for SGD without momentum."""
-    if training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=training.lr, weight_decay=training.weight_decay, fused=True)
-    if training.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=training.lr, weight_decay=training.weight_decay, fused=True)
+    lr, weight_decay = training.lr, training.weight_decay
+    if training.optimizer != "sgd":
+        kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
+        return kind(parameters, lr=lr, weight_decay=weight_decay, fused=True)
     if training.momentum:
-        return torch.optim.SGD(
-            parameters, lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay, fused=True
-        )
+        return torch.optim.SGD(parameters, lr=lr, momentum=training.momentum, weight_decay=weight_decay, fused=True)
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from fedstrata.base.errors import ExperimentError, FedstrataError
 from fedstrata.core import TRAIN, Clients, LocalTask, LocalTraining, Plan
@@ -45,18 +46,15 @@ class Engine(Clients, Protocol):
 
     store: ClientStore
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs (r, b, ...) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
 
 
 ENGINES: Mapping[str, Callable[[SimulationSpec, str, int, int], Engine]] = {
     "loop": lambda spec, device, workers, timeout: Loop.at(spec, device=device),
     "batched": lambda spec, device, workers, timeout: Vectorized.at(spec, device=device),
     "processes": lambda spec, device, workers, timeout: Parallel(spec, Processes(spec, workers, timeout)),
-    "ray": lambda spec, device, workers, timeout: Parallel(spec, Ray(spec, workers, timeout=timeout)),
+    "ray": lambda spec, device, workers, timeout: Parallel(spec, Ray(spec, workers, timeout)),
 }
 """The function that makes an engine, by the engine's name. It takes the network and the data, the device, the number of
 workers (0 is one for each core), and the seconds without progress after which a worker is replaced (0 is never).
@@ -180,7 +178,6 @@ def choose_engine(
     training: LocalTraining,
     cohort: Tensor,
     rounds: int,
-    measure: Callable[[Clients, Plan], float] = measure_seconds,
 ) -> tuple[EngineCandidate, str]:
     """Time the candidates on a few clients and batches of a run, and take the fastest.
 
@@ -193,7 +190,6 @@ def choose_engine(
         training: The training of round 1.
         cohort: The clients of one round, (m,) ids. Other rounds may have other clients, but as many.
         rounds: The number of rounds.
-        measure: The function that tells the seconds of a plan.
 
     Returns:
         The engine, and the reason in one line.
@@ -209,11 +205,11 @@ def choose_engine(
     if expected < _MIN_SECONDS:
         return first, _reason(first, f"some {expected:.1f} s of work in all, which no other could shorten by much")
     plan, steps = _benchmark_plan(spec, training, cohort)
-    rates = {first: steps / _time(spec, first, plan, measure)}
+    rates = {first: steps / _time(spec, first, plan)}
     for candidate in candidates[1:]:
         # One that cannot do it is not chosen, whatever its device says: too little memory is a RuntimeError as well.
         with suppress(FedstrataError, RuntimeError, MemoryError, OSError):
-            rates[candidate] = steps / _time(spec, candidate, plan, measure)
+            rates[candidate] = steps / _time(spec, candidate, plan)
     # The others equal the loop bit for bit. The batched engine and accelerators round otherwise: they must be clearly
     # faster.
     worth = {each: rate / (_CLEARLY_FASTER if each.rounds_otherwise else 1) for each, rate in rates.items()}
@@ -238,7 +234,7 @@ def _operations(network: nn.Module, inputs: Tensor) -> int:
 
     def count(layer: nn.Module, _: object, output: object) -> None:
         weights = [weight for weight in layer.parameters(recurse=False) if weight.ndim > 0]
-        first = _first_tensor(output)
+        first = next((part for part in tree_leaves(output) if isinstance(part, Tensor)), None)
         if weights and first is not None and first.ndim > 1:
             is_convolution = weights[0].ndim > 2
             places = first.numel() // first.shape[1 if is_convolution else -1] if first.numel() else 0
@@ -250,14 +246,6 @@ def _operations(network: nn.Module, inputs: Tensor) -> int:
     with torch.no_grad():
         network(inputs)
     return sum(counts)
-
-
-def _first_tensor(output: object) -> Tensor | None:
-    """The first tensor in what a layer returned; None where there is none."""
-    if isinstance(output, Tensor):
-        return output
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
-    return next((found for found in map(_first_tensor, parts) if found is not None), None)
 
 
 def _seconds_per_round(spec: SimulationSpec, training: LocalTraining, cohort: Tensor, sizes: Sequence[int]) -> float:
@@ -296,13 +284,11 @@ def _benchmark_plan(spec: SimulationSpec, training: LocalTraining, cohort: Tenso
     return plan, sum(training.steps_of(sizes[place]) for place in places.tolist())
 
 
-def _time(
-    spec: SimulationSpec, candidate: EngineCandidate, plan: Plan, measure: Callable[[Clients, Plan], float]
-) -> float:
+def _time(spec: SimulationSpec, candidate: EngineCandidate, plan: Plan) -> float:
     """The seconds of a candidate for a plan, by an engine that is closed afterwards."""
     engine = ENGINES[candidate.name](spec, candidate.device, candidate.workers, candidate.timeout)
     try:
-        return max(measure(engine, plan), 1e-9)
+        return max(measure_seconds(engine, plan), 1e-9)
     finally:
         if isinstance(engine, Parallel):
             engine.close()

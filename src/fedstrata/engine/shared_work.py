@@ -60,13 +60,9 @@ class LocalStores:
         finally:
             self._engine.store = others
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return self._engine.predict(models, inputs)
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return self._engine.classify(models, inputs)
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """As `Engine.outputs`."""
+        return self._engine.outputs(models, inputs)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ nodes on one machine.
 
 On the server, `server_app` drives an ordinary run whose clients are `clients.FlowerClients`. They ask over the `grid`
 those devices that are in the `client_registry`. On a device, `client_app` does what a message asks. Between them travel
-`requests` with a `run_config`, and `replies`, each as a `payload.Payload`.
+`requests` with the config of the run, and `replies`, each as a `payload.Payload`.
 
 Nothing is imported here: an experiment is checked before torch and Flower are.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,7 @@ from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo, Reply, write_reply
-from fedstrata.flower.requests import INFO_REQUEST, Request, needed_tensors, read_request
-from fedstrata.flower.run_config import RunConfig, read_run_config
+from fedstrata.flower.requests import INFO_REQUEST, Request, RunConfig, needed_tensors, read_request, read_run_config
 from fedstrata.models import layout_of
 from fedstrata.uploads.compression import Compression, Packed
 from fedstrata.uploads.noise import LocalNoise, NoiseSeed, secret_seed
@@ -78,59 +78,45 @@ class Device:
                     'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
                 )
         stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
+        noise = config.get("least-noise", 0.0)
+        if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < inf:
+            raise InputError(f"node configuration: expected least-noise to be a number of at least 0, found {noise!r}")
         return cls(
             key=config["client-key"],
             data=Path(config["data"]),
             state=Path(config["state-dir"]),
             client_stats=stats,
-            least_noise=_least_noise(config.get("least-noise", 0.0)),
+            least_noise=float(noise),
         )
 
 
-def _least_noise(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-        raise InputError(f"node configuration: expected least-noise to be a number of at least 0, found {value!r}")
-    return float(value)
+def _answers(make: Callable[[Payload, Device], Payload]) -> Callable[[Message, Device], Message]:
+    """Let a function that makes a payload of another one answer messages.
 
+    What cannot be done is said in one line, without a path of this machine.
+    """
 
-def work(message: Message, device: Device) -> Message:
-    """Do what a request asks."""
-    return _reply(message, device, _work)
+    @wraps(make)
+    def answer(message: Message, device: Device) -> Message:
+        try:
+            return reply_to(message, make(decode(message.content), device))
+        except FedstrataError as error:
+            return _failed(message, without_paths(str(error), (device.data, device.state, device.state.parent)))
+        except Exception as error:
+            # Its text may tell of this machine and its data, so that it stays here.
+            log.exception("the client %s could not do what it was asked", device.key)
+            return _failed(message, f"unexpected {type(error).__name__}; the log of its node says more")
 
-
-def register(message: Message, device: Device) -> Message:
-    """Say which client this is, and how many samples it has."""
-    return _reply(message, device, _client_info)
-
-
-def _by_node_config(
-    does: Callable[[Message, Device], Message], message: Message, node_config: Mapping[str, Any]
-) -> Message:
-    """Do what a node does with a message, by its configuration."""
-    try:
-        device = Device.of(node_config)
-    except InputError as error:
-        return _failed(message, str(error))
-    return does(message, device)
-
-
-def _reply(message: Message, device: Device, make: Callable[[Payload, Device], Payload]) -> Message:
-    """Make a reply; what cannot be done is said in one line, without a path of this machine."""
-    try:
-        return reply_to(message, make(decode(message.content), device))
-    except FedstrataError as error:
-        return _failed(message, without_paths(str(error), (device.data, device.state, device.state.parent)))
-    except Exception as error:
-        # Its text may tell of this machine and its data, so that it stays here.
-        log.exception("the client %s could not do what it was asked", device.key)
-        return _failed(message, f"unexpected {type(error).__name__}; the log of its node says more")
+    return answer
 
 
 def _failed(message: Message, reason: str) -> Message:
     return reply_to(message, Payload({"failed": {"reason": one_line(reason)}}))
 
 
-def _client_info(payload: Payload, device: Device) -> Payload:
+@_answers
+def register(payload: Payload, device: Device) -> Payload:
+    """Say which client this is, and how many samples it has."""
     config = read_run_config(payload)
     client = INFO_REQUEST.read(payload.record("client")).client or 0
     data = read_client_data(device.data, client, config)
@@ -144,7 +130,9 @@ def _client_info(payload: Payload, device: Device) -> Payload:
     return Payload({"client": CLIENT_INFO.write(info)})
 
 
-def _work(payload: Payload, device: Device) -> Payload:
+@_answers
+def work(payload: Payload, device: Device) -> Payload:
+    """Do what a request asks."""
     # A late process of the same node may still be at work.
     with folder_lock(device.state, wait=lambda: None):
         return _score_and_train(payload, device)
@@ -153,7 +141,9 @@ def _work(payload: Payload, device: Device) -> Payload:
 def _score_and_train(payload: Payload, device: Device) -> Payload:
     """Score and train; what is to stay here is on the disk before the reply leaves."""
     config = read_run_config(payload)
-    _refuse_other_client(payload, device)
+    key = payload.record("client").get("key")
+    if key != device.key:
+        raise InputError(f"expected a message to the client {device.key}, found one to {key}")
     network = config.network()
     layout = layout_of(network)
     request = read_request(payload, layout)
@@ -175,7 +165,8 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     if saved:
         # More than the engine keeps: the server may go back to its second-newest checkpoint.
         replace_file(file, to_bytes({**kept, **store.tensors()}), private=True)
-        _forget_old_runs(device.state)
+        for old in sorted(device.state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
+            old.unlink()
     not_finite = any(not bool(values.isfinite().all()) for values in saved.values())
     stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
     return write_reply(Reply(report, stored, not_finite), request, layout, config.run, compression, packed)
@@ -202,12 +193,6 @@ def _packed(compression: Compression, request: Request, report: Report, store: C
         for update in compression.packed(request.plan, name, result, store):
             packed[name] = update
     return packed
-
-
-def _refuse_other_client(payload: Payload, device: Device) -> None:
-    key = payload.record("client").get("key")
-    if key != device.key:
-        raise InputError(f"expected a message to the client {device.key}, found one to {key}")
 
 
 def _refuse_little_noise(config: RunConfig, request: Request, device: Device) -> None:
@@ -258,10 +243,15 @@ def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
     }
 
 
-def _forget_old_runs(state: Path) -> None:
-    """Remove the tensors of all but the newest runs."""
-    for old in sorted(state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
-        old.unlink()
+def _by_node_config(
+    does: Callable[[Message, Device], Message], message: Message, node_config: Mapping[str, Any]
+) -> Message:
+    """Do what a node does with a message, by its configuration."""
+    try:
+        device = Device.of(node_config)
+    except InputError as error:
+        return _failed(message, str(error))
+    return does(message, device)
 
 
 client_app = ClientApp()

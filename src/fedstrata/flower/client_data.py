@@ -21,7 +21,7 @@ from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.location import ending_of
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.models import side
 from fedstrata.partition import hold_out, holdout_rng
 
@@ -102,16 +102,11 @@ def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
 def no_client_data(config: RunConfig) -> ClientData:
     """Make the data that the server has of the clients: none."""
     samples = config.samples
-    dtype = torch.uint8 if samples.dtype == "uint8" else torch.float32
-    nothing = torch.zeros(1, *samples.shape, dtype=dtype)
-    label = torch.zeros(1, dtype=torch.int64)
-    if samples.dtype == "int64":
-        nothing = nothing.long()
     targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
-        nothing,
-        label,
+        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
+        torch.zeros(1, dtype=torch.int64),
         samples.classes,
         samples.mean,
         samples.std,
@@ -237,7 +232,8 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         What all these samples have in common.
     """
     client_data = setup.client_data
-    unit = client_data.unit
+    dataset = client_data.dataset
+    unit = dataset.unit
     for client, path in enumerate(paths):
         parts = {"": client_data.train(client), "_test": client_data.test(client)}
         arrays: dict[str, np.ndarray] = {}
@@ -251,18 +247,17 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         # Whoever else uses this machine may not read the samples.
         with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own options
-    dataset = client_data.dataset
     return Samples(
         tuple(client_data.raw_samples(torch.tensor([0]))[0].shape[1:]),
-        client_data.classes,
+        dataset.classes,
         dataset.mean,
         dataset.std,
         str(dataset.inputs.dtype).removeprefix("torch."),
         unit=unit or "",
         test=test,
-        outputs=() if client_data.has_classes else client_data.outputs,
+        outputs=() if dataset.targets is None else dataset.outputs,
         features=dataset.feature_names,
-        names=client_data.class_names,
+        names=dataset.class_names,
     )
 
 

@@ -6,8 +6,10 @@ Nodes are asked who they are before the first round, and whenever one comes that
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +20,7 @@ from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
 from fedstrata.flower.payload import ExpectedReply, Payload, encode
 from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo
-from fedstrata.flower.requests import INFO_REQUEST, REGISTER, InfoRequest
-from fedstrata.flower.run_config import RunConfig, write_run_config
+from fedstrata.flower.requests import INFO_REQUEST, REGISTER, InfoRequest, RunConfig, write_run_config
 from fedstrata.models import layout_of
 
 if TYPE_CHECKING:
@@ -106,8 +107,7 @@ class ClientRegistry:
         Raises:
             InputError: When the key is another node's, or the node another client's, or the samples cannot be so many.
         """
-        self._check_claim(node, info)
-        self._check_owner(node, info.key, online)
+        self._check(node, info, online)
         held = self.registrations.get(info.key)
         registration = Registration(
             client=self.id_of(info.key),
@@ -120,8 +120,8 @@ class ClientRegistry:
         )
         return replace(self, registrations={**self.registrations, info.key: registration})
 
-    def _check_claim(self, node: FlowerNode, info: ClientInfo) -> None:
-        """Refuse a claim that could not hold for any node."""
+    def _check(self, node: FlowerNode, info: ClientInfo, online: Collection[int]) -> None:
+        """Refuse a claim that cannot hold, a key that another node holds, and a node that speaks for another client."""
         key = info.key
         if not key or one_line(key, _KEY_CHARACTERS) != key:
             shown = one_line(key, _KEY_CHARACTERS)
@@ -139,11 +139,6 @@ class ClientRegistry:
                 f"{who} with another public key than nodes/{key}/key.pub in the federation's folder; "
                 "if its machine is new, put its key.pub there and register it"
             )
-
-    def _check_owner(self, node: FlowerNode, key: str, online: Collection[int]) -> None:
-        """Refuse a key that another node holds, and a node that speaks for another client."""
-        who = f"node {node.node_id} claims the client {key}"
-        public = node.public_key.hex()
         for other_key, other in self.registrations.items():
             if other_key != key and (node.node_id == other.node or public == other.public):
                 raise InputError(f"{who}, but is the client {other_key}")
@@ -176,14 +171,14 @@ class ClientRegistry:
                 reasons.append(f"node {held.node} does not speak for {key} any more: its public key has changed")
         return replace(self, registrations=registrations), reasons
 
-    def of(self, client: int) -> tuple[str, Registration] | None:
-        """Find the key and the registration of a client; None of one that has not registered."""
-        return next(((key, held) for key, held in self.registrations.items() if held.client == client), None)
+    def by_id(self) -> dict[int, tuple[str, Registration]]:
+        """Return the key and the registration of each client that has registered, by its id."""
+        return {held.client: (key, held) for key, held in self.registrations.items()}
 
     def joins(self) -> dict[int, int]:
         """Return the round of each client's first cohort, `NEVER` for one that has not registered."""
-        rounds = {held.client: held.joined for held in self.registrations.values()}
-        return {client: rounds.get(client, NEVER) for client in range(self.clients)}
+        held = self.by_id()
+        return {client: held[client][1].joined if client in held else NEVER for client in range(self.clients)}
 
     def id_of(self, key: str) -> int:
         """Return the id of the client of a key: the one that it has, or the one that it would get now.
@@ -225,18 +220,36 @@ def load_registry(path: Path, registry: ClientRegistry) -> ClientRegistry:
     return replace(registry, registrations=registrations)
 
 
-@dataclass(frozen=True)
-class _NextQuestion:
-    """The time at which a silent node is asked again, and the seconds from the last question to then."""
+@dataclass
+class _Node:
+    """What is known of a node beside the registry, since the server application was started.
 
-    time: float
-    wait: float
+    Attributes:
+        due: The time from which it is asked again while it is silent.
+        wait: The seconds from the last question to then.
+        refused_among: The nodes that were there when its last answer came; None before that.
+        told: The last line that was told of it.
+        registered: Whether it has registered.
+        client: The id of its client, where its numbers of samples depend on it.
+    """
+
+    due: float = -inf
+    wait: float = _FIRST_WAIT / 2
+    refused_among: frozenset[int] | None = None
+    told: str = ""
+    registered: bool = False
+    client: int | None = None
+
+    def ask_at_once(self) -> None:
+        """Let it be asked at once, as one that was never asked."""
+        self.due, self.wait = -inf, _FIRST_WAIT / 2
 
 
+@dataclass(eq=False)
 class Registrar:
     """Keeps the registry up to date. Nobody waits for a node that is silent.
 
-    Args:
+    Attributes:
         grid: Flower's grid.
         config: The config of the run.
         wait_seconds: The seconds that it waits for enough clients before the first round.
@@ -246,28 +259,18 @@ class Registrar:
             answer that long.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        config: RunConfig,
-        wait_seconds: float,
-        tell: Callable[[str], None],
-        clock: Clock,
-        between: float = 0.0,
-    ) -> None:
+    grid: Grid
+    config: RunConfig
+    wait_seconds: float
+    tell: Callable[[str], None]
+    clock: Clock
+    between: float = 0.0
+
+    def __post_init__(self) -> None:
         """Ask no node yet."""
-        self._grid = grid
-        self._request = write_run_config(config, layout_of(config.network()))
-        self._wait_seconds = wait_seconds
-        self._tell = tell
-        self._clock = clock
-        self._lifetime = _FIRST_WAIT + between
+        self._request = write_run_config(self.config, layout_of(self.config.network()))
         self._open: dict[str, int] = {}  # node by the id of a question
-        self._next: dict[int, _NextQuestion] = {}
-        self._refused: dict[int, frozenset[int]] = {}
-        self._told: dict[int, str] = {}
-        self._heard = set[int]()  # the nodes that have registered since this object was made
-        self._ids: dict[int, int] = {}  # the id of a node's client, by node, where its numbers of samples depend on it
+        self._nodes = defaultdict[int, _Node](_Node)
 
     def wait_for(self, registry: ClientRegistry, wanted: int, round: int) -> ClientRegistry:
         """Wait until so many clients are there, whose first cohort is that of a round.
@@ -277,20 +280,19 @@ class Registrar:
         Raises:
             EngineError: When they do not come.
         """
-        end = self._clock.now() + self._wait_seconds
+        end = self.clock.now() + self.wait_seconds
         while True:
             registry = self.update(registry, round)
-            here = self._here()
-            there = here.keys() & self._heard
+            there = {id for id in self._here() if self._nodes[id].registered}
             found = sorted(key for key, held in registry.registrations.items() if held.node in there)
             if len(found) >= wanted:
                 return registry
-            if self._clock.now() >= end:
+            if self.clock.now() >= end:
                 raise EngineError(
-                    f"expected {wanted} clients within {self._wait_seconds:g} s, found {', '.join(found) or 'none'}; "
+                    f"expected {wanted} clients within {self.wait_seconds:g} s, found {', '.join(found) or 'none'}; "
                     "start the other nodes, or lower min_clients in the federation's file"
                 )
-            self._clock.pause(1.0)
+            self.clock.pause(1.0)
 
     def update(self, registry: ClientRegistry, round: int) -> ClientRegistry:
         """Ask the nodes that the registry does not know, and register those that have answered an earlier question.
@@ -302,53 +304,53 @@ class Registrar:
         here = self._here()
         registry, reasons = registry.without_changed_keys({id: node.public_key.hex() for id, node in here.items()})
         for reason in reasons:
-            self._tell(reason)
+            self.tell(reason)
         self._ask(registry, here, round)
         asked_again = False
-        for node, message in arrived(self._grid, self._open, _EXPECTED.limit):
-            if node not in here:
+        for id, message in arrived(self.grid, self._open, _EXPECTED.limit):
+            if id not in here:
                 continue
+            node = self._nodes[id]
             if not message.has_error():
                 # What Flower reports in the place of an answer is none.
-                self._refused[node] = frozenset(here)
+                node.refused_among = frozenset(here)
             try:
                 info = CLIENT_INFO.read(payload_of(message, _EXPECTED).record("client"))
                 client = registry.id_of(info.key) if info.client != ANY_CLIENT else ANY_CLIENT
                 if info.client == client:
-                    registry = registry.register(here[node], info, round, frozenset(here))
-                    self._heard.add(node)
+                    registry = registry.register(here[id], info, round, frozenset(here))
+                    node.registered = True
                 else:
-                    self._ids[node] = client
-                    self._next.pop(node, None)
+                    node.client = client
+                    node.ask_at_once()
                     asked_again = True
             except InputError as error:
-                self._tell_once(node, f"node {node} is refused: {one_line(without_paths(str(error)))}")
+                line = f"node {id} is refused: {one_line(without_paths(str(error)))}"
+                if line != node.told:
+                    node.told = line
+                    self.tell(line)
         if asked_again:
             self._ask(registry, here, round)
         return registry
 
     def _ask(self, registry: ClientRegistry, here: Mapping[int, FlowerNode], round: int) -> None:
         """Send the question to the nodes that are due."""
-        now = self._clock.now()
+        now = self.clock.now()
         online = frozenset(here)
-        known = {held.node for held in registry.registrations.values() if held.node != NO_NODE} & self._heard
-        # One that was away is asked at once when it is back.
-        self._next = {node: due for node, due in self._next.items() if node in online}
+        known = {held.node for held in registry.registrations.values() if self._nodes[held.node].registered}
+        for id in self._nodes.keys() - online:
+            # One that was away is asked at once when it is back.
+            self._nodes[id].ask_at_once()
         messages: dict[int, Message] = {}
-        for node in sorted(online - known):
-            due = self._next.get(node, _NextQuestion(now, _FIRST_WAIT / 2))
-            if now >= due.time or self._refused.get(node, online) != online:
-                request = Payload({"client": INFO_REQUEST.write(InfoRequest(self._ids.get(node)))})
-                messages[node] = message_to(node, REGISTER, encode(self._request | request), round, self._lifetime)
-                wait = min(2 * due.wait, _LONGEST_WAIT)
-                self._next[node] = _NextQuestion(now + wait, wait)
-        self._open |= send(self._grid, messages)
-
-    def _tell_once(self, node: int, line: str) -> None:
-        """Tell something of a node, unless it was the last thing told of it."""
-        if self._told.get(node) != line:
-            self._told[node] = line
-            self._tell(line)
+        seconds = _FIRST_WAIT + self.between
+        for id in sorted(online - known):
+            node = self._nodes[id]
+            if now >= node.due or node.refused_among not in (None, online):
+                request = Payload({"client": INFO_REQUEST.write(InfoRequest(node.client))})
+                messages[id] = message_to(id, REGISTER, encode(self._request | request), round, seconds)
+                node.wait = min(2 * node.wait, _LONGEST_WAIT)
+                node.due = now + node.wait
+        self._open |= send(self.grid, messages)
 
     def _here(self) -> dict[int, FlowerNode]:
-        return {node.node_id: node for node in self._grid.get_nodes()}
+        return {node.node_id: node for node in self.grid.get_nodes()}

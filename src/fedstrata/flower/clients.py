@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING
@@ -23,8 +23,15 @@ from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
-from fedstrata.flower.requests import WORK, Request, request_for, without_models, write_request
-from fedstrata.flower.run_config import RunConfig, write_run_config
+from fedstrata.flower.requests import (
+    WORK,
+    Request,
+    RunConfig,
+    request_for,
+    without_models,
+    write_request,
+    write_run_config,
+)
 from fedstrata.models import layout_of
 
 if TYPE_CHECKING:
@@ -38,23 +45,44 @@ class RoundTraffic:
     Attributes:
         absent: Why each absent client did not reply, by its id.
         rejected: Why each rejected reply was not taken, by the id of its client.
-        down: The bytes of the messages' contents.
-        up: The bytes of the replies' contents, with those that were not taken.
+        bytes_down: The bytes of the messages' contents.
+        bytes_up: The bytes of the replies' contents, with those that were not taken.
     """
 
     absent: dict[int, str] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
-    down: int = 0
-    up: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
 
 
 @dataclass
 class _Attempt:
-    """What has come in of one attempt at a round so far."""
+    """What has come in of one attempt at a round so far.
 
+    Clients that only score answer before those that train. Alone they must not end a round.
+
+    Attributes:
+        cohort: The clients that train.
+        clients: All that are asked.
+        fraction: The share of both whose sound replies end the attempt at once.
+        traffic: What became of the messages.
+        replies: The sound replies, by client.
+        missing: The clients whose devices have lost what they should keep.
+    """
+
+    cohort: Collection[int]
+    clients: Collection[int]
+    fraction: float
     traffic: RoundTraffic = field(default_factory=RoundTraffic)
     replies: dict[int, Reply] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough clients have replied. A share of clients is rounded up."""
+        # A share such as 1 / 1.3 of 13 is 10, whatever its last bit.
+        trained, everyone = (ceil(round(self.fraction * len(each), 9)) for each in (self.cohort, self.clients))
+        return len(self.replies) >= everyone and len(self.replies.keys() & set(self.cohort)) >= trained
 
 
 @dataclass(frozen=True)
@@ -72,74 +100,41 @@ class _Asked:
     bounds: ReplyBounds
 
 
-@dataclass(frozen=True)
-class _Enough:
-    """How many sound replies end an attempt at once.
-
-    Clients that only score answer before those that train. Alone they must not end a round.
-
-    Attributes:
-        cohort: The clients that train.
-        trained: The number of replies of clients that train.
-        all: The number of replies of all that are asked.
-    """
-
-    cohort: frozenset[int]
-    trained: int
-    all: int
-
-    @classmethod
-    def of(cls, cohort: Sequence[int], clients: Sequence[int], fraction: float) -> _Enough:
-        """The share of both, rounded up."""
-        # A share such as 1 / 1.3 of 13 is 10, whatever its last bit.
-        trained, everyone = (ceil(round(fraction * len(each), 9)) for each in (cohort, clients))
-        return cls(frozenset(cohort), trained, everyone)
-
-    def met(self, attempt: _Attempt) -> bool:
-        """Whether enough have replied."""
-        return len(attempt.replies) >= self.all and len(self.cohort & attempt.replies.keys()) >= self.trained
-
-
+@dataclass(eq=False)
 class FlowerClients:
     """Clients on a network, bit for bit as `Loop` has them.
 
     Attributes:
+        grid: Flower's grid.
+        config: The config of the run.
+        registry: The registered clients. The caller replaces it when somebody comes.
+        rules: When a round is over.
+        tell: It takes a line for people.
+        clock: It tells the time.
         store: What is known of the devices' own stores. An empty tensor stands for one that is there, nan for one that
             is of no use.
-        registry: The registered clients. The caller replaces it when somebody comes.
         traffic: What became of the last plan.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        config: RunConfig,
-        registry: ClientRegistry,
-        rules: RoundRules | None = None,
-        tell: Callable[[str], None] = print,
-        clock: Clock | None = None,
-    ) -> None:
-        """Send nothing yet; `tell` takes lines for people."""
-        self.store = ClientStore()
-        self.registry = registry
-        self.traffic = RoundTraffic()
-        self._grid = grid
-        self._config = config
-        self._rules = rules or RoundRules()
-        self._tell = tell
-        self._clock = clock or Clock()
-        module = config.network()
+    grid: Grid
+    config: RunConfig
+    registry: ClientRegistry
+    rules: RoundRules = field(default_factory=RoundRules)
+    tell: Callable[[str], None] = print
+    clock: Clock = field(default_factory=Clock)
+    store: ClientStore = field(init=False, default_factory=ClientStore)
+    traffic: RoundTraffic = field(init=False, default_factory=RoundTraffic)
+
+    def __post_init__(self) -> None:
+        """Send nothing yet."""
+        module = self.config.network()
         self._layout = layout_of(module)
-        self._compression = config.compressor(self._layout)
-        self._loop = Loop(module, self._layout, no_client_data(config))
+        self._compression = self.config.compressor(self._layout)
+        self._loop = Loop(module, self._layout, no_client_data(self.config))
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Predict as `Loop.predict` does, on the server."""
-        return self._loop.predict(models, inputs)
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Find classes as `Loop.classify` does, on the server."""
-        return self._loop.classify(models, inputs)
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Compute as `Loop.outputs` does, on the server."""
+        return self._loop.outputs(models, inputs)
 
     def run(self, plan: Plan) -> Report:
         """Ask every client that is scored or works, in one message each; one that does not reply is an absent row.
@@ -152,40 +147,39 @@ class FlowerClients:
             asked |= {*evaluation.clients.tolist()}
         # Without a score there is no record of the round before.
         scored = set(plan.evaluations[CLIENT].clients.tolist()) if plan.evaluations else asked
-        least = min(self._rules.min_replies, len(scored))
-        for _ in range(self._rules.max_attempts):
+        least = min(self.rules.min_replies, len(scored))
+        for _ in range(self.rules.max_attempts):
             attempt = self._attempt(plan, sorted(asked))
             self.traffic = attempt.traffic
             for client, reason in self.traffic.absent.items():
-                self._tell(f"round {plan.round}: client {client} is absent: {reason}")
+                self.tell(f"round {plan.round}: client {client} is absent: {reason}")
             for client, reason in self.traffic.rejected.items():
-                self._tell(f"round {plan.round}: client {client} is rejected: {reason}")
+                self.tell(f"round {plan.round}: client {client} is rejected: {reason}")
             found = len(scored & attempt.replies.keys())
             if found >= least:
                 return self._merge(plan, dict(sorted(attempt.replies.items())))
-            self._tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
+            self.tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
         raise EngineError(
             f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
-            f"of {self._rules.max_attempts} tries; see to the nodes, then resume the run"
+            f"of {self.rules.max_attempts} tries; see to the nodes, then resume the run"
         )
 
     def _attempt(self, plan: Plan, clients: Sequence[int]) -> _Attempt:
         """Send a plan until there are enough replies or time is up."""
-        end = self._clock.now() + self._rules.deadline
-        attempt = _Attempt()
-        enough = _Enough.of(plan.cohort.tolist(), clients, self._rules.min_reply_fraction)
+        end = self.clock.now() + self.rules.deadline
+        attempt = _Attempt(plan.cohort.tolist(), clients, self.rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
         requests = (
             request_for(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
             for client in clients
         )
-        self._collect(requests, attempt, enough, end)
-        if attempt.missing and not enough.met(attempt):
+        self._collect(requests, attempt, end)
+        if attempt.missing and not attempt.enough:
             # What a device has lost it is sent again, at once.
             again = (request_for(plan, client, self._layout, ()) for client in tuple(attempt.missing))
-            self._collect(again, attempt, enough, end)
+            self._collect(again, attempt, end)
         traffic = attempt.traffic
-        late = f"the first {len(attempt.replies)} had answered" if enough.met(attempt) else "no answer in time"
+        late = f"the first {len(attempt.replies)} had answered" if attempt.enough else "no answer in time"
         for client in clients:
             if client not in attempt.replies and client not in traffic.rejected:
                 traffic.absent.setdefault(client, late)
@@ -193,44 +187,37 @@ class FlowerClients:
         traffic.rejected = dict(sorted(traffic.rejected.items()))
         return attempt
 
-    def _collect(self, requests: Iterable[Request], attempt: _Attempt, enough: _Enough, end: float) -> None:
+    def _collect(self, requests: Iterable[Request], attempt: _Attempt, end: float) -> None:
         """Send requests and take in the replies."""
-        seconds = max(end - self._clock.now(), 0.0)
+        seconds = max(end - self.clock.now(), 0.0)
         waiting = dict[str, int]()
         asked = dict[int, _Asked]()
+        registered = self.registry.by_id()
         for request in requests:
-            found = self.registry.of(request.client)
+            found = registered.get(request.client)
             if found is None or found[1].node == NO_NODE:
                 attempt.traffic.absent[request.client] = "no node speaks for it"
                 continue
             content, asked[request.client] = self._content(request, *found)
-            attempt.traffic.down += content_bytes(content)
+            attempt.traffic.bytes_down += content_bytes(content)
             # Flower takes 0 seconds for half a day.
             message = message_to(found[1].node, WORK, content, request.plan.round, max(seconds, 1.0))
             # One by one: the models of all clients together may not fit into memory.
-            waiting |= send(self._grid, {request.client: message})
+            waiting |= send(self.grid, {request.client: message})
         limit = largest(each.expected.limit for each in asked.values())
-        for client, message in replies(self._grid, waiting, limit, end, self._clock):
+        for client, message in replies(self.grid, waiting, limit, end, self.clock):
             self._take(message, asked[client], attempt)
-            if enough.met(attempt):
+            if attempt.enough:
                 return
 
     def _content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, _Asked]:
         """The content of the message with a request, and what its reply may be."""
         # The device compares the key with its own.
         address = Payload({"client": {"key": key}})
-        payload = write_run_config(self._config, self._layout) | address | write_request(request, self._layout)
-        sizes = {name: self._config.stat_size(name) for name in request.plan.client_stats}
+        payload = write_run_config(self.config, self._layout) | address | write_request(request, self._layout)
+        sizes = {name: self.config.stat_size(name) for name in request.plan.client_stats}
         expected = expected_reply(request, self._layout, sizes, self._compression)
-        objective = self._config.objective
-        bounds = ReplyBounds(
-            run=self._config.run,
-            train=registration.train,
-            test=registration.test,
-            metric=objective.metric_info.bounds,
-            unknown=objective.may_be_unknown(registration.test),
-            least_loss=objective.least_loss,
-        )
+        bounds = ReplyBounds(self.config.run, registration.train, registration.test, self.config.objective)
         return encode(payload), _Asked(without_models(request), expected, bounds)
 
     def _take(self, message: Message, asked: _Asked, attempt: _Attempt) -> None:
@@ -242,7 +229,7 @@ class FlowerClients:
             if reason := failure_reason(message):
                 traffic.absent[client] = reason
                 return
-            traffic.up += content_bytes(message.content)
+            traffic.bytes_up += content_bytes(message.content)
             payload = decode(message.content, asked.expected)
             if "missing" in payload.records:
                 names = TEXTS.read("tensors", payload.record("missing").get("tensors"))

@@ -58,7 +58,8 @@ def certify(folder: Path, host: str) -> None:
     with TemporaryDirectory() as scratch:
         request = Path(scratch, "server.csr")
         extensions = Path(scratch, "names")
-        extensions.write_text(f"subjectAltName={','.join(_names(host))}\n")
+        names = dict.fromkeys(["DNS:localhost", "IP:127.0.0.1", f"{'IP' if is_address(host) else 'DNS'}:{host}"])
+        extensions.write_text(f"subjectAltName={','.join(names)}\n")
         _do(
             ("openssl", "req", *_KEY_KIND, "-keyout", "server.key", "-out", str(request), "-subj", f"/CN={host}"),
             folder,
@@ -96,7 +97,14 @@ def read_public_keys(folder: Path) -> dict[str, str]:
     Raises:
         InputError: When a file is no public key.
     """
-    return {path.parent.name: _public_key(path) for path in sorted(folder.glob("nodes/*/key.pub"))}
+    found = dict[str, str]()
+    for path in sorted(folder.glob("nodes/*/key.pub")):
+        try:
+            key = load_ssh_public_key(path.read_bytes())
+        except (ValueError, OSError, UnsupportedAlgorithm) as error:
+            raise InputError(f"{path}: expected a public key as ssh-keygen writes it: {error}") from None
+        found[path.parent.name] = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).hex()
+    return found
 
 
 def sign_app(folder: Path) -> str:
@@ -157,14 +165,6 @@ def hand_over_signature(folder: Path) -> None:
         )
 
 
-def _public_key(path: Path) -> str:
-    try:
-        key = load_ssh_public_key(path.read_bytes())
-        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).hex()
-    except (ValueError, OSError, UnsupportedAlgorithm) as error:
-        raise InputError(f"{path}: expected a public key as ssh-keygen writes it: {error}") from None
-
-
 def is_address(host: str) -> bool:
     """Tell whether a host is given by its address and not by its name."""
     try:
@@ -172,11 +172,6 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _names(host: str) -> list[str]:
-    own = f"IP:{host}" if is_address(host) else f"DNS:{host}"
-    return list(dict.fromkeys(["DNS:localhost", "IP:127.0.0.1", own]))
 
 
 def _do(command: Sequence[str], folder: Path) -> None:

@@ -20,7 +20,6 @@ from fedstrata.flower.federation import FEDERATION_FILE, Federation, node_data, 
 from fedstrata.flower.on_devices import (
     ON_DEVICES,
     copy_modules,
-    find_modules_in,
     refuse_on_devices,
     refuse_unknown_modules,
 )
@@ -79,13 +78,10 @@ def init(
         samples = export_client_data(setup, experiment.data.held_out_share, paths)
         truth = () if setup.server.problem.truth is None else tuple(setup.server.problem.truth.tolist())
         public = export_public_data(setup, folder / "public.npz")
-    held = [
-        len(part(client))
-        for client in range(len(clients))
-        for part in (setup.client_data.train, setup.client_data.test)
-    ]
+    parts = (setup.client_data.train, setup.client_data.test)
+    largest = max(len(part(client)) for part in parts for client in range(len(clients)))
     names = () if ClientNames(setup.names).plain else setup.names
-    most = _SAMPLES_MARGIN * max(held)
+    most = _SAMPLES_MARGIN * largest
     federation = Federation(clients, samples, max_samples=most, truth=truth, public=public, names=names)
     write_federation(folder / FEDERATION_FILE, federation)
     _fit_proxy(folder, experiment)
@@ -119,16 +115,32 @@ def run_on_federation(
         InputError: When something in the experiment is wrong; nothing is started then.
         EngineError: When the run did not finish.
     """
-    experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
-    home = federation_home(federation)
-    refuse_on_devices(experiment)
-    refuse_unknown_modules(experiment, home)
-    find_modules_in(home)
+    experiment, folder, home = prepare(source, federation, out, sets)
     _fit_proxy(home, experiment)
     text = home / "runs" / f"{folder.resolve().name}.toml"
     text.parent.mkdir(exist_ok=True)
     text.write_text(dumps(experiment), encoding="utf-8")
     return _submit(home, folder, {"experiment": str(text), "resume": False})
+
+
+def prepare(
+    source: Source, federation: Path | str, out: Path | str | None, sets: Sequence[str]
+) -> tuple[Experiment, Path, Path]:
+    """Read an experiment that is to run on a federation, and see that it can; this process finds its modules too.
+
+    Returns:
+        The experiment, its run folder, and the folder of the federation.
+
+    Raises:
+        InputError: When something in the experiment is wrong.
+    """
+    experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
+    home = federation_home(federation)
+    refuse_on_devices(experiment)
+    refuse_unknown_modules(experiment, home)
+    if str(home) not in sys.path:
+        sys.path.append(str(home))
+    return experiment, folder, home
 
 
 def resume(out: Path | str, federation: Path | str) -> Path:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field
 from pathlib import Path
+from typing import Annotated
 
 import tomli_w
-from pydantic import TypeAdapter, ValidationError
+from annotated_types import Ge, Gt, Le
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import ExperimentError, check_rules
+from fedstrata.base.key_errors import explain
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
@@ -17,8 +21,10 @@ FEDERATION_FILE = "federation.toml"
 NETWORK = "network"
 """The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
 
+_KEYS = ConfigDict(extra="forbid")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=_KEYS)
 class Samples:
     """What the samples of all clients have in common.
 
@@ -65,7 +71,7 @@ class Samples:
         check_rules("samples", rules, self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KEYS)
 class RoundRules:
     """When a round is over.
 
@@ -78,23 +84,13 @@ class RoundRules:
         max_attempts: How often a round is sent at most.
     """
 
-    deadline: float = 600.0
-    min_reply_fraction: float = 1.0
-    min_replies: int = 1
-    max_attempts: int = 3
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        rules = {
-            "deadline is above 0": self.deadline > 0,
-            "min_reply_fraction is above 0 and at most 1": 0 < self.min_reply_fraction <= 1,
-            "min_replies is at least 1": self.min_replies >= 1,
-            "max_attempts is at least 1": self.max_attempts >= 1,
-        }
-        check_rules("rounds", rules, self)
+    deadline: Annotated[float, Gt(0)] = 600.0
+    min_reply_fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    min_replies: Annotated[int, Ge(1)] = 1
+    max_attempts: Annotated[int, Ge(1)] = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KEYS)
 class Federation:
     """Who is in a federation, what its samples look like, and when a round is over.
 
@@ -116,17 +112,14 @@ class Federation:
     rounds: RoundRules = field(default_factory=RoundRules)
     min_clients: int = 0
     wait_seconds: float = 300.0
-    max_samples: int = 0
+    max_samples: Annotated[int, Ge(0)] = 0
     truth: tuple[int, ...] = ()
     public: str = ""
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        rules = {
-            "max_samples is at least 0": self.max_samples >= 0,
-            "names has one for each of clients, or none": len(self.names) in (0, len(self.clients)),
-        }
+        rules = {"names has one for each of clients, or none": len(self.names) in (0, len(self.clients))}
         check_rules("federation", rules, self)
 
 
@@ -140,18 +133,10 @@ def read_federation(path: Path) -> Federation:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExperimentError(f"{path}: expected the file of a federation: {error}") from None
-    for place, kind in (("", Federation), ("samples", Samples), ("rounds", RoundRules)):
-        known = [each.name for each in fields(kind)]
-        keys = table.get(place, {}) if place else table
-        for key in sorted(set(keys) - set(known)) if isinstance(keys, dict) else ():
-            name = f"{place}.{key}".removeprefix(".")
-            raise ExperimentError(f"{path}: {name}: expected one of {', '.join(known)}")
     try:
         return TypeAdapter(Federation).validate_python(table)
     except ValidationError as failure:
-        first = failure.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "the file"
-        raise ExperimentError(f"{path}: {key} = {first['input']!r}: {first['msg'].lower()}") from None
+        raise ExperimentError(f"{path}: {explain(failure, table, Federation)}") from None
 
 
 def write_federation(path: Path, federation: Federation) -> None:

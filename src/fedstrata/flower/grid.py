@@ -133,12 +133,7 @@ def replies(
 
 
 class _NotUploadedError(Exception):
-    """An object of a reply that has been announced is not there yet."""
-
-    def __init__(self, object_id: str) -> None:
-        """Keep the id of the object."""
-        super().__init__(object_id)
-        self.object_id = object_id
+    """An object of a reply that has been announced is not there yet; its text is the id of the object."""
 
 
 class Announced(NamedTuple):
@@ -190,22 +185,18 @@ class BoundedGrid:
             for header, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 self.announced[header.metadata.reply_to_message_id] = Announced(header, tree, "")
         for id in message_ids:
-            if id in self.announced:
-                yield from self._complete(id, limit)
+            if (reply := self.announced.get(id)) is None:
+                continue
+            try:
+                message = self._reply(reply, limit)
+            except _NotUploadedError as error:
+                self.announced[id] = reply._replace(missing=str(error))
+            else:
+                del self.announced[id]
+                yield message
         # Nobody asks for the oldest any more: the rounds in which they were asked for are over.
         while len(self.announced) > _MOST_ANNOUNCED:
             del self.announced[next(iter(self.announced))]
-
-    def _complete(self, id: str, limit: ReplyLimit) -> Iterator[Any]:
-        """Yield the reply to a message if all of it is there, and keep in mind what was not."""
-        reply = self.announced[id]
-        try:
-            message = self._reply(reply, limit)
-        except _NotUploadedError as error:
-            self.announced[id] = reply._replace(missing=error.object_id)
-        else:
-            del self.announced[id]
-            yield message
 
     def _reply(self, reply: Announced, limit: ReplyLimit) -> Any:
         """Fetch one reply, or make an error message in its place.
@@ -289,15 +280,14 @@ def _put_together(id: str, contents: dict[str, bytes], limit: ReplyLimit) -> Any
 
     try:
         size = _size(contents, limit)
-        if size <= limit.bytes:
-            message = inflate_object_from_contents(id, contents)
+        if size > limit.bytes:
+            raise InputError(f"expected a reply of at most {limit.bytes} bytes, found one that becomes {size}")
+        message = inflate_object_from_contents(id, contents)
     except InputError:
         raise
     except Exception as error:
         # Made by another machine: whatever is wrong with it must not end the run.
         raise InputError(f"expected a reply that can be read, found {type(error).__name__}") from None
-    if size > limit.bytes:
-        raise InputError(f"expected a reply of at most {limit.bytes} bytes, found one that becomes {size}")
     if not isinstance(message, flower().Message):
         raise InputError(f"expected a message, found {type(message).__name__}")
     return message

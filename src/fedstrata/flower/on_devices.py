@@ -23,7 +23,12 @@ def refuse_on_devices(experiment: Experiment) -> None:
     Raises:
         ExperimentError: When the experiment has such a thing.
     """
-    _refuse_local_names(experiment)
+    for key, name in _named_objects(experiment).items():
+        if name.startswith((ONLY_HERE, OBJECT)):
+            raise ExperimentError(
+                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
+                "a module, install that on all of them, and name it 'module:Name'"
+            )
     if experiment.engine.precision == "tf32":
         raise ExperimentError(
             "engine.precision = 'tf32': expected 'float32' or 'bfloat16' on real devices, which train on their "
@@ -69,20 +74,6 @@ def _named_objects(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def _refuse_local_names(experiment: Experiment) -> None:
-    """Refuse what only one script or notebook knows: other machines cannot import it.
-
-    Raises:
-        ExperimentError: When there is one.
-    """
-    for key, name in _named_objects(experiment).items():
-        if name.startswith((ONLY_HERE, OBJECT)):
-            raise ExperimentError(
-                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
-                "a module, install that on all of them, and name it 'module:Name'"
-            )
-
-
 def _own_objects(experiment: Experiment) -> dict[str, str]:
     """What an experiment names as ``"module:attribute"``, by its key."""
     return {key: name for key, name in _named_objects(experiment).items() if ":" in name}
@@ -117,9 +108,3 @@ def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
                 f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
                 "or one package that needs no other of yours (deploy init does so), or install it on all machines"
             )
-
-
-def find_modules_in(folder: Path) -> None:
-    """Let this process import the modules in a folder too, wherever it was started."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))

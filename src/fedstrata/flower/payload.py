@@ -155,7 +155,7 @@ def _codec_of(name: str, kind: Any) -> Codec | Schema[Any]:
     if get_origin(kind) is Literal:
         return _choice(get_args(kind))
     if isinstance(kind, UnionType) and get_args(kind)[0] in plain and get_args(kind)[1:] == (NoneType,):
-        return _optional(get_args(kind)[0])
+        return _scalar(get_args(kind)[0], optional=True)
     raise TypeError(f"{name}: expected a type that has a codec, found {kind}")
 
 
@@ -165,23 +165,15 @@ def _is(kind: type[Any], value: object) -> bool:
     return type(value) is kind and (not isinstance(value, int) or -(2**63) <= value < 2**63)
 
 
-def _scalar(kind: type[Any]) -> Codec:
+def _scalar(kind: type[Any], optional: bool = False) -> Codec:
+    """The codec of one value. An optional one may be None, which is a value that is not there."""
+
     def read(name: str, value: object) -> Any:
-        if not _is(kind, value):
+        if not (_is(kind, value) or (optional and value is None)):
             raise InputError(f"expected {name} to be of type {kind.__name__}, found {value!r}")
         return value
 
-    return Codec(kind, read)
-
-
-def _optional(kind: type[Any]) -> Codec:
-    """None is a value that is not there."""
-    known = _scalar(kind)
-
-    def read(name: str, value: object) -> Any:
-        return None if value is None else known.read(name, value)
-
-    return Codec(lambda value: None if value is None else known.write(value), read)
+    return Codec(lambda value: None if optional and value is None else kind(value), read)
 
 
 def _list(kind: type[Any]) -> Codec:
@@ -238,9 +230,7 @@ def values_of_row(row: Tensor, mask: Mask, layout: Layout) -> Tensor:
 
     They travel as one array: Flower stores and fetches every array by requests of its own.
     """
-    if mask == layout.everything:
-        return row
-    return torch.cat([row[span] for span in _spans(mask, layout)])
+    return row if mask == layout.everything else row[layout.columns(mask)]
 
 
 def row_of_values(group: str, name: str, payload: Payload, mask: Mask, layout: Layout) -> Tensor:
@@ -266,19 +256,15 @@ def row_of_values(group: str, name: str, payload: Payload, mask: Mask, layout: L
     if values.dtype != row.dtype or tuple(values.shape) != shape:
         found = f"{values.dtype} {tuple(values.shape)}"
         raise InputError(f"expected {group}.{name} to be {row.dtype} {shape}, found {found}")
-    spans = _spans(mask, layout)
-    for span, part in zip(spans, values.split([span.stop - span.start for span in spans]), strict=True):
-        row[span] = part
+    if mask == layout.everything:
+        return values
+    row[layout.columns(mask)] = values
     return row
 
 
 def width_of(mask: Mask, layout: Layout) -> int:
     """Count the numbers in the tensors of a mask."""
-    return sum(span.stop - span.start for span in _spans(mask, layout))
-
-
-def _spans(mask: Mask, layout: Layout) -> list[slice]:
-    return [span for span, inside in zip(layout.spans, mask, strict=True) if inside]
+    return sum(span.stop - span.start for span, inside in zip(layout.spans, mask, strict=True) if inside)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite, isnan
 from types import MappingProxyType
 
@@ -28,6 +28,7 @@ from fedstrata.flower.payload import (
     width_of,
 )
 from fedstrata.flower.requests import Request
+from fedstrata.objective import Objective
 from fedstrata.uploads.compression import Compression, Packed
 
 
@@ -54,17 +55,13 @@ class ReplyBounds:
         run: The name of the run.
         train: The number of training samples that the client registered with.
         test: The number of test samples that it registered with.
-        metric: The least and the largest value of the metric.
-        unknown: Whether the metric need not be a number.
-        least_loss: The least value of the loss.
+        objective: What the networks learn, which bounds the loss and the metric.
     """
 
     run: str
     train: int
     test: int
-    metric: tuple[float, float] = (0.0, 1.0)
-    unknown: bool = False
-    least_loss: float = 0.0
+    objective: Objective = field(default_factory=Objective)
 
 
 @dataclass(frozen=True)
@@ -90,9 +87,6 @@ class _ResultRecord:
 _UPDATES = "updates"
 """The group of the updates in a reply that are not compressed, by task."""
 
-NOTHING_PACKED: Mapping[str, Packed] = MappingProxyType({})
-"""The compressed updates of a client that does not compress them."""
-
 
 _REPLY_HEAD = Schema(_ReplyHead)
 
@@ -109,7 +103,7 @@ def write_reply(
     layout: Layout,
     run: str,
     compression: Compression | None = None,
-    packed: Mapping[str, Packed] = NOTHING_PACKED,
+    packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> Payload:
     """Write a reply, whose chosen candidates are models of the request.
 
@@ -219,7 +213,7 @@ def _read_result(
     largest = bounds.train if task.max_samples is None else min(bounds.train, int(task.max_samples[0]))
     if not 1 <= found.size <= largest:
         raise InputError(f"expected result {name} to be of 1 to {largest} samples, found {found.size}")
-    least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.least_loss, inf)
+    least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.objective.least_loss, inf)
     if len(found.losses) != width or any(not (isnan(loss) or least <= loss <= most) for loss in found.losses):
         raise InputError(
             f"expected result {name} to have {width} {task.selection_metric}, each of {least:g} to {most:g}, "
@@ -253,12 +247,13 @@ def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBoun
     samples = int(score.samples)
     if client != request.client:
         raise InputError(f"expected a score of client {request.client}, found one of client {client}")
-    least, most = bounds.metric
+    objective = bounds.objective
+    least, most = objective.metric_info.bounds
     known = isfinite(correct) and least * samples <= correct <= most * samples
-    if samples != bounds.test or not (known or (bounds.unknown and not isfinite(correct))):
+    if samples != bounds.test or not (known or (objective.may_be_unknown(bounds.test) and not isfinite(correct))):
         raise InputError(f"expected a score of {bounds.test} test samples, found {correct:g} right of {samples}")
-    if float(score.loss) < bounds.least_loss:
-        raise InputError(f"expected a loss of at least {bounds.least_loss:g}, found {float(score.loss):g}")
+    if float(score.loss) < objective.least_loss:
+        raise InputError(f"expected a loss of at least {objective.least_loss:g}, found {float(score.loss):g}")
     return score
 
 

@@ -23,7 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedstrata.core import Layout
 from fedstrata.flower.credentials import certify, is_address, make_node_keys, sign_app
 from fedstrata.flower.payload import PIECE_BYTES
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 
 PROXY_FOLDER = "proxy"
 """The folder of the proxy's files, in that of the federation."""
@@ -69,7 +69,9 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
         "object_bytes": _OBJECT_BYTES,
     }
     certify(folder / "certificates", host)
-    _write_app(folder / "app")
+    # The app is fedstrata itself; Flower wants a folder that says so.
+    _render("app.toml", folder / "app/pyproject.toml", version=version("fedstrata"))
+    _write(folder / "app/LICENSE", "fedstrata is licensed under the Apache License, Version 2.0.\n")
     trusted = sign_app(folder)
     # The operator's commands go past the proxy, which forwards none of them.
     connection = {
@@ -120,7 +122,10 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
         config: The config of the run.
     """
     stats = [4 * count for count in config.stat_sizes.values()]
-    arrays = [4 * prod(spec.shape) for spec in layout.tensors] * _UPDATES + stats + _whole_updates(layout, config)
+    arrays = [4 * prod(spec.shape) for spec in layout.tensors] * _UPDATES + stats
+    if config.compression != "none":
+        # All tensors of an update are side by side. No compression takes more bytes, in at most two arrays.
+        arrays += [4 * layout.p] * 2 * _UPDATES
     # An array is one object beside those of its pieces; records and the message are objects as well.
     objects = sum(1 + ceil(size / PIECE_BYTES) for size in arrays) + 4 * _UPDATES
     limits = {
@@ -143,37 +148,12 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
         os.kill(process, signal.SIGHUP)
 
 
-def _whole_updates(layout: Layout, config: RunConfig) -> list[int]:
-    """The bytes of arrays that have all tensors of an update side by side."""
-    # No compression takes more bytes than the update, in at most two arrays.
-    return [4 * layout.p] * 2 * _UPDATES if config.compression != "none" else []
-
-
 def _running(path: Path) -> int:
     """Find the process of a proxy that is up, or 0: the number in the file of a killed one may be another's."""
     if not path.exists() or not (number := path.read_text().strip()).isdigit():
         return 0
     found = subprocess.run(["ps", "-o", "command=", "-p", number], capture_output=True, text=True, check=False)
     return int(number) if "nginx" in found.stdout else 0
-
-
-def _write_app(folder: Path) -> None:
-    """Write the app, which is fedstrata itself; Flower wants a folder that says so."""
-    project = {
-        "name": "fedstrata-app",
-        "version": version("fedstrata"),
-        "description": "Clustered federated learning by fedstrata.",
-        "license": {"file": "LICENSE"},
-        "dependencies": ["flwr>=1.41.0", "fedstrata"],
-    }
-    components = {
-        "serverapp": "fedstrata.flower.server_app:server_app",
-        "clientapp": "fedstrata.flower.client_app:client_app",
-    }
-    config = {"experiment": "", "federation": "", "out": "", "resume": False}
-    app = {"publisher": "fedstrata", "components": components, "config": config}
-    _write(folder / "pyproject.toml", tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}))
-    _write(folder / "LICENSE", "fedstrata is licensed under the Apache License, Version 2.0.\n")
 
 
 def _render(template: str, path: Path, **values: Any) -> None:

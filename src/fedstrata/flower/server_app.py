@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -23,22 +23,21 @@ from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import shown
 from fedstrata.build.participation import participation_of, sampling_weights
 from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
-from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import spreads_units
-from fedstrata.build.server_setup import server_setup
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Plan, Problem
+from fedstrata.core import Plan
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
 from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
-from fedstrata.flower.clients import FlowerClients, RoundTraffic
+from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.federation import NETWORK, Federation, Samples, read_federation
+from fedstrata.flower.federation import NETWORK, Federation, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
 from fedstrata.flower.on_devices import refuse_on_devices
-from fedstrata.flower.run_config import RunConfig
+from fedstrata.flower.requests import RunConfig
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
@@ -144,11 +143,13 @@ def drive(
 
         def reply(plan: Plan) -> PlanReply:
             reply = timed_reply(clients, plan)
-            _record_traffic(folder, plan.round, clients.traffic, reply.seconds)
+            traffic = clients.traffic
+            # A resumed run tells of its last round once more.
+            line = {"round": plan.round, **asdict(traffic), "seconds": reply.seconds}
+            append_line(folder / "rounds.jsonl", json.dumps(line) + "\n", private=True)
             clients.registry = registrar.update(clients.registry, plan.round + 1)
             save_registry(folder / _REGISTRY_FILE, clients.registry)
             joins.update(_joins(experiment, clients.registry))
-            traffic = clients.traffic
             return reply._replace(absent=traffic.absent, rejected=traffic.rejected)
 
         finished = answer_plans(steps, reply)
@@ -185,18 +186,12 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         compression_share=experiment.network.share,
     )
     refuse_single_samples(experiment, config.samples.shape, config.outputs)
-    planned = server_setup(
-        experiment, _problem(experiment, config), participation_of(experiment), participants_known=False
-    )
+    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    planned = server_setup(experiment, problem, participation_of(experiment), participants_known=False)
     if planned.client_noise is None:
         return config
     noise = planned.client_noise
     return replace(config, clip_norm=noise.clip_norm, noise_multiplier=noise.noise_multiplier)
-
-
-def _problem(experiment: Experiment, config: RunConfig) -> Problem:
-    """What is fixed for a run, before any client is known."""
-    return problem_of(experiment, config.samples.shape, config.outputs)
 
 
 def _run_setup(
@@ -218,13 +213,15 @@ def _run_setup(
         secret: The secret seed of a run in which the server adds the noise; None otherwise.
     """
     truth = torch.tensor(federation.truth) if federation.truth else None
-    problem = replace(_problem(experiment, config), truth=truth, public=public, predict=clients.predict)
+    predict = config.objective.predictor(clients.outputs)
+    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    problem = replace(problem, truth=truth, public=public, predict=predict)
     joins = _joins(experiment, clients.registry)
 
     def sizes(round: int) -> list[int]:
         # The registry grows while the run goes on; a client that is not in it takes no part.
-        found = [clients.registry.of(client) for client in range(problem.clients)]
-        return [0 if each is None else each[1].train for each in found]
+        held = clients.registry.by_id()
+        return [held[client][1].train if client in held else 0 for client in range(problem.clients)]
 
     participation = replace(
         participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes)
@@ -242,13 +239,13 @@ def _run_setup(
         )
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
-        # The devices do to their updates what `run_config` tells them; it is not to be simulated as well.
-        server=replace(server, client_noise=None),
+        server=server,
         clients=clients,
         client_data=no_client_data(config),
         engine=experiment.engine.model_copy(update={"name": name, "device": device}),
         names=_client_names(federation, clients),
-        uploads_are_decoded=True,
+        # They do to their updates what `run_config` tells them; it is not to be simulated as well.
+        on_devices=True,
     )
     return setup, joins
 
@@ -257,19 +254,15 @@ def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, 
     """The name of each client, or else its key. One that joins later has its id until the run is resumed."""
     registry = clients.registry
     names = dict(enumerate(federation.names or registry.known))
-    names |= {held.client: key for key, held in registry.registrations.items() if held.client not in names}
+    names = {client: key for client, (key, _) in registry.by_id().items()} | names
     return tuple(names.get(client, str(client)) for client in range(registry.clients))
 
 
 def _record_clients(out: Path, federation: Federation, clients: FlowerClients) -> None:
     """Write who the clients were: some have joined since the run began, and only they know their numbers of samples."""
-    held = {each.client: each for each in clients.registry.registrations.values()}
-    entries = [
-        ClientEntry(id=client, name=name, train=held[client].train, test=held[client].test)
-        if client in held
-        else ClientEntry(id=client, name=name)
-        for client, name in enumerate(_client_names(federation, clients))
-    ]
+    sizes = {client: {"train": held.train, "test": held.test} for client, (_, held) in clients.registry.by_id().items()}
+    names = enumerate(_client_names(federation, clients))
+    entries = [ClientEntry(id=client, name=name, **sizes.get(client, {})) for client, name in names]
     with folder_lock(out):
         Folder(out).add_data(DataRecord(clients=entries))
 
@@ -292,38 +285,7 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
         ExperimentError: In one line.
     """
     refuse_on_devices(experiment)
-    _refuse_other_samples(experiment, federation.samples)
-    n = experiment.data.clients
-    truth = federation.truth
-    if truth and len(truth) != n:
-        raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {n}")
-    for key, wanted in (("gap", experiment.probe.gap), ("bipartition", experiment.probe.bipartition)):
-        if wanted and not truth:
-            raise ExperimentError(
-                f"probe.{key}: expected the federation's file to name the true group of each client (truth), found "
-                f"none; add it, or leave probe.{key} out"
-            )
-    if experiment.data.public and public is None:
-        raise ExperimentError(
-            f"data.public = {experiment.data.public}: expected the federation's file to name a file of public samples"
-        )
-    _refuse_rules(experiment, federation)
-
-
-def _refuse_rules(experiment: Experiment, federation: Federation) -> None:
-    """Refuse rules of the federation that do not go with the privacy of the experiment."""
-    rules = federation.rounds
-    if experiment.privacy.kind == "central" and (rules.min_reply_fraction < 1 or rules.min_replies > 1):
-        key = "min_reply_fraction" if rules.min_reply_fraction < 1 else "min_replies"
-        raise ExperimentError(
-            f"rounds.{key} = {getattr(rules, key):g}: expected 1 in the federation's file with privacy.kind = "
-            "'central', whose epsilon holds where no client decides whether the update of another one counts"
-        )
-
-
-def _refuse_other_samples(experiment: Experiment, samples: Samples) -> None:
-    """Refuse samples of a federation that the experiment describes otherwise."""
-    wanted = experiment.data
+    wanted, samples = experiment.data, federation.samples
     if wanted.tokens != (samples.dtype == "int64"):
         expected = '"int64"' if wanted.tokens else "no tokens"
         raise ExperimentError(
@@ -334,6 +296,26 @@ def _refuse_other_samples(experiment: Experiment, samples: Samples) -> None:
         raise ExperimentError(
             "data.normalise = 'none': expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
             f"{list(samples.mean)} and {list(samples.std)}; change one of them"
+        )
+    truth = federation.truth
+    if truth and len(truth) != wanted.clients:
+        raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {wanted.clients}")
+    for key, asked in (("gap", experiment.probe.gap), ("bipartition", experiment.probe.bipartition)):
+        if asked and not truth:
+            raise ExperimentError(
+                f"probe.{key}: expected the federation's file to name the true group of each client (truth), found "
+                f"none; add it, or leave probe.{key} out"
+            )
+    if wanted.public and public is None:
+        raise ExperimentError(
+            f"data.public = {wanted.public}: expected the federation's file to name a file of public samples"
+        )
+    rules = federation.rounds
+    if experiment.privacy.kind == "central" and (rules.min_reply_fraction < 1 or rules.min_replies > 1):
+        key = "min_reply_fraction" if rules.min_reply_fraction < 1 else "min_replies"
+        raise ExperimentError(
+            f"rounds.{key} = {getattr(rules, key):g}: expected 1 in the federation's file with privacy.kind = "
+            "'central', whose epsilon holds where no client decides whether the update of another one counts"
         )
 
 
@@ -400,19 +382,6 @@ def _next_round(out: Path) -> int:
     """Find the round that a run in a folder goes on with; 0 before its first."""
     done = checkpoints(out / "checkpoint")
     return int(done[0].stem) + 1 if done else 0
-
-
-def _record_traffic(folder: Path, round: int, traffic: RoundTraffic, seconds: float) -> None:
-    """Write what became of a plan; a resumed run tells of its last round once more."""
-    record = {
-        "round": round,
-        "absent": traffic.absent,
-        "rejected": traffic.rejected,
-        "bytes_down": traffic.down,
-        "bytes_up": traffic.up,
-        "seconds": seconds,
-    }
-    append_line(folder / "rounds.jsonl", json.dumps(record) + "\n", private=True)
 
 
 server_app = flwr.serverapp.ServerApp()

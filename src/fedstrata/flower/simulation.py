@@ -15,12 +15,10 @@ from threading import Event
 from typing import Any
 
 from fedstrata.base.errors import EngineError, FedstrataError, InputError
-from fedstrata.config import choose
 from fedstrata.config.reading import Source
-from fedstrata.flower.deploy import QUIET_FLOWER, federation_home
+from fedstrata.flower.deploy import QUIET_FLOWER, prepare
 from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, node_data, read_federation
 from fedstrata.flower.grid import FlowerNode
-from fedstrata.flower.on_devices import ON_DEVICES, find_modules_in, refuse_unknown_modules
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.server_app import drive, read_public_samples, refuse_unfit
 
@@ -52,10 +50,7 @@ def simulate_federation(
     # Flower reads its variables when it is imported. Nor does Ray report that it is used.
     for name, value in {**QUIET_FLOWER, "RAY_USAGE_STATS_ENABLED": "0"}.items():
         os.environ.setdefault(name, value)
-    experiment, folder = choose(source, [*sets, *ON_DEVICES], out)
-    home = federation_home(federation)
-    refuse_unknown_modules(experiment, home)
-    find_modules_in(home)
+    experiment, folder, home = prepare(source, federation, out, sets)
     known = read_federation(home / FEDERATION_FILE)
     for client in known.clients:
         if not (path := node_data(home, client)).is_file():

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from annotated_types import Len
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
+from fedstrata.base.files import parse_json, read_file
 from fedstrata.base.limits import MAX_LABEL_CHARACTERS, TEXT_CHARACTERS
 
 METRIC_FILE = "metric.json"
@@ -309,31 +309,20 @@ def dump_metric(info: MetricInfo) -> bytes:
     return (json.dumps(asdict(info), indent=1, allow_nan=False) + "\n").encode()
 
 
-def read_metric(folder: Path, settings: Mapping[str, Any] | None = None) -> MetricInfo:
-    """Return the metric of a run. Older folders have no such file, and then the experiment names it.
+def read_metric(folder: Path) -> MetricInfo:
+    """Return the metric of a run.
 
     Args:
         folder: The run folder.
-        settings: Its experiment; by default it is read if need be.
 
     Raises:
-        RecordError: When the file is damaged.
+        RecordError: When the file is damaged, or not there.
     """
     path = folder / METRIC_FILE
     try:
         raw = read_file(path, _MAX_BYTES)
         parse_json(raw)  # refuses what no JSON reader accepts, such as infinity
         return TypeAdapter(MetricInfo).validate_json(raw)
-    except FileNotFoundError:
-        return metric_of_settings(_settings_of(folder) if settings is None else settings)
-    except (ValidationError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a ValidationError is a ValueError
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path}: expected what the run's metric is, found: {reason}; resume the run") from None
-
-
-def _settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return the experiment of a run; empty where it cannot be read."""
-    try:
-        return parse_toml(read_file(folder / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
-    except (OSError, ValueError, RecordError):
-        return {}

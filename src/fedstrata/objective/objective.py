@@ -243,18 +243,26 @@ class Objective:
             )
         return found
 
+    def predictor(self, outputs: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """The function from models (r, p) and inputs (b, ...) to class probabilities (r, b, classes).
+
+        Args:
+            outputs: The function to the outputs of the networks, (r, b, ...).
+        """
+        return lambda models, inputs: self.probabilities(outputs(models, inputs))
+
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Class probabilities (b, classes) from the outputs of a network.
+        """Class probabilities (r, b, classes) from the outputs of r networks for b samples.
 
         Raises:
             ExperimentError: When the outputs are no classes.
         """
-        if not self.classifies or outputs.ndim != 2:
+        if not self.classifies or outputs.ndim != 3:
             raise ExperimentError(
                 f"local.loss = {self.loss!r}: expected a network that gives each sample one class, as this algorithm "
                 "compares class probabilities; use another algorithm"
             )
-        return outputs.softmax(1)
+        return outputs.softmax(2)
 
     def targets_for(self, labels: Tensor, classes: int, targets: Tensor | None, place: str) -> Tensor | None:
         """What the outputs of a network are compared with.

@@ -39,22 +39,23 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
 
     No algorithm is given this: it is for the reader of the page, who asks what distinguishes the clusters.
     """
+    dataset = client_data.dataset
     clients = range(len(client_data))
     # Where networks learn something else, all samples are of one class.
-    classes = client_data.classes if client_data.has_classes else 1
-    names = client_data.class_names if client_data.has_classes else ("all samples",)
+    classes = dataset.classes if dataset.targets is None else 1
+    names = dataset.class_names if dataset.targets is None else ("all samples",)
     first = _mean_input(client_data, 0)
     few = first is not None and first.size * len(client_data) <= MOST_NUMBERS
     means = [_mean_input(client_data, client) for client in clients] if few else []
     known = [mean for mean in means if mean is not None]
     mean_inputs = np.stack(known) if len(known) == len(client_data) else None
-    if mean_inputs is not None and client_data.dataset.feature_names:
+    if mean_inputs is not None and dataset.feature_names:
         mean_inputs = _in_deviations(client_data, mean_inputs)
     return ClientDescriptions(
         class_counts=_class_counts(client_data, classes),
         mean_inputs=mean_inputs,
         class_names=names,
-        feature_names=client_data.dataset.feature_names,
+        feature_names=dataset.feature_names,
     )
 
 
@@ -98,8 +99,8 @@ def _class_counts(client_data: ClientData, classes: int) -> NDArray[np.int64]:
     """The training samples of each class that every client has, (n, classes)."""
     n = len(client_data)
     index = client_data.train(n)
-    labels = client_data.labels(index) if client_data.has_classes else torch.zeros_like(index)
-    counts = torch.bincount(client_data.owners(index) * classes + labels, minlength=n * classes)
+    labels = client_data.labels(index) if client_data.dataset.targets is None else torch.zeros_like(index)
+    counts = torch.bincount(client_data.owner[index] * classes + labels, minlength=n * classes)
     return np.asarray(counts.reshape(n, classes).numpy())
 
 

@@ -32,7 +32,7 @@ from fedstrata.play.used_models import (
     right_samples,
     write_used_models,
 )
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import summarise
 from fedstrata.records.resume import machine, versions
@@ -124,7 +124,7 @@ def finish_run(
     folder.add_right_samples({} if classified is None else right_samples(classified))
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
-    network = network_factory(experiment, setup.client_data.sample_format) if only_here else None
+    network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None
     return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 
 

@@ -84,7 +84,7 @@ class Recorder:
             return
         objective = self.setup.server.objective
         done = complete(self.record, state.labels, self.setup.truth(state.round), scores, objective.metric_info)
-        classifies = objective.classifies and len(self.setup.client_data.outputs) == 1
+        classifies = objective.classifies and len(self.setup.client_data.dataset.outputs) == 1
         diverging = divergence_of_loss(self.setup.server.problem.layout, scores[CLIENT].loss, classifies)
         done["events"] = [*done["events"], *diverging]
         self.folder.add(done, scores[CLIENT])

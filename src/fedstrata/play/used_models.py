@@ -19,7 +19,7 @@ from torch import Tensor
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
 from fedstrata.engine import ClientData
-from fedstrata.engine.loop import EVALUATION_BATCH, with_local_tensors
+from fedstrata.engine.loop import EVALUATION_BATCH, start_row
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
 from fedstrata.records.schema import Confusion
 
@@ -136,7 +136,7 @@ def write_used_models(folder: Path, setup: RunSetup, state: State, used: Sequenc
             personal[client] = {name: values.reshape(shapes[name]).contiguous() for name, values in own.items()}
         node = None if model is None else nodes[model]
         clients.append(UsedModel(client=client, node=node, personal=list(own), on_device=on_device))
-    sample_format = asdict(setup.client_data.sample_format)
+    sample_format = asdict(setup.client_data.dataset.sample_format)
     write_client_models(folder, ClientModelsRecord(sample_format=sample_format, clients=clients), personal)
 
 
@@ -162,7 +162,7 @@ def classify_test_samples(
     """
     data = setup.client_data
     test = {each.client: data.test(each.client, state.round) for each in used}
-    if not data.has_classes or not test or not all(map(len, test.values())):
+    if data.dataset.targets is not None or not test or not all(map(len, test.values())):
         return None
     rows = list[Tensor]()
     # Clients without tensors of their own share the model of their cluster, and so its batches.
@@ -171,7 +171,7 @@ def classify_test_samples(
         if model is not None and not own:
             shared.setdefault(model, []).append(client)
         elif model is not None:
-            row = with_local_tensors(state.models[model], own, setup.server.problem.layout.spans)
+            row = start_row(state.models[model], own, setup.server.problem.layout.spans)
             rows.append(_classify(setup, row, [client], [test[client]], change))
     for model, clients in shared.items():
         rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients], change))
@@ -225,7 +225,7 @@ def _classify(
     predicted = torch.empty_like(truth)
     batches = _batches(setup.client_data, index, change)
     for part, inputs in zip(predicted.split(EVALUATION_BATCH), batches, strict=True):
-        part.copy_(setup.clients.classify(row[None], inputs)[0])
+        part.copy_(setup.clients.outputs(row[None], inputs)[0].argmax(dim=1))
     return torch.stack((owners, truth, predicted), dim=1)
 
 

@@ -21,14 +21,12 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import (
     json_text,
     open_file,
-    parse_json,
-    read_file,
     refuse_links,
     remove_file,
     replace_file,
     subfolder,
 )
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, parse_record
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, Id, Record, read_record
 
 _FOLDER = "models"
 _CLIENTS = "clients.json"
@@ -104,7 +102,7 @@ class ClientModels:
         """
         refuse_links(folder, RUN_FOLDER_ENTRIES)
         with _opened(folder, _CLIENTS, "a file that says which model each client uses") as path:
-            return cls(folder, parse_record(parse_json(read_file(path)), ClientModelsRecord))
+            return cls(folder, read_record(path, ClientModelsRecord))
 
     def sample_format(self, kind: type[Any]) -> Any:
         """Return what raw samples look like, as an object of `fedstrata.data.SampleFormat`.

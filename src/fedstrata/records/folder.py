@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -23,7 +22,6 @@ from safetensors.torch import save
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import (
-    FILE_BYTES,
     append_line,
     json_text,
     parse_json,
@@ -36,6 +34,7 @@ from fedstrata.base.files import (
 )
 from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
+from fedstrata.records.arrays import DAMAGED, read_client_descriptions
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
@@ -52,14 +51,11 @@ from fedstrata.records.schema import (
     TreeNode,
     parse_record,
     parse_rounds,
+    parse_tree,
 )
 
 _FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
 """Folders with a file for each round."""
-
-_DAMAGED = (OSError, RecordError, ValueError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowException)
-"""What is raised where a file is missing or damaged."""
-
 
 _T = TypeVar("_T")
 
@@ -90,7 +86,7 @@ class RoundLog:
             RecordError: When a line is damaged, or the rounds are not 1, 2, 3, ...
         """
         try:
-            return parse_rounds(self.lines())
+            return [record for record, _ in parse_rounds(self.lines())]
         except ValueError as error:
             raise RecordError(f"{self._path.parent}: {error}; restore it from a copy, or run again") from None
 
@@ -105,7 +101,7 @@ class RoundLog:
         if len(lines) < rounds:
             return f"rounds.jsonl holds {len(lines)} of the {rounds} rounds before it"
         try:
-            parse_rounds(lines[:rounds])
+            list(parse_rounds(lines[:rounds]))
         except ValueError as error:
             return str(error)
         if digest and hashlib.sha256(b"".join(lines[:rounds])).hexdigest() != digest:
@@ -230,17 +226,11 @@ class Folder:
 
     def client_digests(self) -> NDArray[np.uint8] | None:
         """Return the digest of the data of each client at the start, (n, 32); None where none can be read."""
-        refuse_links(self.path, [CLIENT_DATA])
         try:
-            content = read_file(self.path / CLIENT_DATA)
-            _check_archive(io.BytesIO(content))
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                found = arrays.get("digests")
-        # Older runs and deployments have none. Damage costs the comparison; the page says what is damaged.
-        except _DAMAGED:
+            return read_client_descriptions(self.path / CLIENT_DATA).digests
+        # Deployments have none. Damage costs the comparison; the page says what is damaged.
+        except DAMAGED:
             return None
-        fits = found is not None and found.dtype == np.uint8 and found.ndim == 2
-        return found if fits else None
 
     def add_confusion(self, found: Confusion | None) -> None:
         """Write which classes the clients' models confuse, for this user alone; None removes what is there."""
@@ -350,17 +340,13 @@ class Folder:
         ]
         self._write_json("tree.json", nodes)
 
-    def tree(self) -> list[TreeNode]:
+    def tree(self) -> tuple[TreeNode, ...]:
         """Return the cluster tree.
 
         Raises:
             RecordError: When the file is missing or damaged.
         """
-
-        def nodes(values: Any) -> list[TreeNode]:
-            return [parse_record(value, TreeNode) for value in values]
-
-        found = self._read("tree.json", nodes, "the cluster tree of a run")
+        found = self._read("tree.json", parse_tree, "the cluster tree of a run")
         if found is None:
             raise RecordError(f"{self.path}: expected the cluster tree of a run, found no tree.json; resume the run")
         return found
@@ -425,14 +411,8 @@ def _holds_scores(path: Path) -> bool:
     """Return whether a table of scores is there and can be read."""
     try:
         return {*Scores._fields} <= {*pq.ParquetFile(io.BytesIO(read_file(path))).schema_arrow.names}
-    except _DAMAGED:
+    except DAMAGED:
         return False
-
-
-def _check_archive(content: io.BytesIO) -> None:
-    with zipfile.ZipFile(content) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > FILE_BYTES or archive.testzip() is not None:
-            raise ValueError("it is damaged")
 
 
 def _tensors(layout: Layout, row: torch.Tensor) -> dict[str, torch.Tensor]:

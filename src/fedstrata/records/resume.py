@@ -20,10 +20,9 @@ import torch
 from fedstrata.base.errors import RecordError
 from fedstrata.core import State
 from fedstrata.core.state import StateT
-from fedstrata.records.changed_keys import flatten_keys, same_results
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
 from fedstrata.records.folder import Folder
-from fedstrata.records.schema import Round, parse_record
+from fedstrata.records.schema import Round, flatten_keys, parse_record, same_results
 
 _ROUNDS = ("rounds",)
 _EPSILON = ("privacy", "epsilon")
@@ -164,7 +163,7 @@ def _unfit_record(record: Mapping[str, Any]) -> str:
     try:
         parse_record({**dict.fromkeys(scores), **record}, Round)
     except ValueError as error:
-        return f"its record {error}"
+        return f"its record: {error}"
     return ""
 
 

@@ -1,12 +1,15 @@
 """What a run folder holds: one description for the code that writes it, resumes it and reads it.
 
+The last functions say which keys of its experiment may change when a run is resumed.
+
 A record that passes can be drawn and added up without another check: its numbers are finite and in range, and its lists
 hold what they should. Importing this imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from annotated_types import Ge, Interval
@@ -14,8 +17,9 @@ from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from fedstrata.base.files import parse_json
+from fedstrata.base.files import parse_json, read_file
 from fedstrata.base.limits import Share
+from fedstrata.base.quoting import dotted
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
@@ -364,38 +368,93 @@ def parse_record(value: Any, kind: type[_R]) -> _R:
     Raises:
         ValueError: When it is no such record. The text continues a sentence that begins with the name of the file.
     """
-    if not isinstance(value, dict):
-        raise ValueError("is not a JSON object")
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "value_error":
-            raise ValueError(str(first["ctx"]["error"])) from None
-        name = str(first["loc"][0])
-        if first["type"] == "missing" and len(first["loc"]) == 1:
-            raise ValueError(f"has no {name}") from None
-        found = type(first["input"]).__name__ if first["type"].endswith("_type") else first["msg"].lower()
-        raise ValueError(f"has {found} for {name}") from None
+        raise ValueError(first_problem(error)) from None
 
 
-def parse_rounds(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Return the records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that is wrong with a record: where, and what was expected there."""
+    first = error.errors(include_url=False)[0]
+    return ": ".join(filter(None, [dotted(first["loc"]), first["msg"].lower()]))
+
+
+def read_record(path: Path, kind: type[_R]) -> _R:
+    """Read a file of JSON that holds a record; its errors are those of `read_file` and `parse_record`."""
+    return parse_record(parse_json(read_file(path)), kind)
+
+
+def parse_tree(value: Any) -> tuple[TreeNode, ...]:
+    """Return the content of ``tree.json`` as nodes.
+
+    Raises:
+        ValueError: When it is no tree. A node comes after its parent, so that a walk over the tree ends.
+    """
+    if not isinstance(value, list):
+        raise ValueError("it is not a list")
+    nodes = tuple(parse_record(entry, TreeNode) for entry in value)
+    for place, node in enumerate(nodes):
+        if node.id != place or (node.parent is not None and not 0 <= node.parent < place):
+            raise ValueError("an id is not its position, or a parent comes after its child")
+    return nodes
+
+
+def parse_rounds(lines: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], Round]]:
+    """Yield the records in the lines of ``rounds.jsonl``, which must be those of rounds 1, 2, 3, ...
+
+    Yields:
+        Each record as it stands there, and checked.
 
     Raises:
         ValueError: When a line is no record, or not that of the next round. The text names the first such line.
     """
-    records = list[dict[str, Any]]()
     for number, line in enumerate(lines, start=1):
         place = f"line {number} of rounds.jsonl"
         try:
-            records.append(parse_json(line))
+            found = parse_json(line)
         except ValueError as error:
             raise ValueError(f"{place} is not JSON ({error})") from None
         try:
-            round = parse_record(records[-1], Round).round
+            record = parse_record(found, Round)
         except ValueError as error:
-            raise ValueError(f"{place} {error}") from None
-        if round != number:
-            raise ValueError(f"{place} is of round {round}")
-    return records
+            raise ValueError(f"{place}: {error}") from None
+        if record.round != number:
+            raise ValueError(f"{place} is of round {record.round}")
+        yield found, record
+
+
+_FREE_KEYS = (
+    ("algorithms",),
+    ("label",),
+    ("records",),
+    ("report",),
+    ("data", "root"),
+    ("data", "memory"),
+    ("engine", "workers"),
+    ("engine", "timeout"),
+)
+"""Keys and tables of ``experiment.toml`` that may differ when a run is resumed: no result depends on them."""
+
+_EQUAL_ENGINES = ("loop", "processes", "ray")
+"""Engines that give the same bits; a run may be resumed with another of them."""
+
+
+def same_results(path: tuple[str, ...], before: object, now: object) -> bool:
+    """Return whether a run has the same bits with two values of a key of its experiment."""
+    engines = path == ("engine", "name") and before in _EQUAL_ENGINES and now in _EQUAL_ENGINES
+    return before == now or engines or may_differ(path)
+
+
+def flatten_keys(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return the keys of nested tables, each under the names on the way to it."""
+    flat = dict[tuple[str, ...], Any]()
+    for key, value in keys.items():
+        place = (*path, key)
+        flat |= flatten_keys(value, place) if isinstance(value, Mapping) else {place: value}
+    return flat
+
+
+def may_differ(path: tuple[str, ...]) -> bool:
+    """Return whether a key of the experiment may differ when a run is resumed."""
+    return any(path[: len(free)] == free for free in _FREE_KEYS)

@@ -13,8 +13,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined, Template, TemplateError
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
-from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, joined, plural
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, joined, plural, size
 
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 """The texts by what they are about and by their kind."""
@@ -73,19 +72,6 @@ def event_text(event: Mapping[str, Any], names: ClientNames = NO_NAMES) -> str:
     return _text("event", str(event.get("kind")), event)
 
 
-def of_metric(text: str, metric: MetricInfo, **values: Any) -> str:
-    """Return a text about the metric of a run, such as what a measure or a tile means.
-
-    Args:
-        text: The text of the catalogue.
-        metric: The metric.
-        values: Further values of the text.
-    """
-    words = {"metric": metric.name, "Metric": capital(metric.name), "scale": metric.scale, "meaning": metric.meaning}
-    words |= {"better": metric.better, "worse": metric.worse, "worst": metric.worst}
-    return fill(text, words | values)
-
-
 def say(about: str, kind: str, /, **values: Any) -> str:
     """Return a text of the catalogue with its values.
 
@@ -139,8 +125,8 @@ def _environment() -> Environment:
         loader=DictLoader(parts), undefined=StrictUndefined, variable_start_string="{", variable_end_string="}"
     )
     made.filters |= {name: partial(_formatted, spec=spec) for name, spec in _FORMATS.items()}
-    made.filters |= {"chance": _chance, "brief": brief, "joined": joined, "finite": isfinite}
-    made.filters["plural"] = lambda count, noun: plural(int(count), noun)
+    made.filters |= {"chance": _chance, "brief": brief, "size": size, "joined": joined, "capital": capital}
+    made.filters |= {"finite": isfinite, "plural": lambda count, noun: plural(int(count), noun)}
     return made
 
 

@@ -10,9 +10,9 @@ from numpy import int64
 from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records.schema import ALL_CLIENTS, Round
+from fedstrata.records.schema import ALL_CLIENTS, Confusion, Round
 from fedstrata.report.catalogue import SIMILARITIES, compared_by, say
-from fedstrata.report.charts.groups import class_names, has_classes
+from fedstrata.report.charts.groups import class_names, has_classes, recognised
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
     BARE,
@@ -68,7 +68,7 @@ def client_details(clusters: Clusters) -> dict[str, Any] | None:
     pairs = confused if sum(map(len, confused.values())) <= MOST_PAIRS else {}
     return {
         "figure": _figure(rounds, means, clusters.metric),
-        "confusion": _confusion_figures(records) if pairs else None,
+        "confusion": _confusion_figures(records, records.confusion) if pairs and records.confusion else None,
         "clients": {
             str(client): {
                 "name": clusters.names.of(client),
@@ -124,7 +124,7 @@ def _names_of_classes(records: RunRecords) -> list[str]:
     return [*names, *map(str, range(len(names), most))]
 
 
-def _confusion_figures(records: RunRecords) -> dict[str, Any]:
+def _confusion_figures(records: RunRecords, found: Confusion) -> dict[str, Any]:
     """Return the empty pictures of a client's confusions, and what fills them."""
     told = "%{hovertext}"
     bar = {**COLOUR_BAR, "ticksuffix": " %"}
@@ -143,27 +143,17 @@ def _confusion_figures(records: RunRecords) -> dict[str, Any]:
     dash = {"symbol": "line-ew", "size": 14, "color": ORANGE, "line": {"width": 3, "color": ORANGE}}
     bars = {"type": "bar", "marker": {"color": BLUE}, **hover}
     dashes = {"type": "scatter", "mode": "markers", "marker": dash, **hover}
-    recognised = axis("recognised", range=[0, 104], ticksuffix=" %")
-    shares = figure([bars, dashes], 280, xaxis=axis("class", **bare), yaxis=recognised, showlegend=False, **shared)
+    vertical = axis("recognised", range=[0, 104], ticksuffix=" %")
+    shares = figure([bars, dashes], 280, xaxis=axis("class", **bare), yaxis=vertical, showlegend=False, **shared)
     names = _names_of_classes(records)
     return {
         "matrix": matrix,
         "shares": shares,
         "classes": [clean(name) for name in names],
         "ticks": [clean(shortened(name)) for name in names],
-        "everyone": _everyone(records, len(names)),
+        "everyone": rounded(recognised(found, len(names)).tolist(), 3),
         "most": MOST_CLASSES,
     }
-
-
-def _everyone(records: RunRecords, size: int) -> list[float | None]:
-    """Return the share of the test samples of each class, in percent, that the clients' models recognise, (size,)."""
-    found = records.confusion
-    assert found is not None  # there are no pictures without it
-    of_class = np.bincount(found.truth, weights=found.samples, minlength=size)
-    same = found.truth == found.predicted
-    right = np.bincount(found.truth[same], weights=found.samples[same], minlength=size)
-    return [round(100 * hit / all_of, 1) if all_of else None for hit, all_of in zip(right, of_class, strict=True)]
 
 
 def facts_of(clusters: Clusters, client: int, pairs: NDArray[int64] | None = None) -> list[tuple[str, str]]:
@@ -198,17 +188,9 @@ def _how_well(clusters: Clusters, client: int) -> str:
     samples, value = clusters.measured[client]
     metric = clusters.metric
     mean = clusters.records.final("acc_client")
-    return say(
-        "client",
-        "how_well",
-        metric=metric.name,
-        value=metric.text(value),
-        samples=samples,
-        mean=None if mean is None else metric.text(mean),
-        word=metric.worse,
-        worse=mean is not None and metric.share_of_samples and metric.gain(value, mean) < 0,
-        clearly_worse=mean is not None and stands_out(samples, value, mean, len(clusters.measured), metric),
-    )
+    clearly_worse = mean is not None and stands_out(samples, value, mean, len(clusters.measured), metric)
+    words = {"metric": metric, "value": value, "samples": samples, "mean": mean}
+    return say("client", "how_well", **words, clearly_worse=clearly_worse)
 
 
 def _better_off(clusters: Clusters, client: int) -> str:
@@ -223,15 +205,9 @@ def _better_off(clusters: Clusters, client: int) -> str:
         if other is None:
             continue
         pair = clusters.pairs[name].get(client)
-        interval = {} if pair is None else {"gain": pair.by, "low": pair.low, "high": pair.high}
-        words = {
-            "found": compare(samples, value, other, metric, pair),
-            "noise": metric.share_of_samples,
-            "reference": clusters.reference_text(name),
-            "metric": metric.name,
-            "other": metric.text(other),
-        }
-        told.append(say("client", "better_off", **words, **{key: metric.gain_text(by) for key, by in interval.items()}))
+        found = compare(samples, value, other, metric, pair)
+        words = {"metric": metric, "other": other, "reference": clusters.reference_text(name)}
+        told.append(say("client", "better_off", found=found, pair=pair, **words))
     if not told and clusters.clustered and clusters.records.summary is not None:
         return say("client", "better_off_unknown")
     return " ".join(told)

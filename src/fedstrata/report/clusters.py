@@ -4,13 +4,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import isfinite
 
 from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.records.arrays import ClientMatrix, known_scores
 from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
 from fedstrata.report.drawing import GREY, blend, palette
-from fedstrata.report.reader import ClientMatrix, RunRecords
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import Gain, PairedDifference, gain, paired_differences, reference_text
 from fedstrata.report.words import ClientNames
 
@@ -58,11 +58,7 @@ class Clusters:
     @cached_property
     def measured(self) -> dict[int, tuple[int, float]]:
         """The number of test samples and the metric of each client, by the newest scores; without unknown ones."""
-        if self.scores is None:
-            return {}
-        columns = (self.scores.client, self.scores.samples, self.scores.accuracy)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return {client: (samples, value) for client, samples, value in rows if isfinite(value)}
+        return {} if self.scores is None else known_scores(self.scores)
 
     @cached_property
     def pairs(self) -> dict[str, dict[int, PairedDifference]]:
@@ -162,7 +158,6 @@ class Clusters:
     @cached_property
     def comparisons(self) -> tuple[NodeMatrices, ...]:
         """One for each node that has matrices."""
-        by_round = {each.round: each for each in self.records.rounds}
         splits = {event.node: (each, event) for each in self.records.rounds for event in each.splits}
         by_node: dict[int, list[ClientMatrix]] = {}
         for matrix in (each for each in self.records.matrices if each.node != ALL_CLIENTS):
@@ -177,7 +172,7 @@ class Clusters:
             matrices = tuple(matrix for matrix in by_node[node] if matrix.round == max(before))
             decided = split or (self.records.tree[node] if node < len(self.records.tree) else None)
             layer = decided.layer if decided else None
-            found.append(NodeMatrices(node, at or by_round[max(before)], split, layer, matrices))
+            found.append(NodeMatrices(node, at or self.records.rounds[max(before) - 1], split, layer, matrices))
         return tuple(found)
 
     @cached_property

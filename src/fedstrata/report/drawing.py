@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import Round
-from fedstrata.report.catalogue import WORDS, fill, of_metric
+from fedstrata.report.catalogue import WORDS, fill
 
 Figure = dict[str, Any]
 
@@ -94,20 +94,17 @@ class Chart:
     figure: Figure
 
 
-def chart(kind: str, drawn: Figure, name: str = "", metric: MetricInfo | None = None, **values: Any) -> Chart:
+def chart(kind: str, drawn: Figure, name: str = "", **values: Any) -> Chart:
     """Return a chart with its words.
 
     Args:
         kind: Which words, in the table ``chart`` of the catalogue.
         drawn: The figure.
         name: The name of the chart, where it is not the kind.
-        metric: The metric, where the words are about it.
-        values: The other values of the words.
+        values: The values of the words.
     """
     words = WORDS["chart"][kind]
-    title, text = (
-        of_metric(words[part], metric, **values) if metric else fill(words[part], values) for part in ("title", "text")
-    )
+    title, text = (fill(words[part], values) for part in ("title", "text"))
     return Chart(name or kind, title, text, drawn)
 
 

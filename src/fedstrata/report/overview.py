@@ -125,17 +125,11 @@ def gains(clusters: Clusters) -> list[str]:
         told = []
         text = clusters.reference_text(name)
         if mean is not None:
-            by = metric.gain(mean, reference.mean)
-            values = {"value": metric.text(mean), "other": metric.text(reference.mean), "reference": text}
-            values |= {"by": metric.gain_text(abs(by)), "word": metric.better if by >= 0 else metric.worse}
-            seen = abs(by) >= metric.smallest_gain(mean, reference.mean)
-            told.append(say("page", "gained", Metric=capital(metric.name), seen=seen, **values))
-        better, worse, unclear = map(len, gained := clusters.gains[name])
-        if total := better + worse + unclear:
-            named = clusters.names.listed(gained.worse) if worse <= MOST_CONCERNS else ""
-            counts = {"clients": total, "better": better, "worse": worse, "unclear": unclear}
-            noise = metric.share_of_samples
-            told.append(say("page", "better_and_worse", reference=text, named=named, noise=noise, **counts))
+            told.append(say("page", "gained", metric=metric, value=mean, other=reference.mean, reference=text))
+        found_for = clusters.gains[name]
+        if any(found_for):
+            words = {"metric": metric, "reference": text, "names": clusters.names, "most": MOST_CONCERNS}
+            told.append(say("page", "better_and_worse", **words, **found_for._asdict()))
         found += [" ".join(told)] if told else []
     return found
 
@@ -159,14 +153,12 @@ def _badly_served(clusters: Clusters) -> Iterator[tuple[int, str]]:
     for name, reference in clusters.records.references.items():
         for client in clusters.gains[name].worse:
             values = {"value": clusters.measured[client][1], "other": reference.by_client[client]}
-            texts = {key: metric.text(value) for key, value in values.items()}
             text = clusters.reference_text(name)
-            yield client, say("page", "worse_than_reference", metric=metric.name, reference=text, **texts)
+            yield client, say("page", "worse_than_reference", metric=metric, reference=text, **values)
     mean = clusters.records.final("acc_client")
     for client, (samples, value) in clusters.measured.items():
         if mean is not None and stands_out(samples, value, mean, len(clusters.measured), metric):
-            texts = {"value": metric.text(value), "mean": metric.text(mean), "word": metric.worse}
-            yield client, say("page", "below_the_mean", metric=metric.name, **texts)
+            yield client, say("page", "below_the_mean", metric=metric, value=value, mean=mean)
 
 
 def _silent(clusters: Clusters) -> Iterator[tuple[int, str]]:
@@ -202,6 +194,5 @@ def _worst(clusters: Clusters) -> Concern | None:
         return None
     client = min(known, key=lambda client: (metric.quality(known[client][1]), client))
     samples, value = known[client]
-    values = {"word": metric.worst, "metric": metric.name, "value": metric.text(value), "mean": metric.text(mean)}
-    noise = metric.share_of_samples
-    return Concern(client, say("page", "worst", noise=noise, clients=len(known), samples=samples, **values))
+    words = {"metric": metric, "clients": len(known), "samples": samples, "value": value, "mean": mean}
+    return Concern(client, say("page", "worst", **words))

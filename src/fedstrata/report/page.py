@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.catalogue import WORDS, event_text, of_metric, say
+from fedstrata.report.catalogue import WORDS, event_text, fill, say
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.clusters import Clusters
@@ -22,7 +22,6 @@ from fedstrata.report.words import (
     DASH,
     IN_MEMORY,
     ClientNames,
-    brief,
     capital,
     data_name,
     duration,
@@ -157,11 +156,9 @@ def result_sentence(clusters: Clusters) -> str:
     last = records.last
     if last is None:
         return say("page", "no_round")
-    metric = records.metric
     column, other = None, None
     for name, reference in list(records.references.items())[:1]:
         column, other = WORDS["reference"][name]["column"], reference.mean
-    shown = {"mean": records.final("acc_client"), "worst": records.final("acc_worst"), "other": other}
     return say(
         "page",
         "lead",
@@ -173,10 +170,12 @@ def result_sentence(clusters: Clusters) -> str:
         clusters=last.clusters,
         since=records.summary.rounds_to_partition if records.summary else None,
         pending=len(last.pending),
-        metric=metric.name,
+        metric=records.metric,
+        mean=records.final("acc_client"),
+        worst=records.final("acc_worst"),
         column=column,
+        other=other,
         ari=records.final("ari"),
-        **{name: None if value is None else metric.text(value) for name, value in shown.items()},
     )
 
 
@@ -201,7 +200,7 @@ def _tile(metric: MetricInfo, tile: Mapping[str, Any], value: Any, use: str = ""
     """Return a number with its words; what is no number is unknown."""
     known = _number(value)
     text = metric.text(known) if tile.get("of_metric") else format_number(known)
-    return of_metric(tile["title"], metric, use=use), text, of_metric(tile["meaning"], metric)
+    return fill(tile["title"], {"metric": metric, "use": use}), text, fill(tile["meaning"], {"metric": metric})
 
 
 def _conditions(clusters: Clusters) -> list[tuple[str, str, str]]:
@@ -211,14 +210,13 @@ def _conditions(clusters: Clusters) -> list[tuple[str, str, str]]:
     found = []
     attack = further.get("attack")
     if isinstance(attack, Mapping) and isinstance(attack.get("clients"), list):
-        who = {"attackers": len(attack["clients"]), "names": clusters.names.listed(attack["clients"])}
-        text = say("page", "honest_clients", metric=records.metric.name, **who)
+        text = say("page", "honest_clients", metric=records.metric, clients=attack["clients"], names=clusters.names)
         found.append(("Honest clients", records.metric.text(_number(attack.get("acc_honest"))), text))
     privacy = further.get("privacy")
     if isinstance(privacy, Mapping):
         kept_out = privacy.get("not_covered")
         listed = kept_out if isinstance(kept_out, list) else []
-        text = say("page", "epsilon", delta=brief(_number(privacy.get("delta"))), not_covered=listed)
+        text = say("page", "epsilon", delta=_number(privacy.get("delta")), not_covered=listed)
         found.append(("Epsilon", format_number(_number(privacy.get("epsilon"))), text))
     return found
 
@@ -235,8 +233,7 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
     down, up, data = (
         records.total(name) + int(added.get(name) or 0) for name in ("bytes_down", "bytes_up", "bytes_data")
     )
-    sizes = {"down": size(down), "up": size(up), "data": size(data), "tensors": size(down + up)}
-    text = say("page", "traffic_with_data" if data else "traffic", **sizes)
+    text = say("page", "traffic", down=down, up=up, data=data)
     parts = []
     if records.summary is not None:
         named = ((records.summary.seconds_training, "training"), (records.summary.seconds_server, "on the server"))

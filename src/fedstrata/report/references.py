@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, ndtri
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records.final_scores import RightSamples, last_scores, read_right_samples
-from fedstrata.records.schema import BASELINE, Summary, parse_record
+from fedstrata.records.arrays import RightSamples, last_scores, read_right_samples
+from fedstrata.records.schema import BASELINE, Summary, read_record
 from fedstrata.report.catalogue import WORDS
 
 LEVEL = 0.05
@@ -206,43 +206,32 @@ class Reference(NamedTuple):
     right: RightSamples = MappingProxyType({})
 
 
-def read_references(folder: Path, settings: Mapping[str, Any]) -> dict[str, Reference]:
+def read_references(folder: Path, settings: Mapping[str, Any], own: Summary) -> dict[str, Reference]:
     """Return the finished runs of other algorithms in the folder of a run and next to it, by their algorithm.
 
     The run in its folder, which ``report.baseline`` asks for, comes before those in folders next to it.
 
     Args:
         folder: The folder of the run.
-        settings: Its experiment. A reference must be of the same one, the seed included, on the same data.
+        settings: Its experiment. A reference must be of the same one, the seed included.
+        own: Its summary. A reference must be on the same data, where these may change.
     """
     here = folder.resolve()
-    data = _data_digest(here)
-    algorithm = settings.get("algorithm")
-    own = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     found: dict[str, Reference] = {}
     beside = (path for path in sorted(here.parent.glob("*/summary.json")) if path.parent != here)
     for path in (here / BASELINE / "summary.json", *beside):
         try:
-            summary = parse_record(parse_json(read_file(path)), Summary)
+            summary = read_record(path, Summary)
             name = summary.algorithm
-            if name not in ALGORITHMS or name in (own, *found) or summary.acc_client is None:
+            if name not in ALGORITHMS or name in (own.algorithm, *found) or summary.acc_client is None:
                 continue
             other = parse_toml(read_file(path.parent / "experiment.toml", MOST_BYTES_OF_EXPERIMENT))
         except (OSError, ValueError, RecordError):
             continue  # A folder that is no run, or a damaged one, is no reference.
-        same_data = not data or summary.data_digest in ("", data)
-        if same_data and _comparable(settings) == _comparable(other):
+        if summary.data_digest == own.data_digest and _comparable(settings) == _comparable(other):
             scores = {client: value for client, (_, value) in last_scores(path.parent).items()}
             found[name] = Reference(summary.acc_client, scores, read_right_samples(path.parent))
     return {name: found[name] for name in ALGORITHMS if name in found}
-
-
-def _data_digest(folder: Path) -> str:
-    """Return the digest of the data of a finished run; empty where they cannot change, and where it is not known."""
-    try:
-        return parse_record(parse_json(read_file(folder / "summary.json")), Summary).data_digest
-    except (OSError, ValueError, RecordError):
-        return ""
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _listed(folder: Path) -> ListedRun:
             acc_client=last.acc_client if last else None,
             ari=last.ari if last else None,
             changed=changed,
-            metric=read_metric(folder, keys),
+            metric=read_metric(folder),
         )
     except (OSError, ValueError, RecordError):
         return ListedRun(str(folder), "damaged")
@@ -114,15 +114,13 @@ def _last_round(path: Path) -> Round | None:
     """
     try:
         with open_file(path, limit=None) as file:
-            start = max(0, file.seek(0, 2) - _MOST_TAIL_BYTES)
-            file.seek(start)
+            file.seek(max(0, file.seek(0, 2) - _MOST_TAIL_BYTES))
             # What follows the last line break is not written yet; what comes before the first may begin further up.
             whole = file.read().rpartition(b"\n")[0]
     except FileNotFoundError:
         return None
-    before, _, line = whole.rpartition(b"\n")
-    if start and not before:
-        raise ValueError(f"the last line is longer than {_MOST_TAIL_BYTES:,} bytes")
+    # Of a line that begins further up, what is left is no JSON.
+    line = whole.rpartition(b"\n")[2]
     return parse_record(parse_json(line), Round) if line else None
 
 

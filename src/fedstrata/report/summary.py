@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.catalogue import WORDS, of_metric
+from fedstrata.report.catalogue import WORDS, fill
 from fedstrata.report.words import NO_NAMES, ClientNames, brief, ranges
 
 
@@ -28,7 +28,7 @@ def summary_rows(
             continue
         known = WORDS["measure"].get("other" if key.startswith("acc_") and key not in WORDS["measure"] else key)
         if known and key != "acc_best_round" and (value is None or isinstance(value, int | float)):
-            rows.append((key, "-" if value is None else metric.text(value), of_metric(known, metric)))
+            rows.append((key, "-" if value is None else metric.text(value), fill(known, {"metric": metric})))
         elif key == "baseline_gain" and isinstance(value, int | float):
             rows.append((key, metric.gain_text(value), f"{metric.better} than FedAvg: what grouping gained"))
         elif isinstance(value, float):

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from fedstrata.report.catalogue import WORDS, of_metric, plain_sentence, sentence
+from fedstrata.report.catalogue import WORDS, fill, plain_sentence, sentence
 from fedstrata.report.drawing import Chart
 from fedstrata.report.words import brief, capital, duration, format_number, plural, ranges, size
 
@@ -32,7 +32,7 @@ def templates() -> Environment:
         "plural": plural,
         "capital": capital,
         "words": WORDS,
-        "of_metric": of_metric,
+        "fill": fill,
         "decision_text": sentence,
         "plain_text": plain_sentence,
     }

@@ -56,7 +56,7 @@ def charts(of: InFolder | Path | str) -> dict[str, Chart]:
         compared = read_comparison(folder)
         rows = enumerate(compared.document.table)
         styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in rows}
-        drawn = comparison_charts(compared.runs, styles, compared.document.measured)
+        drawn = comparison_charts(compared.runs, styles, compared.document.metric)
     else:
         sections = all_charts(Clusters(read(folder)))
         drawn = [chart for section in sections.values() for chart in section]

@@ -244,7 +244,7 @@ def coverage_of(
     if any(any(task.upload_values) for task in plan.tasks.values()):
         return "clients send values of layers, which no small norm clips"
     found = _central(disclosure) if kind == "central" else _local(disclosure, plan, rounds)
-    offered = any(task.offers_choice for task in plan.tasks.values())
+    offered = any(((task.candidates >= 0).sum(dim=1) > 1).any() for task in plan.tasks.values())
     if disclosure.server_needs == "sums" and (offered or (newcomers and disclosure.given_clusters)):
         outside = (_LOSSES, _ANSWERS) if kind == "central" else (_LOSSES,)
         return replace(found, not_covered=(*outside, *found.not_covered), decisions=False)

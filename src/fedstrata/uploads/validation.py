@@ -39,7 +39,7 @@ from fedstrata.core import (
     State,
     TensorSpec,
 )
-from fedstrata.core.row_products import norms_of, row_norms
+from fedstrata.core.row_products import column_ranges, norms_of, row_norms
 from fedstrata.core.state import StateT
 
 _FACTOR = 10.0
@@ -354,7 +354,7 @@ def _parts(layout: Layout, upload: Mask, as_values: Mask) -> Mapping[str, tuple[
     tensors = zip(layout.tensors, upload, as_values, strict=True)
     parts = [_part(slot, as_value) if sent else "" for slot, sent, as_value in tensors]
     by_part = {part: tuple(other == part for other in parts) for part in dict.fromkeys(parts) if part}
-    return MappingProxyType({part: layout.ranges(mask) for part, mask in by_part.items()})
+    return MappingProxyType({part: column_ranges(layout, mask) for part, mask in by_part.items()})
 
 
 def _part(slot: TensorSpec, as_value: bool) -> str:
@@ -388,12 +388,18 @@ def _too_large(norms: Norms, plan: Plan) -> list[dict[str, Any]]:
     return events
 
 
+def _running_variances(layout: Layout) -> list[int]:
+    """The places of the running variances of normalisation layers among the tensors."""
+    buffers = [(place, slot.name) for place, slot in enumerate(layout.tensors) if slot.kind == "buffer"]
+    return [place for place, name in buffers if name.rpartition(".")[2] == "running_var"]
+
+
 def _with_negative_variance(layout: Layout, plan: Plan, task: LocalTask, result: Result) -> set[int]:
     """The clients whose update leads from the model of the plan to a negative running variance.
 
     Where a client did not start from the running variance of that model, its update does not say what it ended with.
     """
-    sent = [place for place in layout.running_variances if task.upload[place]]
+    sent = [place for place in _running_variances(layout) if task.upload[place]]
     if not sent:
         return set()
     as_values = task.upload_values or layout.nothing
@@ -422,7 +428,7 @@ def _without(report: Report, clients: Iterable[int]) -> Report:
 def _unusable(state: State, layout: Layout) -> list[int]:
     """The tree nodes whose model no client could start from; all nodes if another tensor of p columns is such."""
     unusable = _too_long(state.models)
-    for place in layout.running_variances:
+    for place in _running_variances(layout):
         unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1).numpy()
     if unusable.any():
         return state.nodes[torch.from_numpy(unusable)].tolist()

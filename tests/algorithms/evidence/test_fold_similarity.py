@@ -2,11 +2,13 @@
 
 import torch
 
-from fedstrata.algorithms.evidence.fold_similarity import groups_test, to_decision, with_round
-from fedstrata.core import Layout, Rows, TensorSpec
+from builders import layout_with
+from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity, groups_test, to_decision, with_round
+from fedstrata.clustering import PermutationResult
+from fedstrata.core import Rows
 from fedstrata.report.catalogue import sentence
 
-LAYOUT = Layout((TensorSpec("head.weight", "head", "linear", (6,)),))
+LAYOUT = layout_with({"head.weight": 6})
 
 
 def folds(clients: list[int], seed: int) -> list[Rows]:
@@ -17,45 +19,39 @@ def folds(clients: list[int], seed: int) -> list[Rows]:
     return [Rows(ids, direction + torch.randn(len(ids), 6, generator=draw)) for _ in range(2)]
 
 
+def found_in(known: FoldSimilarity) -> tuple[torch.Tensor, PermutationResult]:
+    """The clients that a test of groups compares, and its result."""
+    return groups_test(LAYOUT, known, torch.Generator().manual_seed(0), level=0.05)
+
+
 def test_only_clients_are_compared_of_whom_every_two_have_answered_in_the_same_round() -> None:
     """Clients 8 and 9 come in the second round alone, clients 0 and 1 in the first one."""
     first = with_round(LAYOUT, None, folds(list(range(8)), seed=0))
     both = with_round(LAYOUT, first, folds(list(range(2, 10)), seed=1))
     assert both.clients.tolist() == list(range(10)) and int(both.rounds[2, 3]) == 2 and int(both.rounds[0, 9]) == 0
-    clients, _ = groups_test(LAYOUT, both, torch.Generator().manual_seed(0), level=0.05)
+    clients, _ = found_in(both)
     assert clients.tolist() == list(range(2, 10))
 
 
-def test_groups_of_ten_clients_are_found_and_no_test_is_made_where_three_have_answered_anew() -> None:
+def test_groups_of_ten_clients_are_found() -> None:
     known = with_round(LAYOUT, None, folds(list(range(10)), seed=0))
-    clients, result = groups_test(LAYOUT, known, torch.Generator().manual_seed(0), level=0.05)
+    clients, result = found_in(known)
     assert clients.tolist() == list(range(10)) and result.confirmed
-    assert result.proposal.tolist() in (
-        [client % 2 == 1 for client in range(10)],
-        [client % 2 == 0 for client in range(10)],
-    )
-    late = with_round(LAYOUT, known, folds([0, 1, 2], seed=1))
-    _, again = groups_test(LAYOUT, late, torch.Generator().manual_seed(0), level=0.05)
-    assert not again.tested and again.reason == "too_few_answers"
+    assert result.proposal.tolist() in ([False, True] * 5, [True, False] * 5)
 
 
 def test_a_test_that_is_not_made_says_how_many_answered_and_how_many_can_be_compared() -> None:
-    """Three are too few. Of ten, three have answered together with all of the seven who did so before."""
+    """Three are too few. Of twelve, three have answered together with all of the seven who did so before."""
     known = with_round(LAYOUT, None, folds(list(range(10)), seed=0))
-    late = with_round(LAYOUT, known, folds([0, 1, 2], seed=1))
-    _, few = groups_test(LAYOUT, late, torch.Generator().manual_seed(0), level=0.05)
-    decision = to_decision(few, 5, answered=3)
-    assert (decision.values["members"], decision.values["compared"]) == (3, 0)
-    assert sentence(decision.kind, None, decision.values).endswith(
-        "3 members answered with all folds, at least 4 are needed"
-    )
-    again = with_round(LAYOUT, known, folds([7, 8, 9, 10, 11], seed=1))
-    _, alone = groups_test(LAYOUT, again, torch.Generator().manual_seed(0), level=0.05)
-    decision = to_decision(alone, 5, answered=5)
-    assert (decision.values["members"], decision.values["compared"]) == (5, 3)
-    assert "5 members answered with all folds, of whom 3 can be compared; at least 4" in sentence(
-        decision.kind, None, decision.values
-    )
+    for ids, compared, words in (
+        ([0, 1, 2], 0, "3 members answered with all folds, at least 4 are needed"),
+        ([7, 8, 9, 10, 11], 3, "5 members answered with all folds, of whom 3 can be compared; at least 4"),
+    ):
+        _, result = found_in(with_round(LAYOUT, known, folds(ids, seed=1)))
+        assert not result.tested and result.reason == "too_few_answers"
+        decision = to_decision(result, 5, answered=len(ids))
+        assert (decision.values["members"], decision.values["compared"]) == (len(ids), compared)
+        assert words in sentence(decision.kind, None, decision.values)
 
 
 def test_who_has_a_layer_that_did_not_move_takes_no_part() -> None:

@@ -9,7 +9,7 @@ import fedstrata
 from fedstrata.base.errors import DataError, PartitionError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
-from fedstrata.records.final_scores import last_scores
+from fedstrata.records.arrays import last_scores
 from own_data import SITES, Arrays, arrays, as_test, built, keys, save, without
 
 

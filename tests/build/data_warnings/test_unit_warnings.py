@@ -19,7 +19,7 @@ def test_a_column_that_looks_like_a_unit_is_named_with_the_key_that_settles_it(t
 def test_a_unit_that_is_set_or_denied_needs_no_warning(tmp_path: Path) -> None:
     assert built(tmp_path, arrays(), unit="trial").warnings == ()
     denied = built(tmp_path, arrays(), unit="none")
-    assert denied.warnings == () and denied.client_data.unit is None
+    assert denied.warnings == () and denied.client_data.dataset.unit is None
 
 
 def test_samples_of_no_unit_are_refused(tmp_path: Path) -> None:

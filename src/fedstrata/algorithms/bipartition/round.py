@@ -45,6 +45,16 @@ class ClusterHistory:
     final: torch.Tensor
     labels: torch.Tensor
 
+    def of_clusters(self, parents: torch.Tensor, labels: torch.Tensor) -> ClusterHistory:
+        """The same of new clusters with labels (n,) that go on from old ones, (k',). Parts of a cluster begin anew."""
+        whole = parents.bincount()[parents] == 1
+        return ClusterHistory(
+            max_norms=self.max_norms[parents] * whole,
+            max_compared_norms=self.max_compared_norms[parents] * whole,
+            final=self.final[parents] & whole,
+            labels=labels.clone(),
+        )
+
 
 @dataclass(frozen=True)
 class BipartitionState(State):
@@ -186,7 +196,14 @@ def collect_answers(
         asked = int(members_in_cohort(report, members).sum())
         examined = answers if usable is None else answers.only(usable[answers.updates.clients])
         if len(examined.sizes) < rules.min_split or len(examined.sizes) / asked < rules.quorum:
-            too_few[cluster] = _too_few(asked, len(answers.sizes), len(examined.sizes), rules)
+            values = {
+                "answered": len(answers.sizes),
+                "asked": asked,
+                "not_ready": len(answers.sizes) - len(examined.sizes),
+                "min_split": rules.min_split,
+                "quorum": rules.quorum,
+            }
+            too_few[cluster] = Decision("too_few_members", values={name: float(values[name]) for name in values})
         elif state.round + 1 >= rules.first:
             to_examine[cluster] = examined
     return RoundAnswers(labels, ClusterHistory(max_norms, max_compared_norms, final, labels), to_examine, too_few)
@@ -211,19 +228,20 @@ def apply_decisions(
     Returns:
         The state after the round, and what is noted of it.
     """
-    new_labels, parents = _divide(answers.labels, decisions, len(state.models))
+    labels = torch.full_like(answers.labels, -1)  # Members of a split cluster that are in neither part become pending.
+    origins = list[int]()
+    for cluster in range(len(state.models)):
+        parts = decisions[cluster].parts if cluster in decisions else None
+        for clients in parts or ((answers.labels == cluster).nonzero().flatten(),):
+            labels[clients] = len(origins)
+            origins.append(cluster)
+    parents = torch.tensor(origins)
     reasons = {**answers.too_few, **{cluster: decision.reason for cluster, decision in decisions.items()}}
-    moved, diagnostics = aggregate(problem, state, report, new_labels, parents, reasons)
+    moved, diagnostics = aggregate(problem, state, report, labels, parents, reasons)
     final = answers.history.final.clone()
     for cluster, decision in decisions.items():
         final[cluster] = decision.final
-    whole = parents.bincount()[parents] == 1  # A new cluster begins with norms of its own.
-    history = ClusterHistory(
-        max_norms=answers.history.max_norms[parents] * whole,
-        max_compared_norms=answers.history.max_compared_norms[parents] * whole,
-        final=final[parents] & whole,
-        labels=moved.labels.clone(),
-    )
+    history = replace(answers.history, final=final).of_clusters(parents, moved.labels)
     norms = [
         Metric(name, reason.values[name], node=int(state.nodes[cluster]))
         for cluster, reason in reasons.items()
@@ -254,28 +272,3 @@ def proposed_splits(
             first, second = decision.parts or (clients, clients[:0])
             found.append(ProposedSplit(int(state.nodes[cluster]), first, second))
     return tuple(found)
-
-
-def _too_few(asked: int, answered: int, usable: int, rules: SplitRules) -> Decision:
-    """A cluster of which too few members can be examined."""
-    values = {
-        "answered": answered,
-        "asked": asked,
-        "not_ready": answered - usable,
-        "min_split": rules.min_split,
-        "quorum": rules.quorum,
-    }
-    return Decision(kind="too_few_members", values={name: float(value) for name, value in values.items()})
-
-
-def _divide(labels: torch.Tensor, decisions: Mapping[int, SplitDecision], k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The new label of every client (n,), and the old cluster of every new one (k')."""
-    # Members of a split cluster that are in neither part become pending.
-    new_labels = torch.full_like(labels, -1)
-    parents = list[int]()
-    for cluster in range(k):
-        parts = decisions[cluster].parts if cluster in decisions else None
-        for clients in parts or ((labels == cluster).nonzero().flatten(),):
-            new_labels[clients] = len(parents)
-            parents.append(cluster)
-    return new_labels, torch.tensor(parents)

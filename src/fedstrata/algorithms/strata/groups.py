@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import cosine, splits
 from fedstrata.core import Layout, Problem, Rows
-from fedstrata.core.aggregation import equal_mean
+from fedstrata.core.aggregation import GroupAggregation, equal_mean
 
 MAX_SPLITS = 20
 """The largest number of splits in a tree, of which the clearest are kept. Up to 21 clients may all be split from each
@@ -201,6 +201,7 @@ def group_updates(
         round: The round of the updates.
     """
     places = torch.searchsorted(clients, updates.clients)
+    assert isinstance(problem.aggregation, GroupAggregation)
     return problem.aggregation.group_means(
         problem.layout,
         updates,

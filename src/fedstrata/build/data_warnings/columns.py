@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedstrata.base.quoting import shown
-from fedstrata.build.data_warnings.names import missing_value_names, similar_names
-from fedstrata.config import Experiment
-from fedstrata.data import DATASETS, Dataset
+from fedstrata.build.data_warnings.clients import missing_value_names, similar_names
+from fedstrata.build.data_warnings.run_data import RunData, samples_of
+from fedstrata.core import evenly_spread
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import is_number
-from fedstrata.partition import Partition
 
 _NUMBERS_SHARE = 0.8
 """The share of the texts of a column that are numbers from which on the others look like mistakes."""
@@ -46,49 +44,30 @@ _CODE_DISTANCE = 3.0
 """Its distance from all others is more than so many times the range of these."""
 
 
-def feature_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
-    """Yield what looks wrong with the features. Known data sets are what they are.
-
-    Args:
-        experiment: The experiment.
-        dataset: The samples of all clients.
-        partition: The samples of each client.
-    """
-    if experiment.data.name in DATASETS or not dataset.feature_names:
-        return
-    yield from _numbers_among_texts(experiment, dataset)
-    site_numbers = _site_numbers(experiment, dataset, partition)
-    yield from map(_about_site_number, site_numbers)
-    yield from _codes_among_numbers(dataset, partition)
-    yield from _times_among_features(dataset, partition, site_numbers)
-
-
-def _numbers_among_texts(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
+def numbers_among_texts(data: RunData) -> Iterator[str]:
     """Columns of texts, most of which are numbers: a single dash keeps a measurement from being a feature."""
-    if experiment.data.inputs is not None:
+    dataset = data.dataset
+    if data.experiment.data.inputs is not None or not dataset.feature_names:
         return
-    known = (experiment.partition.get("column"), dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
+    known = (data.client_column, dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
     for name, values in dataset.columns.items():
         if name in known or values.dtype.kind != "U":
             continue
-        looked_at = values[np.unique(np.linspace(0, len(values) - 1, _TEXTS).astype(np.int64))]
-        texts = [text for text in looked_at.tolist() if text]
+        texts = [text for text in values[evenly_spread(len(values), _TEXTS).numpy()].tolist() if text]
         if texts and sum(map(_has_decimal_comma, texts)) >= _NUMBERS_SHARE * len(texts):
             yield (
                 f"the column {name!r} is no input: its values look like numbers with a decimal comma, such as "
                 f"{shown(texts[0])}. Write them with a point"
             )
-            continue
-        if not texts or sum(map(is_number, texts)) < _NUMBERS_SHARE * len(texts):
-            continue
-        others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
-        if others:
-            count = int(np.isin(values, others).sum())
-            are = "is no number" if count == 1 else "are no numbers"
-            yield (
-                f"the column {name!r} is no input: {count:,} of its {len(values):,} values {are}, such as "
-                f"{shown(others[0])}. Correct them or leave these rows out, or list the features in data.inputs"
-            )
+        elif texts and sum(map(is_number, texts)) >= _NUMBERS_SHARE * len(texts):
+            others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
+            if others:
+                count = int(np.isin(values, others).sum())
+                are = "is no number" if count == 1 else "are no numbers"
+                yield (
+                    f"the column {name!r} is no input: {count:,} of its {len(values):,} values {are}, such as "
+                    f"{shown(others[0])}. Correct them or leave these rows out, or list the features in data.inputs"
+                )
 
 
 def _has_decimal_comma(text: str) -> bool:
@@ -96,34 +75,35 @@ def _has_decimal_comma(text: str) -> bool:
     return text.count(",") == 1 and not is_number(text) and is_number(text.replace(",", "."))
 
 
-def _site_numbers(experiment: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
+def site_numbers(data: RunData) -> Iterator[str]:
     """Features whose every value belongs to one client, as the number of a site, or of a row of a sorted table."""
-    rows = _rows_of_clients(partition)
-    if experiment.partition.get("scheme") != "natural" or len(rows) < _FEWEST_CLIENTS:
+    for name in _site_numbers(data):
+        yield (
+            f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or of a "
+            "row: it tells which client a sample is from, and a split test may find groups that mean nothing. Leave it "
+            "out of data.inputs, unless it is a measurement"
+        )
+
+
+def _site_numbers(data: RunData) -> list[str]:
+    """The names of these features."""
+    rows = _compared_rows(data)
+    if data.experiment.partition.get("scheme") != "natural" or len(rows) < _FEWEST_CLIENTS:
         return []
-    values = [dataset.gather(torch.from_numpy(_some_of(own))).numpy() for own in rows]
+    values = [_values(data, own[evenly_spread(len(own), _COMPARED_ROWS).numpy()]) for own in rows]
     found = []
-    for place, name in enumerate(dataset.feature_names):
+    for place, name in enumerate(data.dataset.feature_names):
         ranges = sorted((float(own[:, place].min()), float(own[:, place].max())) for own in values)
         if all(most < least for (_, most), (least, _) in pairwise(ranges)):
             found.append(name)
     return found
 
 
-def _about_site_number(name: str) -> str:
-    """What is said of such a feature."""
-    return (
-        f"no two clients have values of the feature {name!r} in common, as if it were the number of a site or of a "
-        "row: it tells which client a sample is from, and a split test may find groups that mean nothing. Leave it "
-        "out of data.inputs, unless it is a measurement"
-    )
-
-
-def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str]:
+def codes_among_numbers(data: RunData) -> Iterator[str]:
     """Features with one value far from all others, again and again: -9999 stands for a value that is missing."""
-    rows = np.concatenate([*partition.train, *partition.test])
-    values = dataset.gather(torch.from_numpy(_some_of(np.sort(rows), _LOOKED_AT))).double().numpy()
-    for place, name in enumerate(dataset.feature_names):
+    rows = np.sort(np.concatenate(samples_of(data.partition)))
+    values = _values(data, rows[evenly_spread(len(rows), _LOOKED_AT).numpy()]) if data.dataset.feature_names else rows
+    for place, name in enumerate(data.dataset.feature_names):
         own = values[:, place]
         for code in (own.min(), own.max()):
             others = own[own != code]
@@ -139,57 +119,47 @@ def _codes_among_numbers(dataset: Dataset, partition: Partition) -> Iterator[str
                 )
 
 
-def _times_among_features(dataset: Dataset, partition: Partition, known: Sequence[str]) -> Iterator[str]:
+def times_among_features(data: RunData) -> Iterator[str]:
     """Features that only rise from row to row of every client, as a time does, but for those that are named already."""
-    rows = list(map(np.sort, _rows_of_clients(partition)))
-    if not rows:
-        return
-    rises = np.ones(len(dataset.feature_names), np.bool_)
+    rows = _compared_rows(data)
+    rising = set(data.dataset.feature_names if rows else ()) - set(_site_numbers(data))
     for own in rows:
-        values = dataset.gather(torch.from_numpy(own[:_LOOKED_AT].astype(np.int64))).double().numpy()
-        rises &= (np.diff(values, axis=0) >= 0).all(axis=0) & (values[-1] > values[0])
-    for name in (name for name, rising in zip(dataset.feature_names, rises, strict=True) if rising):
-        if name in known:
-            continue
-        yield (
-            f"the feature {name!r} only rises from row to row of every client, as a time or a "
-            "counter does: rows of a later time have values that no model has seen. Leave it out of data.inputs, or "
-            "use the hour of the day or the like"
-        )
+        values = _values(data, own[:_LOOKED_AT])
+        rises = (np.diff(values, axis=0) >= 0).all(axis=0) & (values[-1] > values[0])
+        rising &= {name for name, only in zip(data.dataset.feature_names, rises, strict=True) if only}
+    for name in data.dataset.feature_names:
+        if name in rising:
+            yield (
+                f"the feature {name!r} only rises from row to row of every client, as a time or a counter does: rows "
+                "of a later time have values that no model has seen. Leave it out of data.inputs, or use the hour of "
+                "the day or the like"
+            )
 
 
-def _rows_of_clients(partition: Partition) -> list[NDArray[Any]]:
-    """Return the samples of each client that is compared, to train and to test on."""
-    rows = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
+def _compared_rows(data: RunData) -> list[NDArray[np.int64]]:
+    """Return the samples of each client whose features are compared; none where samples have no features."""
+    rows = samples_of(data.partition) if data.dataset.feature_names else []
     return [own for own in rows if len(own) >= _FEWEST_ROWS][:_COMPARED_CLIENTS]
 
 
-def _some_of(rows: NDArray[Any], most: int = _COMPARED_ROWS) -> NDArray[np.int64]:
-    """Return some of the rows, from the first to the last."""
-    return rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))].astype(np.int64)
+def _values(data: RunData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the features of some samples, (samples', features)."""
+    return data.dataset.gather(torch.from_numpy(rows)).double().numpy()
 
 
 _FAR = 10.0
 """The root mean square of the targets from which on a network that begins near 0 has far to go."""
 
 
-def target_warnings(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
-    """Yield what looks wrong with the targets. Known data sets are what they are.
-
-    Args:
-        experiment: The experiment.
-        dataset: The samples of all clients.
-    """
-    if experiment.data.name in DATASETS:
-        return
-    yield from similar_names("class", dataset.class_names)
-    yield from missing_value_names("class", dataset.class_names)
-    yield from _classes_without_samples(dataset)
-    yield from _far_targets(experiment, dataset)
+def odd_classes(data: RunData) -> Iterator[str]:
+    """Classes that look like one, or are called as missing values are."""
+    yield from similar_names("class", data.dataset.class_names)
+    yield from missing_value_names("class", data.dataset.class_names)
 
 
-def _classes_without_samples(dataset: Dataset) -> Iterator[str]:
+def classes_without_samples(data: RunData) -> Iterator[str]:
     """One class alone, and whole numbers that leave some out: 1 and 2 are taken for two of the classes 0, 1 and 2."""
+    dataset = data.dataset
     if dataset.targets is not None:
         return
     counts = torch.bincount(dataset.labels, minlength=dataset.classes)
@@ -201,18 +171,17 @@ def _classes_without_samples(dataset: Dataset) -> Iterator[str]:
             "Name the column of the classes in data.label"
         )
     elif not dataset.class_names and len(present) < dataset.classes:
-        empty = dataset.classes - len(present)
         yield (
-            f"{empty:,} of the {dataset.classes:,} classes have no sample, such as "
-            f"{next(label for label in range(dataset.classes) if not counts[label])}: whole numbers are taken for "
-            "classes from 0 on. Number them without gaps, or give them names"
+            f"{dataset.classes - len(present):,} of the {dataset.classes:,} classes have no sample, such as "
+            f"{int((counts == 0).nonzero()[0])}: whole numbers are taken for classes from 0 on. Number them without "
+            "gaps, or give them names"
         )
 
 
-def _far_targets(experiment: Experiment, dataset: Dataset) -> Iterator[str]:
+def far_targets(data: RunData) -> Iterator[str]:
     """Numbers to learn in a unit that makes them large. Inputs are normalised, and targets are not."""
-    targets = dataset.targets
-    if targets is None or not targets.is_floating_point() or experiment.local.loss == "bce":
+    targets = data.dataset.targets
+    if targets is None or not targets.is_floating_point() or data.experiment.local.loss == "bce":
         return
     numbers = targets.double()
     if float(numbers.square().mean().sqrt()) > _FAR:

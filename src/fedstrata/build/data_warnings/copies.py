@@ -19,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata.base.randomness import seed_of
-from fedstrata.build.data_warnings.names import first_few, name_of
-from fedstrata.config import Experiment
+from fedstrata.build.data_warnings.run_data import RunData, first_few, samples_of
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import evenly_spread
-from fedstrata.data import DATASETS, Dataset
+from fedstrata.data import Dataset
 from fedstrata.partition import Partition
 
 _COPIES_SHARE = 0.01
@@ -36,35 +35,23 @@ _DIGESTED_AT_ONCE = 512
 """The number of samples that are read together to be compared."""
 
 
-def copy_warnings(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
-    """Yield which samples look like copies of others. Known data sets are what they are.
-
-    Args:
-        experiment: The experiment.
-        dataset: The samples of all clients.
-        partition: The samples of each client.
-    """
-    if experiment.data.copies > 1:
-        yield _shared_samples(experiment.data.copies)
-    elif experiment.data.name not in DATASETS:
-        yield from _copies(dataset, partition)
-        if experiment.data.unit != ALL_INDEPENDENT:
-            yield from _near_copies(dataset, partition)
+def shared_samples(data: RunData) -> Iterator[str]:
+    """Samples that several clients hold, as the experiment asks."""
+    copies = data.experiment.data.copies
+    if copies > 1:
+        yield (
+            f"data.copies = {copies}: a test sample of one client may be a training sample of another. "
+            "Scores come out too good. Compare them with those of runs with the same key alone"
+        )
 
 
-def _shared_samples(copies: int) -> str:
-    """What is said of samples that several clients hold, as the experiment asks."""
-    return (
-        f"data.copies = {copies}: a test sample of one client may be a training sample of another. "
-        "Scores come out too good. Compare them with those of runs with the same key alone"
-    )
-
-
-def _copies(dataset: Dataset, partition: Partition) -> Iterator[str]:
+def equal_samples(data: RunData) -> Iterator[str]:
     """Test samples that equal a training sample."""
-    train = set(_digests(dataset, partition.train))
-    test = sum(map(len, partition.test))
-    copies = sum(digest in train for digest in _digests(dataset, partition.test))
+    if data.experiment.data.copies > 1:
+        return
+    train = set(_digests(data.dataset, data.partition.train))
+    test = sum(map(len, data.partition.test))
+    copies = sum(digest in train for digest in _digests(data.dataset, data.partition.test))
     if copies > _COPIES_SHARE * test:
         yield (
             f"{copies:,} of {test:,} test samples equal a training sample. Scores come out too good. Take "
@@ -80,21 +67,23 @@ def _digests(dataset: Dataset, parts: Sequence[NDArray[Any]]) -> Iterator[int]:
             yield from (hash(row.tobytes()) for row in values.numpy())
 
 
-def _near_copies(dataset: Dataset, partition: Partition) -> Iterator[str]:
+def noisy_copies(data: RunData) -> Iterator[str]:
     """Samples that resemble others of their client far more than the rest, and no unit keeps them together."""
-    found = near_copies(dataset, partition)
+    if data.experiment.data.copies > 1 or data.experiment.data.unit == ALL_INDEPENDENT:
+        return
+    found = near_copies(data.dataset, data.partition)
     if found is None:
         return
-    name = name_of(partition, found.client)
     others = "one other" if found.copies == 1 else f"{found.copies} others"
-    state = "is not set" if dataset.unit is None else f"= {dataset.unit!r} does not keep them together"
+    unit = data.dataset.unit
+    state = "is not set" if unit is None else f"= {unit!r} does not keep them together"
     yield (
         f"{found.copied / found.samples:.0%} of {found.samples:,} samples that were compared look like copies with "
-        f"noise: mostly {others} of the same client, such as client {first_few([name])}, are far closer to them "
-        f"than all the rest, and data.unit {state}. Halves of a client's samples are not independent then: a split "
-        "test finds groups that are not there, and scores come out too good. Name a column in data.unit whose equal "
-        f"values keep copies together, take copies out, or set data.unit = {ALL_INDEPENDENT!r} if all samples are "
-        "independent"
+        f"noise: mostly {others} of the same client, such as client {first_few([data.names[found.client]])}, are far "
+        f"closer to them than all the rest, and data.unit {state}. Halves of a client's samples are not independent "
+        "then: a split test finds groups that are not there, and scores come out too good. Name a column in data.unit "
+        f"whose equal values keep copies together, take copies out, or set data.unit = {ALL_INDEPENDENT!r} if all "
+        "samples are independent"
     )
 
 
@@ -213,15 +202,12 @@ def near_copies(dataset: Dataset, partition: Partition) -> NearCopies | None:
 def _looked_at(dataset: Dataset, partition: Partition) -> dict[int, NDArray[np.int64]]:
     """Return the positions of the samples that are compared, by client: some clients, evenly spaced."""
     affordable = _READ_NUMBERS // prod(dataset.shape)
-    largest = max(len(train) + len(test) for train, test in zip(partition.train, partition.test, strict=True))
+    held = samples_of(partition)
     # Rather fewer clients than a part of each, in which the copies of a sample may be missing.
-    most = int(np.clip(affordable // min(largest, _ROWS), 1, _CLIENTS))
-    n = len(partition.train)
-    clients = np.unique(np.linspace(0, n - 1, min(most, n)).astype(np.int64)).tolist()
+    most = int(np.clip(affordable // min(max(map(len, held)), _ROWS), 1, _CLIENTS))
+    clients = evenly_spread(len(held), most).tolist()
     each = min(_ROWS, affordable // len(clients))
-    return {
-        client: np.sort(np.concatenate([partition.train[client], partition.test[client]]))[:each] for client in clients
-    }
+    return {client: held[client][:each] for client in clients}
 
 
 def _comparable(dataset: Dataset, rows: list[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
@@ -276,7 +262,7 @@ def _neighbourhoods(
     copies = min(_COPIES, neighbours // 3)
     if copies < 3 or values.shape[1] == 0:
         return None
-    queries = np.unique(np.linspace(0, len(values) - 1, _QUERIES).astype(np.int64))
+    queries = evenly_spread(len(values), _QUERIES).numpy()
     # Through inner products, the small distances of copies would lose their digits.
     exact = "donot_use_mm_for_euclid_dist"
     distances = torch.cdist(torch.from_numpy(values[queries]), torch.from_numpy(values), compute_mode=exact).numpy()

@@ -6,47 +6,33 @@ Jenkins, "Time series analysis: forecasting and control", 1970). Windows of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstrata.build.data_warnings.names import first_few
-from fedstrata.config import Experiment
+from fedstrata.build.data_warnings.run_data import RunData, first_few, samples_of
 from fedstrata.config.tables import ALL_INDEPENDENT
-from fedstrata.data import DATASETS, Dataset
+from fedstrata.core import evenly_spread
+from fedstrata.data import Dataset
 from fedstrata.data.column_roles import looks_like_unit
-from fedstrata.partition import Partition
 
 _SIMILAR_NEIGHBOURS = 0.5
 """The correlation of features with themselves one row before from which on there is a warning."""
 
 
-def unit_warnings(experiment: Experiment, dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
-    """Yield what looks wrong with the units of dependence.
-
-    Args:
-        experiment: The experiment.
-        dataset: The samples of all clients; the last ones are the test samples of the data set's own, if used.
-        partition: The samples of each client.
-        own_test: The number of test samples of the data set's own that are used.
-    """
-    yield from _missing_unit(experiment, dataset, partition)
-    yield from _divided_units(dataset, own_test)
-    yield from _units_of_several_clients(dataset, partition, own_test)
-
-
-def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition) -> Iterator[str]:
+def missing_unit(data: RunData) -> Iterator[str]:
     """Samples that look dependent on each other while the experiment says nothing about it."""
-    if experiment.data.unit is not None or experiment.data.name in DATASETS:
+    dataset = data.dataset
+    if data.experiment.data.unit is not None:
         return
     why = (
         "Training and test then share such samples, scores come out too good, and a split test finds groups that "
         "are not there"
     )
-    columns = _unit_columns(dataset, partition, str(experiment.partition.get("column", "")))
+    columns = _unit_columns(data)
     if columns:
         names = " and ".join(repr(name) for name in columns)
         unit = columns[0]
@@ -69,7 +55,7 @@ def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition
             f"{why}. Add a column with the recording of each sample and name it in data.unit, or set data.unit = "
             f"{ALL_INDEPENDENT!r}"
         )
-    elif dataset.unit is None and (similar := neighbour_correlation(dataset, partition)) > _SIMILAR_NEIGHBOURS:
+    elif dataset.unit is None and (similar := neighbour_correlation(data)) > _SIMILAR_NEIGHBOURS:
         yield (
             "the rows of a client resemble the rows before them, as measurements in the order of time do: their "
             f"correlation is {similar:.2f} (the median of the features), and data.unit is not set. {why}. Add a column "
@@ -78,35 +64,30 @@ def _missing_unit(experiment: Experiment, dataset: Dataset, partition: Partition
         )
 
 
-def _unit_columns(dataset: Dataset, partition: Partition, client_column: str) -> list[str]:
+def _unit_columns(data: RunData) -> list[str]:
     """Return the columns that look like units of dependence, the coarsest first.
 
     Every client must have at least two values of it and more samples than values: other columns mark the clients
     themselves, or single samples. Where the reader knows the units, as of recordings, only coarser ones are returned.
     """
-    held = [np.concatenate(both) for both in zip(partition.train, partition.test, strict=True)]
-    most = sum(map(len, held)) if dataset.units is None else sum(_counts(dataset.units, held))
+    held = samples_of(data.partition)
+    units = data.dataset.units
+    most = sum(len(own if units is None else np.unique(units[own])) for own in held)
     found = []
-    for name, values in dataset.columns.items():
-        if name == client_column or not looks_like_unit(name) or values.dtype.kind not in "iuU":
-            continue
-        counts = _counts(values, held)
-        if min(counts) > 1 and sum(counts) < most:
-            found.append((sum(counts), name))
+    for name, values in data.dataset.columns.items():
+        if name != data.client_column and looks_like_unit(name) and values.dtype.kind in "iuU":
+            counts = [len(np.unique(values[own])) for own in held]
+            if min(counts) > 1 and sum(counts) < most:
+                found.append((sum(counts), name))
     return [name for _, name in sorted(found)]
 
 
-def _counts(values: NDArray[Any], held: Sequence[NDArray[Any]]) -> list[int]:
-    """Return how many different values of a column each client has."""
-    return [len(np.unique(values[own])) for own in held]
-
-
-def _divided_units(dataset: Dataset, own_test: int) -> Iterator[str]:
+def divided_units(data: RunData) -> Iterator[str]:
     """Units with samples in the training data and in the test data that the user supplied."""
-    if not own_test or dataset.units is None:
+    dataset = data.dataset
+    if not data.own_test or dataset.units is None:
         return
-    train, test = np.split(dataset.units, [len(dataset) - own_test])
-    both = np.intersect1d(train, test)
+    both = np.intersect1d(*np.split(dataset.units, [len(dataset) - data.own_test]))
     if len(both):
         yield (
             f"{len(both)} values of data.unit = {dataset.unit!r} are in the training and in the test samples of "
@@ -114,17 +95,18 @@ def _divided_units(dataset: Dataset, own_test: int) -> Iterator[str]:
         )
 
 
-def _units_of_several_clients(dataset: Dataset, partition: Partition, own_test: int) -> Iterator[str]:
+def units_of_several_clients(data: RunData) -> Iterator[str]:
     """Units that one client is tested on while another one trains on them: the clients share models."""
-    if own_test or dataset.units is None:
+    units = data.dataset.units
+    if data.own_test or units is None:
         return
-    trained, tested = (np.unique(dataset.units[np.concatenate(parts)]) for parts in (partition.train, partition.test))
+    trained, tested = (np.unique(units[np.concatenate(each)]) for each in (data.partition.train, data.partition.test))
     both = np.intersect1d(trained, tested)
     if len(both):
         yield (
-            f"{len(both):,} of {len(tested):,} held-out values of data.unit = {dataset.unit!r} are in the training "
-            f"samples of other clients as well ({first_few(both)}), with whom models are shared. Scores come out too "
-            "good. Partition by a column each of whose values has all samples of its units, or supply test "
+            f"{len(both):,} of {len(tested):,} held-out values of data.unit = {data.dataset.unit!r} are in the "
+            f"training samples of other clients as well ({first_few(both)}), with whom models are shared. Scores come "
+            "out too good. Partition by a column each of whose values has all samples of its units, or supply test "
             "samples of your own"
         )
 
@@ -139,32 +121,27 @@ _FEWEST_ROWS = 20
 """Clients are looked at that have at least so many rows."""
 
 
-def neighbour_correlation(dataset: Dataset, partition: Partition) -> float:
+def neighbour_correlation(data: RunData) -> float:
     """The correlation of a feature with itself one row before, the median over features and the mean over clients.
 
     Rows are in the order of the data, and what the means of the classes explain is taken out: in a table that is sorted
     by class, rows resemble their neighbours as well.
 
-    Args:
-        dataset: The samples of all clients.
-        partition: The samples of each client.
-
     Returns:
         From -1 to 1; 0 where samples are no rows of numbers, or too few.
     """
-    if dataset.inputs.ndim != 2 or not dataset.inputs.is_floating_point():
+    if data.dataset.inputs.ndim != 2 or not data.dataset.inputs.is_floating_point():
         return 0.0
-    rows = [np.sort(np.concatenate(both)) for both in zip(partition.train[:_CLIENTS], partition.test, strict=False)]
-    of_clients = [_of_client(dataset, own[:_ROWS]) for own in rows if len(own) >= _FEWEST_ROWS]
-    if not of_clients:
+    rows = [own[:_ROWS] for own in samples_of(data.partition)[:_CLIENTS] if len(own) >= _FEWEST_ROWS]
+    if not rows:
         return 0.0
-    by_feature = np.mean(of_clients, axis=0)
+    by_feature = np.mean([_of_client(data.dataset, own) for own in rows], axis=0)
     return float(np.sort(by_feature)[(len(by_feature) - 1) // 2])
 
 
 def _of_client(dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """The autocorrelation of each feature at lag 1 in some rows, (features,); 0 for a constant one."""
-    places = torch.from_numpy(rows.astype(np.int64))
+    places = torch.from_numpy(rows)
     values = dataset.gather(places).double().numpy()
     labels = dataset.labels[places].numpy()
     for label in np.unique(labels):
@@ -192,7 +169,7 @@ def windows_overlap(dataset: Dataset) -> bool:
     inputs = dataset.inputs
     if inputs.ndim != 3 or not inputs.is_floating_point() or len(inputs) < 3 or inputs.shape[2] < 8:
         return False
-    pairs = np.unique(np.linspace(0, len(inputs) - 2, _PAIRS).astype(np.int64))
+    pairs = evenly_spread(len(inputs) - 1, _PAIRS).tolist()
     overlaps = [_overlap(inputs[pair].numpy(), inputs[pair + 1].numpy()) for pair in pairs]
     return float(np.mean(overlaps)) >= _OVERLAP_SHARE
 

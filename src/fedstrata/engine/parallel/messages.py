@@ -1,8 +1,6 @@
-"""Messages to workers: tensors apart from a small frame, in memory that processes share.
+"""Messages to workers: tensors apart from the rest, in memory that processes share.
 
-The memory has no name, so it is gone with the last process that has it open, however that process ends. New memory
-takes the system longer than to write it. So a worker writes its next answer to the memory of an earlier one, when the
-process that received that one has told that nothing there reads it any more.
+The memory has no name, so it is gone with the last process that has it open, however that process ends.
 """
 
 from __future__ import annotations
@@ -10,15 +8,15 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import pickle
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from itertools import count
-from math import prod
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from io import BytesIO
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle, send_handle
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,156 +26,121 @@ from fedstrata.core.rows import IN_MEMORY, are_unsent, reserve, unsent_rows
 _ALIGNED = 64
 """Bytes to a multiple of which every tensor begins."""
 
-_MAX_LENT = 4
-"""The number of messages whose memory may be given back. That of older ones is gone when nothing reads it any more."""
-
-_MAX_KEPT = 2**28
-"""The most bytes of memory that are kept for the next message."""
+_Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
+"""A tensor's number, type and shape, and its axes, both from the outermost axis in memory to the innermost."""
 
 
-@dataclass(frozen=True)
-class _TensorPlace:
-    """The place of a tensor: its number, and its axes from the outermost in memory to the innermost."""
-
-    number: int
-    axes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _UnsentRows:
-    """Rows (m, p) of clients that send nothing."""
-
-    m: int
-    p: int
-
-
-@dataclass(frozen=True)
-class _Fields:
-    """A dataclass by its fields. The dataclass itself could refuse to hold places in place of tensors."""
-
-    kind: type
-    parts: Mapping[str, Any]
-
-
-def pack(thing: Any) -> tuple[Any, list[Tensor]]:
-    """Take a thing that is made of dataclasses, mappings, tuples and tensors apart.
+def pack(thing: Any) -> tuple[bytes, list[Tensor]]:
+    """Take the tensors out of a thing.
 
     Returns:
-        The frame, which holds everything but the tensors; and the tensors, each contiguous.
+        The frame, which holds everything else; and the bytes of the tensors, one uint8 tensor without gaps for each.
     """
-    tensors: list[Tensor] = []
-
-    def frame(part: Any) -> Any:
-        if isinstance(part, Tensor) and part.ndim == 2 and part.dtype == torch.float32 and are_unsent(part):
-            return _UnsentRows(*part.shape)
-        if isinstance(part, Tensor):
-            axes = tuple(sorted(range(part.ndim), key=part.stride, reverse=True))
-            tensors.append(part.permute(axes).contiguous())
-            return _TensorPlace(len(tensors) - 1, axes)
-        if is_dataclass(part) and not isinstance(part, type):
-            return _Fields(type(part), {field.name: frame(getattr(part, field.name)) for field in fields(part)})
-        if isinstance(part, Mapping):
-            return {key: frame(value) for key, value in part.items()}
-        return tuple(map(frame, part)) if isinstance(part, tuple) else part
-
-    return frame(thing), tensors
+    frame = BytesIO()
+    packer = _Packer(frame)
+    packer.dump(thing)
+    return frame.getvalue(), packer.tensors
 
 
-def unpack(frame: Any, tensors: Sequence[Tensor]) -> Any:
+def unpack(frame: bytes, tensors: Sequence[Tensor]) -> Any:
     """Put together what `pack` took apart. Every tensor has the memory layout of the one that was packed."""
-    if isinstance(frame, _UnsentRows):
-        return unsent_rows(frame.m, frame.p)
-    if isinstance(frame, _TensorPlace):
-        tensor = tensors[frame.number]
-        return tensor.permute(sorted(range(tensor.ndim), key=frame.axes.__getitem__))
-    if isinstance(frame, _Fields):
-        return frame.kind(**{name: unpack(part, tensors) for name, part in frame.parts.items()})
-    if isinstance(frame, Mapping):
-        return {key: unpack(value, tensors) for key, value in frame.items()}
-    return tuple(unpack(part, tensors) for part in frame) if isinstance(frame, tuple) else frame
+    return _Unpacker(frame, tensors).load()
 
 
-class BufferPool:
-    """Memory of messages, which is written again when it has been given back."""
+class _Packer(ForkingPickler):
+    """A pickler that notes tensors, and sends dataclasses by their fields, without what they have computed.
 
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._lent: dict[int, int] = {}
-        self._free: list[int] = []
-        self._numbers = count()
-        weakref.finalize(self, _close_all, self._lent, self._free)
+    Args:
+        frame: The file that everything else is written to.
+    """
 
-    def lend(self) -> tuple[int, int]:
-        """A number for the next message, and a file in memory that nobody reads, open at its beginning."""
-        handle = self._free.pop() if self._free else os.memfd_create("fedstrata")
-        os.lseek(handle, 0, os.SEEK_SET)
-        number = next(self._numbers)
-        self._lent[number] = handle
-        while len(self._lent) > _MAX_LENT:
-            os.close(self._lent.pop(min(self._lent)))
-        return number, os.dup(handle)
+    def __init__(self, frame: BytesIO) -> None:
+        """Note no tensor yet."""
+        super().__init__(frame)
+        self.tensors = list[Tensor]()
 
-    def take_back(self, numbers: Iterable[int]) -> None:
-        """Take back the memory of messages that nobody reads any more."""
-        for number in self._lent.keys() & set(numbers):
-            handle = self._lent.pop(number)
-            if self._free or os.fstat(handle).st_size > _MAX_KEPT:
-                os.close(handle)
-            else:
-                self._free.append(handle)
+    def persistent_id(self, part: Any) -> _Place | None:
+        """Note a tensor, and return what stands for it."""
+        if type(part) is not Tensor or part.requires_grad or _are_unsent_rows(part):
+            return None
+        axes = tuple(sorted(range(part.ndim), key=part.stride, reverse=True))
+        laid = part.permute(axes).contiguous()
+        self.tensors.append(laid.flatten().view(torch.uint8))
+        return len(self.tensors) - 1, part.dtype, tuple(laid.shape), axes
+
+    def reducer_override(self, part: Any) -> Any:
+        """Return how a part is made again."""
+        if type(part) is Tensor and _are_unsent_rows(part):
+            return unsent_rows, tuple(part.shape)
+        if is_dataclass(part) and not isinstance(part, type):
+            return _made, (type(part), {field.name: getattr(part, field.name) for field in fields(part)})
+        return NotImplemented
 
 
-def _close_all(lent: Mapping[int, int], free: Sequence[int]) -> None:
-    for handle in (*lent.values(), *free):
-        os.close(handle)
+class _Unpacker(pickle.Unpickler):
+    """The reader of what `_Packer` wrote.
+
+    Args:
+        frame: The frame.
+        tensors: The bytes of the tensors.
+    """
+
+    def __init__(self, frame: bytes, tensors: Sequence[Tensor]) -> None:
+        """Read nothing yet."""
+        super().__init__(BytesIO(frame))
+        self._tensors = tensors
+
+    def persistent_load(self, place: _Place) -> Tensor:
+        """Return the tensor that something stands for."""
+        number, dtype, shape, axes = place
+        laid = self._tensors[number].view(dtype).view(shape)
+        return laid.permute(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _are_unsent_rows(part: Tensor) -> bool:
+    return part.ndim == 2 and part.dtype == torch.float32 and are_unsent(part)
+
+
+def _made(kind: type, parts: dict[str, Any]) -> Any:
+    return kind(**parts)
 
 
 class SharedMessage:
     """A thing whose tensors are written once, and mapped by every process that it is sent to.
 
     Args:
-        thing: A thing as `pack` takes it.
-        lender: The lender of the memory; None takes new memory.
+        thing: A thing that can be pickled.
 
     Raises:
         ResourceError: When the disk has no room for what does not fit into memory.
     """
 
-    def __init__(self, thing: Any, lender: BufferPool | None = None) -> None:
+    def __init__(self, thing: Any) -> None:
         """Write the tensors."""
         self._frame, tensors = pack(thing)
-        self._places = []
-        self._number: int | None = None
+        self._places = list[tuple[int, int]]()
         size = sum(tensor.nbytes + _ALIGNED for tensor in tensors)
         in_memory = size <= IN_MEMORY and hasattr(os, "memfd_create")
-        with self._memory(lender) if in_memory else TemporaryFile() as file:
+        with os.fdopen(os.memfd_create("fedstrata"), "wb") if in_memory else TemporaryFile() as file:
             if not in_memory:
                 reserve(file.fileno(), max(size, 1), "what workers share")
             for tensor in tensors:
                 file.seek(-file.tell() % _ALIGNED, os.SEEK_CUR)
-                self._places.append((file.tell(), tensor.dtype, tuple(tensor.shape)))
-                file.write(tensor.flatten().view(torch.uint8).numpy().data)
+                self._places.append((file.tell(), tensor.nbytes))
+                file.write(tensor.numpy().data)
             # An empty file cannot be mapped.
             self._size = file.truncate(max(file.tell(), 1))
             self._handle = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._handle)
 
-    def _memory(self, lender: BufferPool | None) -> IO[bytes]:
-        """A file in memory, to be written from its beginning."""
-        if lender is None:
-            return os.fdopen(os.memfd_create("fedstrata"), "wb")
-        self._number, handle = lender.lend()
-        return os.fdopen(handle, "wb")
-
-    def send(self, connection: Connection, note: object = None, given_back: Sequence[int] = ()) -> None:
+    def send(self, connection: Connection, note: object = None) -> None:
         """Send the frame, and the right to map the tensors.
 
         Args:
             connection: A socket between two processes.
             note: Something small that goes along.
-            given_back: The numbers of messages from the other process that are no longer read.
         """
-        connection.send((self._frame, self._places, self._size, note, self._number, tuple(given_back)))
+        connection.send((self._frame, self._places, self._size, note))
         send_handle(connection, self._handle, None)
 
 
@@ -188,9 +151,6 @@ class ReceivedMessage:
         connection: The connection to the sender.
         content: The first part of the message, if it has been received already.
 
-    Attributes:
-        given_back: The numbers of messages that the sender no longer reads, known when this one has been opened.
-
     Raises:
         EOFError: When the sender is gone.
         ConnectionError: When the sender is gone.
@@ -200,30 +160,24 @@ class ReceivedMessage:
     def __init__(self, connection: Connection, content: bytes | None = None) -> None:
         """Wait for the message."""
         self._content = connection.recv_bytes() if content is None else content
-        self.given_back: tuple[int, ...] = ()
         try:
             self._handle = recv_handle(connection)
         except RuntimeError as error:
             # The system drops the handle without an error when a process has too many files open.
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
-    def open(self, unread: list[int] | None = None) -> tuple[Any, Any]:
-        """The thing and the note. A message can be opened once.
-
-        Args:
-            unread: The list that gets the number of the message when nothing reads its tensors any more.
-        """
+    def open(self) -> tuple[Any, Any]:
+        """The thing and the note. A message can be opened once."""
         try:
-            frame, places, size, note, number, self.given_back = ForkingPickler.loads(self._content)
+            frame, places, size, note = ForkingPickler.loads(self._content)
             memory = mmap.mmap(self._handle, size)
         finally:
             os.close(self._handle)
-        if number is not None and unread is not None:
-            weakref.finalize(memory, unread.append, number).atexit = False
-        tensors = []
-        for offset, dtype, shape in places:
-            size = prod(shape)
+        tensors = [
             # torch maps no empty tensor.
-            flat = torch.frombuffer(memory, dtype=dtype, count=size, offset=offset) if size else torch.empty(0)
-            tensors.append(flat.to(dtype).view(shape))
+            torch.frombuffer(memory, dtype=torch.uint8, count=count, offset=offset)
+            if count
+            else torch.empty(0, dtype=torch.uint8)
+            for offset, count in places
+        ]
         return unpack(frame, tensors), note

@@ -27,7 +27,7 @@ import torch
 from fedstrata.base.errors import EngineError
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.loop import Loop
-from fedstrata.engine.parallel.messages import BufferPool, ReceivedMessage, SharedMessage
+from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
 
 _logger = logging.getLogger(__name__)
@@ -131,7 +131,10 @@ class Processes:
                     worker.give_up()
                 else:
                     if message is not None:
-                        replies[place] = _reply(message, worker.unread)
+                        reply, _ = message.open()
+                        if isinstance(reply, Exception):
+                            raise reply
+                        replies[place] = reply
             for place in waiting:
                 if place not in replies and self._pool[place].remaining() <= 0:
                     hung[place] += 1
@@ -153,9 +156,7 @@ class Processes:
             if not worker.has_spec:
                 self._data.send(worker.connection)
                 worker.has_spec = True
-            # What is added meanwhile, whenever memory is freed, goes with the next request.
-            given_back = [worker.unread.pop() for _ in range(len(worker.unread))]
-            request.send(worker.connection, shard, given_back)
+            request.send(worker.connection, shard)
         except ConnectionError:
             pass  # `receive` will find that it is gone.
         except BlockingIOError:
@@ -207,7 +208,6 @@ class _Worker:
         has_spec: Whether the specification was sent to it.
         limit: Seconds that it may be silent now; more until its first sign, as it has to start.
         reason: The reason why it ends, if it has sent one.
-        unread: The numbers of its answers that are no longer read, of which it does not know yet.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -227,7 +227,6 @@ class _Worker:
             self.connection = Connection(ours.detach())
         self.has_spec = False
         self.reason = ""
-        self.unread = list[int]()
         self.limit = max(timeout, _STARTUP_SECONDS)
         self._timeout = timeout
         self._deadline = monotonic() + self.limit
@@ -275,15 +274,6 @@ def _limit_waiting(line: socket.socket, seconds: float) -> None:
         line.setsockopt(socket.SOL_SOCKET, option, duration)
 
 
-def _reply(message: ReceivedMessage, unread: list[int]) -> ShardReply:
-    """The reply of a worker; what the worker raised is raised here. The other argument is that of `open`."""
-    reply, _ = message.open(unread)
-    if isinstance(reply, Exception):
-        raise reply
-    found: ShardReply = reply
-    return found
-
-
 def _end(pool: list[_Worker]) -> None:
     while pool:
         pool.pop().end()
@@ -304,7 +294,6 @@ def run_worker(connection: Connection, interval: float = 0.0) -> None:
     Thread(target=_listen, args=(connection, received), daemon=True).start()
     show_progress = _progress_sender(connection, interval)
     spec = _next(received)
-    lender = BufferPool()
     engine = None
     while True:
         request = _next(received)
@@ -313,18 +302,11 @@ def run_worker(connection: Connection, interval: float = 0.0) -> None:
                 made: SimulationSpec = spec.open()[0]
                 made.client_data.on_read = show_progress
                 engine = Loop.at(made)
-            reply = _answer(engine, request, lender)
+            reply = SharedMessage(perform(engine, *request.open()))
         except Exception as error:
             reply = SharedMessage(_portable(error))
         with suppress(ConnectionError):
             reply.send(connection)
-
-
-def _answer(engine: Loop, request: ReceivedMessage, lender: BufferPool) -> SharedMessage:
-    """The reply to a request, in memory of replies that are no longer read."""
-    asked = request.open()
-    lender.take_back(request.given_back)
-    return SharedMessage(perform(engine, *asked), lender)
 
 
 def _progress_sender(connection: Connection, interval: float) -> Callable[[], None]:

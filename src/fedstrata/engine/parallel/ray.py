@@ -37,14 +37,14 @@ MISSING = 'engine.name = "ray": expected Ray, found none; pip install "fedstrata
 class Ray:
     """A transport to Ray, which is started or joined when the first round needs it and stays until Python ends.
 
+    It joins the cluster of ``RAY_ADDRESS``. Without that it starts a cluster on this machine alone.
+
     Nodes may join and leave the cluster. What a lost node had to do is done by others, and the next round counts the
     cores anew. Tasks that wait for a core are what Ray's autoscaler adds nodes for.
 
     Args:
         spec: The network and the data.
         workers: The number of tasks of a round at most; 0 is one for each core that the cluster has in that round.
-        address: The address of a running cluster. None is that of ``RAY_ADDRESS``, or else a new cluster on this
-            machine alone.
         timeout: Seconds in which one more task of a round has to end. Otherwise those that have not ended are given to
             other workers too. If 10 times the longest wait so far is more, that counts. 0 waits without end.
 
@@ -52,15 +52,13 @@ class Ray:
         ExperimentError: When Ray is not installed.
     """
 
-    def __init__(
-        self, spec: SimulationSpec, workers: int = 0, address: str | None = None, timeout: float = DEFAULT_TIMEOUT
-    ) -> None:
+    def __init__(self, spec: SimulationSpec, workers: int = 0, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Start nothing yet."""
         self._spec = spec
         self._wanted = workers
         self._timeout = timeout
         self._longest = 0.0
-        self._address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self._address = os.environ.get("RAY_ADDRESS") or "local"
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if self._address == "local":
             # Otherwise Ray replaces 127.0.0.1 by an address that others can reach, and listens to everyone. It reads
@@ -207,7 +205,7 @@ def _line(error: BaseException) -> str:
 
 
 def _boxed(thing: Any) -> Any:
-    """A thing as Ray shares it in memory: a frame, and arrays."""
+    """A thing as Ray shares it in memory: a frame, and arrays of bytes."""
     frame, tensors = pack(thing)
     return frame, [tensor.numpy() for tensor in tensors]
 

@@ -102,13 +102,9 @@ class Parallel:
             self.store.write(client, plan.round, stored.get(client, {}))
         return merge_reports(plan, [reply.report for reply in replies])
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """As `Loop.predict`, in this process."""
-        return self._loop.predict(models, inputs)
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """As `Loop.classify`, in this process."""
-        return self._loop.classify(models, inputs)
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """As `Loop.outputs`, in this process."""
+        return self._loop.outputs(models, inputs)
 
     def close(self) -> None:
         """End the workers. Without this they end with the last reference to this object."""

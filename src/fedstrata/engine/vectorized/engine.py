@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 
 import torch
@@ -96,16 +96,8 @@ class Vectorized:
         (report,) = run_together([(self, plan)])
         return report
 
-    def predict(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Class probabilities (r, b, classes) that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return self._predicted(models, inputs, lambda logits: logits.softmax(dim=2))
-
-    def classify(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """The class of the largest output, (r, b), that models (r, p) give inputs (b, ...), in evaluation mode."""
-        return self._predicted(models, inputs, lambda logits: logits.argmax(dim=2))
-
-    def _predicted(self, models: Tensor, inputs: Tensor, of_logits: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a function makes of the logits (g, b, classes) of models (r, p) for inputs (b, ...), (r, b, ...)."""
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """The logits (r, b, classes) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
         network = self.trainers.network
         found = list[Tensor]()
         with session(network.device):
@@ -114,7 +106,7 @@ class Vectorized:
                 rows = models[chunk].to(network.device)
                 # Copies: a network may change its input in place.
                 samples = shown.repeat(len(rows), *[1] * shown.ndim).view(len(rows), *shown.shape)
-                found.append(of_logits(network.predict(rows, samples)))
+                found.append(network.predict(rows, samples))
             return torch.cat(found).cpu()
 
 
@@ -176,13 +168,13 @@ def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]
         chosen = zip(evaluated, _choose(evaluated), strict=True)
         scores = EvalResults([choice.request(place, choice.index) for choice, (place, _) in chosen])
         for position in range(max((len(plan.tasks) for _, plan in pairs), default=0)):
-            _work(rounds, position)
+            _work([each for each in rounds if position < len(each.plan.tasks)], position)
     found = iter(scores.read())
     return tuple(each.report(found) for each in rounds)
 
 
 def _work(rounds: Sequence[_Round], position: int) -> None:
-    """Do the tasks at one position of every plan. What a client stores in one is there in the next."""
+    """Do the task at one position of every plan. What a client stores in one is there in the next."""
     choices = [each.choices(position) for each in rounds]
     chosen = iter(_choose([choice for own in choices for choice in own]))
     jobs = [
@@ -252,12 +244,7 @@ def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
     requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
     found = iter(EvalResults(requests).read())
     chosen = []
-    no_loss = torch.full((1,), torch.nan)
     for each in choices:
-        if len(each.candidates) == 1:
-            # Most clients have one candidate; this saves several small operations for each. Nobody writes to the loss.
-            chosen.append((0, no_loss))
-            continue
         losses = torch.full((len(each.candidates),), torch.nan)
         scores = islice(found, len(each.scored_places))
         values = [selection_value(each.metric, *score, len(each.selection_samples)) for score in scores]
@@ -280,10 +267,11 @@ class _Round:
     def __init__(self, engine: Vectorized, plan: Plan, updates_share: float) -> None:
         """Bring the models to the device that computes."""
         self._updates_share = updates_share
-        self.network = engine.trainers.network
+        network = engine.trainers.network
+        self.network = network
         self.source = sample_source(engine.client_data, self.network.device)
         self.models = to_device(plan.models, self.network.device)
-        self._plan = plan
+        self.plan = plan
         self._client_data = engine.client_data
         self._store = engine.store
         self._trainers = engine.trainers
@@ -291,16 +279,16 @@ class _Round:
         self._saved: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._finite: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
         self._saves: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
-        self._column_masks = dict[Mask, Tensor]()
+        self._column_mask = cache(lambda mask: to_device(network.layout.column_mask(mask), network.device))
         self._results = dict[str, Result]()
         self._ends = dict[tuple[str, int], Tensor]()
 
     def evaluated(self) -> list[_Choice]:
         """The clients that are scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
-        before = self._plan.round - 1
+        before = self.plan.round - 1
         choices = list[_Choice]()
-        for evaluation in self._plan.evaluations.values():
+        for evaluation in self.plan.evaluations.values():
             for client, candidates in zip(evaluation.clients.tolist(), evaluation.candidates.tolist(), strict=True):
                 selection_samples = self._client_data.train(client, round=before)
                 index = self._client_data.held_out(client, evaluation.split, before)
@@ -309,30 +297,28 @@ class _Round:
         return choices
 
     def choices(self, position: int) -> list[_Choice]:
-        """The clients that have work in the task at a position; none if the plan has no such task."""
+        """The clients that have work in the task at a position."""
         choices = list[_Choice]()
-        tasks = list(self._plan.tasks.values())
-        for task in tasks[position : position + 1]:
-            is_last_use = all(later.continues != task.continues for later in tasks[position + 1 :])
-            end_of = self._ends.pop if is_last_use else self._ends.get
-            for row, (client, candidates) in enumerate(
-                zip(self._plan.cohort.tolist(), task.candidates.tolist(), strict=True)
-            ):
-                index, selection_samples = samples_of_task(self._client_data, self._plan, task, row)
-                if not len(index):
-                    continue
-                choice = _Choice(
-                    round=self,
-                    client=client,
-                    candidates=tuple(candidates),
-                    local=self._local_tensors(client, task.load_local),
-                    selection_samples=selection_samples,
-                    index=index,
-                    metric=task.selection_metric,
-                    end=end_of((task.continues, client), None),
-                    shares=None if task.shares is None else task.shares[row],
-                )
-                choices.append(choice)
+        task, *later = list(self.plan.tasks.values())[position:]
+        is_last_use = all(each.continues != task.continues for each in later)
+        end_of = self._ends.pop if is_last_use else self._ends.get
+        rows = zip(self.plan.cohort.tolist(), task.candidates.tolist(), strict=True)
+        for row, (client, candidates) in enumerate(rows):
+            index, selection_samples = samples_of_task(self._client_data, self.plan, task, row)
+            if not len(index):
+                continue
+            choice = _Choice(
+                round=self,
+                client=client,
+                candidates=tuple(candidates),
+                local=self._local_tensors(client, task.load_local),
+                selection_samples=selection_samples,
+                index=index,
+                metric=task.selection_metric,
+                end=end_of((task.continues, client), None),
+                shares=None if task.shares is None else task.shares[row],
+            )
+            choices.append(choice)
         return choices
 
     def jobs(
@@ -340,30 +326,29 @@ class _Round:
     ) -> list[TrainingJob]:
         """Note the choices of the clients for a task, and make their jobs. Updates are filled in as they come."""
         jobs = list[TrainingJob]()
-        for name, task in list(self._plan.tasks.items())[position : position + 1]:
-            shape = (len(choices), self.network.layout.p)
-            updates = self._empty_updates(*shape) if any(task.upload) else unsent_rows(*shape)
-            losses = torch.empty(len(choices), task.candidates.shape[1])
-            models = list[int]()
-            for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
-                row.copy_(found)
-                models.append(choice.candidates[place])
-                job = TrainingJob(
-                    trainers=self._trainers,
-                    source=self.source,
-                    plan=self._plan,
-                    task=task,
-                    client=choice.client,
-                    index=choice.index,
-                    start=choice.row(place),
-                    received=self.models[models[-1]],
-                    finish=partial(self._finish, name, choice.client, update),
-                )
-                jobs.append(job)
-            clients = _int_tensor(choice.client for choice in choices)
-            sizes = _int_tensor(len(choice.index) for choice in choices)
-            rows = Rows(clients, updates)
-            self._results[name] = Result(rows, _int_tensor(models), sizes, losses)
+        name, task = list(self.plan.tasks.items())[position]
+        shape = (len(choices), self.network.layout.p)
+        updates = self._empty_updates(*shape) if any(task.upload) else unsent_rows(*shape)
+        losses = torch.empty(len(choices), task.candidates.shape[1])
+        models = list[int]()
+        for choice, (place, found), update, row in zip(choices, chosen, updates, losses, strict=True):
+            row.copy_(found)
+            models.append(choice.candidates[place])
+            job = TrainingJob(
+                trainers=self._trainers,
+                source=self.source,
+                plan=self.plan,
+                task=task,
+                client=choice.client,
+                index=choice.index,
+                start=choice.row(place),
+                received=self.models[models[-1]],
+                finish=partial(self._finish, name, choice.client, update),
+            )
+            jobs.append(job)
+        clients = _int_tensor(choice.client for choice in choices)
+        sizes = _int_tensor(len(choice.index) for choice in choices)
+        self._results[name] = Result(Rows(clients, updates), _int_tensor(models), sizes, losses)
         return jobs
 
     def _empty_updates(self, m: int, p: int) -> Tensor:
@@ -375,8 +360,8 @@ class _Round:
 
     def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
         """Save the local tensors of a client, and write its update (p,), from where it started and ended."""
-        task = self._plan.tasks[name]
-        if name in self._plan.continued:
+        task = self.plan.tasks[name]
+        if name in self.plan.continued:
             self._ends[name, client] = end.clone()
         saved = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if task.save_local[t]}
         if saved:
@@ -384,7 +369,7 @@ class _Round:
             self._saved[client] |= saved
         if task.save_if_finite:
             self._saves[client].append(end.isfinite().all())
-        if has_own_end(self._plan, name):
+        if has_own_end(self.plan, name):
             self._finite[client].append(end.isfinite().all())
         if not any(task.upload):
             return
@@ -410,18 +395,18 @@ class _Round:
             if not finite[client]:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
-            self._store.write(client, self._plan.round, values)
+            self._store.write(client, self.plan.round, values)
         scores = dict[str, Score]()
-        for name, evaluation in self._plan.evaluations.items():
+        for name, evaluation in self.plan.evaluations.items():
             clients = evaluation.clients.tolist()
             own = list(islice(found, len(clients)))
-            before = self._plan.round - 1
+            before = self.plan.round - 1
             held = (self._client_data.held_out(client, evaluation.split, before) for client in clients)
             samples = _int_tensor(len(index) for index in held)
             losses = torch.tensor([loss for _, loss in own])
             correct = torch.tensor([correct for correct, _ in own], dtype=torch.float64)
             scores[name] = Score(evaluation.clients, correct, samples, losses)
-        return Report(self._results, scores, client_stats_of(self._plan, self._client_data))
+        return Report(self._results, scores, client_stats_of(self.plan, self._client_data))
 
     def _all_of_each(self, flags: Mapping[int, Sequence[Tensor]]) -> dict[int, bool]:
         """Whether all flags of a client are true, by client. All are fetched from the device at once."""
@@ -436,15 +421,9 @@ class _Round:
     def _all_local_tensors(self, client: int) -> dict[int, Tensor]:
         """All tensors that a client keeps by now, on the device that computes."""
         if client not in self._local:
-            stored = self._store.read(client, before=self._plan.round)
+            stored = self._store.read(client, before=self.plan.round)
             self._local[client] = {tensor: to_device(values, self.network.device) for tensor, values in stored.items()}
         return self._local[client]
-
-    def _column_mask(self, mask: Mask) -> Tensor:
-        """A mask over tensors as a mask over columns, (p,) bool."""
-        if mask not in self._column_masks:
-            self._column_masks[mask] = to_device(self.network.layout.column_mask(mask), self.network.device)
-        return self._column_masks[mask]
 
 
 def _int_tensor(numbers: Iterable[int]) -> Tensor:

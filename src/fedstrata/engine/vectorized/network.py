@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Sequence
 from copy import deepcopy
 from hashlib import blake2b
+from io import BytesIO
 from itertools import count
 from math import prod
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import MethodType
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from torch.func import functional_call, vmap
 from fedstrata.base.errors import ModelError, UserCodeError, first_line, users_trace
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.device import without_cudnn
-from fedstrata.engine.outside_state import BATCH_NORMS, MODULE_ATTRIBUTES, is_norm, normalises_over_batch
+from fedstrata.engine.outside_state import BATCH_NORMS, is_norm, normalises_over_batch
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
@@ -71,7 +73,7 @@ class Network:
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
         settings = (sorted(self.frozen), device, precision, memory, im2col)
-        self.identity = f"{_described(module)} {_fixed_buffers(module, layout)} {layout} {settings}"
+        self.identity = f"{_description(module, layout)} {layout} {settings}"
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self.precision = precision
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
@@ -181,48 +183,45 @@ class Network:
 
 
 _NUMBERS = count()
-"""A number for each thing that cannot be described, so that it is equal to nothing else."""
+"""A number for each network that cannot be described, so that it is equal to no other."""
 
 
-def _described(module: nn.Module) -> list[object]:
-    """The kinds of a network's layers, and their settings: all that they hold but the tensors of the layout.
+def _description(module: nn.Module, layout: Layout) -> str:
+    """A digest of what a network is made of, but for the values of the tensors of its layout.
 
-    Networks that are described alike compute alike. What cannot be described makes a network different from all others.
+    Networks that are described alike compute alike. One that cannot be pickled is equal to no other: it may compute
+    with what only the function knows that made its class or its hooks.
     """
-    described = list[object]()
-    for path, layer in module.named_modules(remove_duplicate=False):
-        kind = type(layer)
-        own = {key: _description(value) for key, value in vars(layer).items() if key not in MODULE_ATTRIBUTES}
-        # A class that is made inside a function may compute with what that function knows.
-        hidden = next(_NUMBERS) if _has_hooks(layer) or "<locals>" in kind.__qualname__ else None
-        described.append((path, kind, own, hidden))
-    return described
+    content = BytesIO()
+    # As in the mode of evaluation, which is no part of what it is made of.
+    copy = deepcopy(module).eval()
+    state = copy.state_dict(keep_vars=True)
+    try:
+        _Describer(content, {id(state[slot.name]) for slot in layout.tensors}).dump(copy)
+    except Exception:  # whatever the things that a network holds raise when they are pickled
+        return f"network {next(_NUMBERS)}"
+    return blake2b(content.getvalue()).hexdigest()
 
 
-def _has_hooks(layer: nn.Module) -> bool:
-    """Whether a layer calls functions of the user's before or after it computes."""
-    return any(getattr(layer, key) for key in MODULE_ATTRIBUTES if key.endswith("_hooks"))
+class _Describer(pickle.Pickler):
+    """Writes a network with digests in place of tensors, and with the shapes alone of those that move.
 
+    Args:
+        file: The file that is written.
+        moving: The `id` of each tensor of the layout.
+    """
 
-def _description(value: object) -> object:
-    """A value of a layer, so that equal descriptions mean equal values."""
-    if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype, _digest(value)
-    if isinstance(value, Mapping):
-        return [(_description(key), _description(item)) for key, item in value.items()]
-    if isinstance(value, tuple | list):
-        return type(value), [_description(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device | type):
-        return value
-    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '<')}"
-    is_function = isinstance(value, FunctionType | BuiltinFunctionType)
-    return name if is_function and "<" not in name else next(_NUMBERS)
+    def __init__(self, file: BytesIO, moving: set[int]) -> None:
+        """Write nothing yet."""
+        super().__init__(file)
+        self._moving = moving
 
-
-def _fixed_buffers(module: nn.Module, layout: Layout) -> dict[str, str]:
-    """A digest of each buffer that is not in the layout: its values are those of the module, such as a fixed mask."""
-    moving = {slot.name for slot in layout.tensors}
-    return {name: _digest(buffer) for name, buffer in module.named_buffers() if name not in moving}
+    def persistent_id(self, part: object) -> object:
+        """What stands for a tensor; None for all else."""
+        if not isinstance(part, Tensor):
+            return None
+        values = "" if id(part) in self._moving else _digest(part)
+        return type(part), part.dtype, tuple(part.shape), values
 
 
 def _digest(tensor: Tensor) -> str:

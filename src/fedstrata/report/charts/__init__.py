@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fedstrata.report.charts.curves import cost_charts, layer_charts, metric_charts, score_charts
+from fedstrata.report.charts.curves import cluster_charts, cost_charts, layer_charts, metric_charts, score_charts
 from fedstrata.report.charts.groups import describe_clusters, group_charts
 from fedstrata.report.charts.matrices import dendrogram_charts, matrix_slider, split_charts
-from fedstrata.report.charts.membership import cluster_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart
 

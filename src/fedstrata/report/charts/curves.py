@@ -1,6 +1,6 @@
-"""What is drawn over the rounds: the scores, costs, the gaps of layers, and the metrics and tests of the algorithm."""
+"""What is drawn over the rounds: scores, clusters with their clients, costs, gaps of layers, and other metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 import numpy as np
@@ -12,19 +12,23 @@ from fedstrata.records.schema import Round, Scores
 from fedstrata.report.catalogue import WORDS, compared_by, event_text
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
+    BARE,
     BLUE,
     ORANGE,
     PALETTE,
     RULE,
     STYLES,
+    WHITE_DOT,
     Chart,
     Figure,
     axis,
     band,
     chart,
     clean,
+    client_ticks,
     dash_of,
     figure,
+    heat_map,
     layer_colour,
     line,
     metric_axis,
@@ -39,19 +43,21 @@ _Curve = tuple[int | None, str | None]
 """The node and the layer of a metric: each pair has a curve of its own."""
 
 
+MOST_NAMED = 30
+"""Clusters beyond which their names do not fit beside a chart."""
+
+MOST_ROWS = 1_000
+"""The number of clients that the map of membership has room for. Of more, evenly spaced ones are drawn."""
+
+
 def score_charts(clusters: Clusters) -> list[Chart]:
     """Draw the metric of all clients, and of each final cluster where there are several."""
     metric = clusters.metric
     name = slug(metric.name)
-    charts = [chart("scores", scores(clusters.records), name, metric, clustered=clusters.clustered)]
+    charts = [chart("scores", scores(clusters.records), name, metric=metric, clustered=clusters.clustered)]
     if by_cluster := scores_by_cluster(clusters):
-        charts.append(chart("scores-by-cluster", by_cluster, f"{name}-by-cluster", metric))
+        charts.append(chart("scores-by-cluster", by_cluster, f"{name}-by-cluster", metric=metric))
     return charts
-
-
-def cost_charts(clusters: Clusters) -> list[Chart]:
-    """Draw what the run cost."""
-    return [chart("bytes", traffic_so_far(clusters.records)), chart("seconds", seconds(clusters.records))]
 
 
 def scores(records: RunRecords) -> Figure:
@@ -89,34 +95,112 @@ def scores_by_cluster(clusters: Clusters) -> Figure | None:
     return figure(traces, 340, xaxis=round_axis(records.rounds), yaxis=vertical)
 
 
-def traffic_so_far(records: RunRecords) -> Figure:
-    """Draw the bytes since the first round: down to clients, up from them, and of data that only a simulation sends."""
-    rounds = records.rounds
-    columns = {"down": [each.bytes_down for each in rounds], "up": [each.bytes_up for each in rounds]}
-    if any(each.bytes_data for each in rounds):
-        columns["data"] = [each.bytes_data for each in rounds]
-    traces = [
-        line(rounds, np.cumsum(values).tolist(), name, colour, dash=dash)
-        for (name, values), (colour, dash) in zip(columns.items(), STYLES, strict=False)
+def cluster_charts(clusters: Clusters) -> list[Chart]:
+    """Draw the number of clusters, and their clients; nothing where all clients were in one cluster all the time."""
+    changes = (len(set(each.labels)) > 1 or each.pending for each in clusters.records.rounds)
+    if not clusters.clustered or not any(changes):
+        return []
+    known = any(each.ari is not None for each in clusters.records.rounds)
+    counts = {"shown": f"{MOST_ROWS:,}", "clients": f"{len(clusters.order):,}"}
+    return [
+        chart("clusters", cluster_count(clusters.records), ari=known),
+        chart("membership", membership_map(clusters), many=len(clusters.order) > MOST_ROWS, counts=counts),
     ]
-    total = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B", hoverformat=".4~s")
-    return figure(traces, 280, xaxis=round_axis(rounds), yaxis=total)
 
 
-def seconds(records: RunRecords) -> Figure:
-    """Draw seconds that each round took, and the clients' and the server's part of them."""
+def cluster_count(records: RunRecords) -> Figure:
+    """Draw the number of clusters, and their agreement with the ground truth where it is known."""
     rounds = records.rounds
-    columns = {
+    most = max(each.clusters for each in rounds)
+    traces = [line(rounds, (float(each.clusters) for each in rounds), "clusters", BLUE, shape="hv")]
+    whole = {"dtick": 1} if most < 8 else {"nticks": 6}
+    layout: Figure = {
+        "xaxis": round_axis(rounds),
+        "yaxis": axis("clusters", range=[0, 1.15 * most + 0.2], hoverformat="d", **whole),
+    }
+    known = [each.ari for each in rounds if each.ari is not None]
+    if known:
+        values = (each.ari for each in rounds)
+        traces.append(line(rounds, values, "ARI (right axis)", ORANGE, dash="dot", shape="hv", yaxis="y2"))
+        right = {"overlaying": "y", "side": "right", **BARE, "hoverformat": ".3f"}
+        steps = {"range": [min(0.0, *known), 1.08], "tickmode": "linear", "tick0": 0, "dtick": 0.25}
+        layout["yaxis2"] = axis("ARI", **right, **steps)
+        layout["margin"] = {"l": 52, "r": 52, "t": 36, "b": 44}
+    return figure(traces, 280, **layout)
+
+
+def membership_map(clusters: Clusters) -> Figure:
+    """Draw the node of every client in every round, clients in the order of the final clusters, at most `MOST_ROWS`."""
+    rounds = clusters.records.rounds
+    count = min(len(clusters.order), MOST_ROWS)
+    order = [clusters.order[place * len(clusters.order) // count] for place in range(count)]
+    nodes = {label for each in rounds for label in each.labels if label >= 0} or {0}
+    width = max(nodes) - min(nodes) + 1
+    scale = [[(node - min(nodes) + side) / width, clusters.colour(node)] for node in sorted(nodes) for side in (0, 1)]
+    numbers = [each.round for each in rounds]
+    # A client that comes later has no label before, and one that is not in the federation a negative one.
+    rows_of_labels = [[each.labels[client] if client < len(each.labels) else -1 for each in rounds] for client in order]
+    cells = heat_map(
+        [[label if label >= 0 else None for label in row] for row in rows_of_labels],
+        "round %{x}<br>client %{customdata[0]}<br>node %{z}",
+        scale,
+        x=numbers,
+        y=list(range(len(order))),
+        zmin=min(nodes) - 0.5,
+        zmax=max(nodes) + 0.5,
+        showscale=False,
+        xgap=1 if len(rounds) <= 60 else 0,
+        ygap=1 if len(order) <= 60 else 0,
+    )
+    rows = {client: row for row, client in enumerate(order)}
+    names_of_rows = [clusters.names.of(client) for client in order]
+    pending = [(each.round, client) for each in rounds for client in each.pending if client in rows]
+    texts = [f"round {number}<br>client {clean(clusters.names.of(client))}<br>pending" for number, client in pending]
+    numbers_of, rows_of = [number for number, _ in pending], [rows[client] for _, client in pending]
+    crosses = points(numbers_of, rows_of, texts, symbol="x", size=8, **WHITE_DOT) | {"name": "pending"}
+    names = []
+    for node in clusters.finals:
+        own = [row for row, client in enumerate(order) if clusters.node_of[client] == node]
+        if own:
+            beside = {"x": rounds[-1].round + 0.5, "y": sum(own) / len(own), "text": str(node)}
+            place = {"xanchor": "left", "yanchor": "middle", "xshift": 6}
+            names.append({**beside, **place, "showarrow": False, "font": {"size": 12}})
+    drawn = figure(
+        [cells, crosses] if pending else [cells],
+        100 + min(max(15 * len(order), 120), 640),
+        hovermode="closest",
+        xaxis=round_axis(rounds, showgrid=False),
+        yaxis=axis("client", autorange="reversed", **BARE, **client_ticks(names_of_rows)),
+        margin={"l": 52, "r": 48, "t": 30 if pending else 12, "b": 44},
+        annotations=names if len(names) <= MOST_NAMED else [],
+        showlegend=bool(pending),
+    )
+    return drawn | {"rows": [clean(name) for name in names_of_rows], "columns": numbers}
+
+
+def cost_charts(clusters: Clusters) -> list[Chart]:
+    """Draw the bytes since the first round, and the seconds of each round with the clients' and the server's part."""
+    rounds = clusters.records.rounds
+    sent = {"down": [each.bytes_down for each in rounds], "up": [each.bytes_up for each in rounds]}
+    if any(each.bytes_data for each in rounds):
+        sent["data"] = [each.bytes_data for each in rounds]  # which only a simulation sends
+    so_far = {name: np.cumsum(values).tolist() for name, values in sent.items()}
+    took = {
         "whole round": [each.seconds for each in rounds],
         "training": [each.seconds_training for each in rounds],
         "server": [each.seconds_server for each in rounds],
     }
+    total = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B", hoverformat=".4~s")
+    duration = axis("seconds", rangemode="tozero", hoverformat=".3~s", ticksuffix="s")
+    return [chart("bytes", _costs(rounds, so_far, total)), chart("seconds", _costs(rounds, took, duration))]
+
+
+def _costs(rounds: Sequence[Round], columns: Mapping[str, Sequence[float | None]], vertical: Figure) -> Figure:
     traces = [
         line(rounds, values, name, colour, dash=dash)
-        for (name, values), (colour, dash) in zip(columns.items(), STYLES, strict=True)
+        for (name, values), (colour, dash) in zip(columns.items(), STYLES, strict=False)
         if any(value is not None for value in values)
     ]
-    vertical = axis("seconds", rangemode="tozero", hoverformat=".3~s", ticksuffix="s")
     return figure(traces, 280, xaxis=round_axis(rounds), yaxis=vertical)
 
 
@@ -246,7 +330,8 @@ def metric_curves(clusters: Clusters, name: str) -> Figure:
         values = [by_round[each.round].get(curve) for each in rounds]
         label, colour = _style(clusters, name, curve, curves)
         traces.append(line(rounds, values, label, colour, dash=dash_of(place), hovertemplate="%{y:.4~g}"))
-        if len(rounds) > 1 and _has_lone_point(values):
+        known = [False, *(value is not None for value in values), False]
+        if len(rounds) > 1 and (False, True, False) in zip(known, known[1:], known[2:], strict=False):
             traces[-1]["mode"] = "lines+markers"  # a single point between two gaps makes no line
     bound = _threshold(clusters, name)
     if bound is not None:
@@ -264,12 +349,6 @@ def _style(clusters: Clusters, name: str, curve: _Curve, curves: list[_Curve]) -
         layers = [each for _, each in curves if each is not None]
         return layer, layer_colour(layers.index(layer), len(layers))
     return name, BLUE
-
-
-def _has_lone_point(values: list[float | None]) -> bool:
-    """Return whether a known value has unknown ones, or nothing, on both sides."""
-    known = [False, *(value is not None for value in values), False]
-    return any(here and not known[place] and not known[place + 2] for place, here in enumerate(known[1:-1]))
 
 
 def _threshold(clusters: Clusters, name: str) -> float | None:

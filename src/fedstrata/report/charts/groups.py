@@ -191,13 +191,18 @@ def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Con
     rows = []
     for node in clusters.finals:
         own = (node_of == node) & (found.truth < len(names))
-        right = own & (found.truth == found.predicted)
-        held = np.bincount(found.truth[own], weights=found.samples[own], minlength=len(names))
-        hits = np.bincount(found.truth[right], weights=found.samples[right], minlength=len(names))
-        rows.append(np.divide(100 * hits, held, out=np.full(len(names), np.nan), where=held > 0))
+        rows.append(recognised(Confusion(*(column[own] for column in found)), len(names)))
     hover = "%{z:.1f} % of class %{x} recognised"
     drawn = _rows(clusters, np.array(rows), names, "class", SEQUENTIAL, hover, (0.0, 100.0))
     return chart("recognised-classes", drawn)
+
+
+def recognised(found: Confusion, classes: int) -> NDArray[float64]:
+    """Return the share of the test samples of each class that is recognised, in percent; nan of a class without any."""
+    right = found.samples * (found.truth == found.predicted)
+    held = np.bincount(found.truth, weights=found.samples, minlength=classes)
+    hits = np.bincount(found.truth, weights=right, minlength=classes)
+    return np.divide(100 * hits, held, out=np.full(classes, np.nan), where=held > 0)
 
 
 def feature_means(clusters: Clusters, known: ClientDescriptions, means: NDArray[np.float32]) -> Chart:

@@ -278,7 +278,7 @@ def _encode(matrix: ClientMatrix, view: int, places: dict[int, int]) -> dict[str
 
 def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
     """Return what was decided about some nodes in a round, in words."""
-    splits = next(each.splits for each in clusters.records.rounds if each.round == number)
+    splits = clusters.records.rounds[number - 1].splits
     comparisons = {comparison.node: comparison for comparison in clusters.comparisons}
     texts = []
     for node in sorted(nodes):
@@ -313,10 +313,9 @@ def dendrogram_charts(clusters: Clusters) -> list[Chart]:
 
 def _cut_of(records: RunRecords, matrix: ClientMatrix) -> float | None:
     """Return where a dendrogram was cut: a metric of this part of the clients, or a value of the decision."""
-    for each in records.rounds:
-        for metric in each.metrics if each.round == matrix.round else ():
-            if (metric.name, metric.layer) == ("cut", matrix.layer):
-                return metric.value
+    for metric in records.rounds[matrix.round - 1].metrics:
+        if (metric.name, metric.layer) == ("cut", matrix.layer):
+            return metric.value
     known = 0 <= matrix.node < len(records.tree)
     return records.tree[matrix.node].criteria.get("cut") if known else None
 

@@ -25,7 +25,7 @@ from fedstrata.report.drawing import (
     round_axis,
     rounded,
 )
-from fedstrata.report.words import capital, slug
+from fedstrata.report.words import slug
 
 _RoundMeasure = Callable[[Round], float | None]
 
@@ -62,16 +62,15 @@ def comparison_charts(
     bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
     seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
     name = slug(metric.name)
-    end = "up" if metric.larger_is_better else "down"
     shared_seconds = WORDS["comparison"]["shared_seconds"]
     closest = {"hovermode": "closest", "hoverdistance": -1}
     bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, **closest)
     seconds_figure = _figure(by_seconds, xaxis=seconds_axis, yaxis=vertical, **closest)
     return [
-        chart("over-rounds", _figure(scores, xaxis=rounds, yaxis=vertical), name, metric, Scale=capital(metric.scale)),
+        chart("over-rounds", _figure(scores, xaxis=rounds, yaxis=vertical), name, metric=metric),
         chart("clusters", _figure(counts, xaxis=rounds, yaxis=clusters), ari=False),
-        chart("over-bytes", bytes_figure, f"{name}-by-bytes", metric, end=end),
-        chart("over-seconds", seconds_figure, f"{name}-by-seconds", metric, end=end, shared_seconds=shared_seconds),
+        chart("over-bytes", bytes_figure, f"{name}-by-bytes", metric=metric),
+        chart("over-seconds", seconds_figure, f"{name}-by-seconds", metric=metric, shared_seconds=shared_seconds),
     ]
 
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.base.limits import Share
-from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo, metric_of_settings
-from fedstrata.records.schema import Count, Round
+from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo
+from fedstrata.records.schema import Count, Round, first_problem
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.references import has_personal_models
 from fedstrata.report.summary import warnings
@@ -167,7 +167,7 @@ class SweepChoice:
         label: The label of the setting; None where none could be chosen.
         value: Its metric on validation data, the mean over the clients and over the seeds.
         why: Why it was chosen, or why none was, in a sentence or two.
-        grid: The values of each key that the settings vary, as texts of TOML; none in older files.
+        grid: The values of each key that the settings vary, as texts of TOML.
     """
 
     label: str | None
@@ -177,7 +177,7 @@ class SweepChoice:
 
     @property
     def grid_text(self) -> str:
-        """The grid in one line; empty where it is not known."""
+        """The grid in one line; empty where none is chosen from."""
         return "; ".join(f"{key} = {', '.join(values)}" for key, values in self.grid.items())
 
 
@@ -191,10 +191,10 @@ class Document(BaseModel):
         left_out: The runs that could not be read.
         table: A row for each algorithm.
         differences: The differences of all pairs of algorithms that have a seed in common.
+        metric: The metric of all runs.
+        clients: The name of each client, by its id, (n,).
         warnings: What looks wrong with the data of the runs.
         sweep: The choice among the runs, where they are the settings of a sweep.
-        metric: The metric of all runs; None in older files.
-        clients: The name of each client, by its id, (n,); empty in older files.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -205,10 +205,10 @@ class Document(BaseModel):
     left_out: tuple[LeftOut, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
+    metric: MetricInfo
+    clients: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
-    metric: MetricInfo | None = None
-    clients: tuple[str, ...] = ()
 
     @property
     def attackers(self) -> dict[int, tuple[int, ...]]:
@@ -220,11 +220,6 @@ class Document(BaseModel):
             if isinstance(ids, list) and ids:
                 found.setdefault(run.seed, tuple(client for client in ids if isinstance(client, int)))
         return found
-
-    @property
-    def measured(self) -> MetricInfo:
-        """The metric of all runs, also of an older file, whose experiment names it."""
-        return self.metric or metric_of_settings(self.experiment)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -295,9 +290,7 @@ def read_document(folder: Path) -> Document:
     except FileNotFoundError:
         raise RecordError(f"{folder} holds no {_FILE}; name the folder of a finished `fedstrata compare`") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RecordError(f"{damaged} ({place}: {first['msg'].lower()}); compare the runs again") from None
+        raise RecordError(f"{damaged} ({first_problem(error)}); compare the runs again") from None
     except ValueError as error:
         raise RecordError(f"{damaged} ({error}); compare the runs again") from None
 
@@ -336,8 +329,6 @@ def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict
         own_notes: list[str] = []
         try:
             rounds = read_rounds(place, own_notes)
-            if [each.round for each in rounds] != list(range(1, len(rounds) + 1)):
-                raise RecordError(f"{place / 'rounds.jsonl'} lacks a round; restore it or run again")
         except RecordError as error:
             # The page is the same, however the folder was named.
             notes.append(f"The charts are without {name}: {str(error).replace(str(place), run.folder)}")

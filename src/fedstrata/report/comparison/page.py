@@ -60,7 +60,7 @@ def _render(folder: ComparisonFolder) -> str:
     sweep = document.sweep
     kind = row_kind(sweep)
     styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
-    metric = document.measured
+    metric = document.metric
     charts = comparison_charts(folder.runs, styles, metric)
     return render_page(
         "comparison.html",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.catalogue import WORDS, of_metric, say
+from fedstrata.report.catalogue import WORDS, fill, say
 from fedstrata.report.comparison.folder import Difference, Document, Row, RunRounds, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
@@ -15,7 +15,7 @@ def choice_text(choice: SweepChoice, metric: MetricInfo) -> str:
     """Return the choice of a sweep in words."""
     if choice.label is None or choice.value is None:
         return choice.why
-    return say("comparison", "choice", label=choice.label, value=metric.text(choice.value), why=choice.why)
+    return say("comparison", "choice", label=choice.label, value=choice.value, why=choice.why, metric=metric)
 
 
 def _with_spread(number: Statistic) -> str:
@@ -74,7 +74,8 @@ def table_of(rows: Sequence[Row], metric: MetricInfo, kind: str) -> Table:
     counted = any(row.lower_than_fedavg is not None for row in rows)
     if counted:
         columns.append(worse)
-    meanings = {of_metric(each["title"], metric): of_metric(each["meaning"], metric) for each in columns}
+    values = {"metric": metric}
+    meanings = {fill(each["title"], values): fill(each["meaning"], values) for each in columns}
     cells = [(*_cells(row, shown, metric), *([_of_clients(row)] if counted else [])) for row in rows]
     return Table({kind: "", "seeds": "Number of finished runs.", **meanings}, cells)
 
@@ -100,21 +101,7 @@ def _of_clients(row: Row) -> str:
 
 def difference_text(difference: Difference, metric: MetricInfo) -> str:
     """Return a difference in words."""
-    text = say(
-        "comparison",
-        "difference",
-        equal=not any(difference.values),
-        other=difference.other,
-        seeds=len(difference.seeds),
-        seed=difference.seeds[0],
-        seeds_differ=difference.seeds_differ,
-        clear=difference.clear,
-        above=difference.above,
-        gain=metric.gain_text(difference.mean, difference.spread),
-        better=metric.better,
-        margin=None if difference.margin is None else metric.gain_text(difference.margin),
-    )
-    return f"{difference.algorithm} {text}"
+    return say("comparison", "difference", by=difference, metric=metric)
 
 
 def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo, kind: str) -> str:
@@ -124,7 +111,7 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     if not ranked:
         return say("comparison", "nothing_finished")
     first, number = ranked[0]
-    words = {"first": first, "value": f"{metric.name} {metric.text(number.mean, number.spread)}"}
+    words = {"first": first, "value": number, "metric": metric}
     if len(ranked) == 1:
         return say("comparison", "only_one", **words)
     paired = {(each.algorithm, each.other): each for each in differences}
@@ -137,7 +124,7 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
         f"{joined(names)} {say('comparison', doubt, several=len(names) > 1)}" for doubt, names in doubtful.items()
     )
     outcome = "no_best" if doubts else "best"
-    text = say("comparison", outcome, kind=kind, count=len(ranked), doubts=doubts, best=metric.best, **words)
+    text = say("comparison", outcome, kind=kind, count=len(ranked), doubts=doubts, **words)
     closest = against[ranked[1][0]]
     return text if closest is None else f"{text} {difference_text(closest, metric)}."
 
@@ -160,7 +147,7 @@ def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> 
         document: The comparison.
         algorithms: The keys of each algorithm, as far as they are known.
     """
-    metric = document.measured
+    metric = document.metric
 
     def words_of(name: str) -> str:
         settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
@@ -173,7 +160,7 @@ def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> 
     if counted:
         worse = [f"{row.algorithm}: {_of_clients(row)}" for row in counted if row.lower_than_fedavg]
         listed = "; ".join(worse) or f"none, with {joined([row.algorithm for row in counted])}"
-        values = {"metric": metric.name, "word": metric.worse, "reference": words_of(REFERENCES[0]), "found": listed}
+        values = {"metric": metric, "reference": words_of(REFERENCES[0]), "found": listed}
         looked_at = [say("comparison", "worse_clients", **values), say("comparison", "which_page")]
     found = [
         ("What did grouping gain?", list(filter(None, gained))),

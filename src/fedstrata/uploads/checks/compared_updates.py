@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
-from fedstrata.core.row_products import norms_of, products_of
+from fedstrata.core.row_products import compared_ranges, norms_of, products_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -92,14 +92,14 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
         norms=compared_norms(layout, updates),
         own=own_clusters(report, labels),
         sent=updates,
-        ranges=layout.conv_and_linear_ranges,
+        ranges=compared_ranges(layout),
     )
 
 
 def compared_norms(layout: Layout, updates: Rows) -> Floats:
     """The norms of convolutions and linear layers of some updates, float32 (m,)."""
     # numpy would warn of a norm that is no float32 number; torch makes it infinite.
-    norms: Floats = torch.from_numpy(norms_of(updates, layout.conv_and_linear_ranges)).float().numpy()
+    norms: Floats = torch.from_numpy(norms_of(updates, compared_ranges(layout))).float().numpy()
     return norms
 
 
@@ -117,7 +117,7 @@ def own_clusters(report: Report, labels: torch.Tensor) -> Ints:
 
 def compared_columns(layout: Layout, updates: Rows) -> Rows:
     """The columns of convolutions and linear layers of some updates."""
-    mask = layout.conv_and_linear_mask
+    mask = layout.select("all")
     return updates if mask == layout.everything else updates.take_columns(layout.columns(mask))
 
 
