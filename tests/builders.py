@@ -8,14 +8,18 @@
 A test file that needs other tables throughout gives them first: ``run(out, TABLES, rounds=2)``.
 """
 
+import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import torch
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
 
 import fedstrata as fs
 from fedstrata.build.build import build_run
@@ -23,6 +27,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
 from fedstrata.core.layout import Kind
+from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.testing import toy_layout, toy_problem
 
 DIGITS: dict[str, Any] = {
@@ -69,6 +74,14 @@ def run(out: Path | str, tables: Mapping[str, Any] = DIGITS, /, **changes: Any) 
 def federation(tables: Mapping[str, Any] = DIGITS, /, **changes: Any) -> RunSetup:
     """What a run of some tables with changes, as in `keys`, is built from: `turns.play` plays its rounds."""
     return build_run(experiment(tables, **changes))
+
+
+def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
+    """The models, (k, p), after so many rounds."""
+    state = setup.server.algorithm.init(setup.server.problem)
+    steps = play_rounds(Rules.of(setup), state, stop=lambda state: state.round >= rounds, observe=lambda done: None)
+    models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
+    return models
 
 
 def problem(clients: int, layout: Layout | None = None, **changes: Any) -> Problem:
@@ -176,8 +189,8 @@ def answer(
 def result_of(
     plan: Plan,
     values: torch.Tensor,
-    sizes: Sequence[int] | None = None,
-    chosen: Sequence[int] | None = None,
+    sizes: Sequence[int] | torch.Tensor | None = None,
+    chosen: Sequence[int] | torch.Tensor | None = None,
     losses: torch.Tensor | None = None,
     task: str = TRAIN,
 ) -> Result:
@@ -197,7 +210,9 @@ def result_of(
     return answer(plan.cohort, values, first, sizes, unknown if losses is None else losses)
 
 
-def report_of(plan: Plan, values: torch.Tensor, sizes: Sequence[int] | None = None, **answers: Any) -> Report:
+def report_of(
+    plan: Plan, values: torch.Tensor, sizes: Sequence[int] | torch.Tensor | None = None, **answers: Any
+) -> Report:
     """A report of the whole cohort on the plan's one task, as in `result_of`."""
     return Report({TRAIN: result_of(plan, values, sizes, **answers)})
 
@@ -250,3 +265,17 @@ def left(folder: Path, without: Container[str] = ()) -> object:
 def records_of(folder: Path) -> list[dict[str, Any]]:
     """The records of the rounds of a run."""
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def seal_checkpoint(path: Path, content: bytes) -> None:
+    """Write a checkpoint whose checksum is right, whatever it holds."""
+    path.write_bytes(content)
+    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(content).hexdigest()} {len(content)}\n")
+
+
+def change_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor] | None = None, **metadata: Any) -> None:
+    """Change some tensors of a checkpoint, and what it says about itself; its checksum is right again."""
+    with safe_open(path, framework="pt") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()} | dict(tensors or {})  # noqa: SIM118 (no dict)
+        said = file.metadata() | {name: json.dumps(value) for name, value in metadata.items()}
+    seal_checkpoint(path, to_bytes(found, said))

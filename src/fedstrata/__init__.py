@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedstrata.objective.metric_info import describe_metric as describe_metric
     from fedstrata.partition import PARTITIONS as PARTITIONS
     from fedstrata.personal import PERSONAL as PERSONAL
-    from fedstrata.play.iterate import Step as Step
+    from fedstrata.play.run import Step as Step
     from fedstrata.results.assign import assign as assign
     from fedstrata.results.export import export as export
     from fedstrata.results.plot import plot as plot
@@ -48,7 +48,7 @@ _HOMES = {
     "PARTITIONS": "fedstrata.partition",
     "PERSONAL": "fedstrata.personal",
     "Run": "fedstrata.results.run",
-    "Step": "fedstrata.play.iterate",
+    "Step": "fedstrata.play.run",
     "Strata": "fedstrata.algorithms.strata",
     "Sweep": "fedstrata.comparison",
     "assign": "fedstrata.results.assign",
@@ -172,7 +172,7 @@ def iterate(
 
         with resource_errors(folder):
             from fedstrata import report
-            from fedstrata.play.iterate import iterate_experiment
+            from fedstrata.play.run import iterate_experiment
 
             yield from iterate_experiment(experiment, folder, resume=resume, quiet=quiet, finished=report.build)
 

@@ -25,18 +25,17 @@ def test_a_file_is_replaced_whole_and_no_draft_stays(tmp_path: Path) -> None:
         assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 
+def full(*given: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
 def test_where_writing_fails_the_old_file_stays_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     replace_file(path, b"old")
-
-    def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        replace_file(path, b"new")
-    with pytest.raises(OSError, match="No space left"):
-        append_line(path, "line\n")
+    for write in (lambda: replace_file(path, b"new"), lambda: append_line(path, "line\n")):
+        with pytest.raises(OSError, match="No space left"):
+            write()
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -47,9 +46,6 @@ def test_half_a_line_is_taken_back_when_the_disk_is_full(tmp_path: Path, monkeyp
     def three(handle: int, content: bytes) -> int:
         monkeypatch.setattr(os, "write", full)
         return write(handle, content[:3])
-
-    def full(handle: int, content: bytes) -> int:
-        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", three)
     with pytest.raises(OSError, match="No space left"):
@@ -103,16 +99,13 @@ def test_nothing_is_read_or_appended_through_what_is_no_file(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "a folder"])
-def test_what_is_no_folder_is_not_used_as_one(name: str, tmp_path: Path) -> None:
+def test_what_is_no_folder_is_not_used_as_one_and_is_replaced_but_not_what_it_leads_to(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").write_text("kept")
     PLACES[name](tmp_path / "a")
     with pytest.raises(RecordError, match="expected a folder, found a "):
         subfolder(tmp_path, "a")
-
-
-@pytest.mark.parametrize("name", [name for name in PLACES if name != "a folder"])
-def test_what_stands_in_the_place_of_a_file_is_replaced_and_what_it_leads_to_is_not(name: str, tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("kept")
-    PLACES[name](tmp_path / "a")
     replace_file(tmp_path / "a", b"new")
     assert not (tmp_path / "a").is_symlink() and (tmp_path / "a").read_bytes() == b"new"
     assert (tmp_path / "other").read_text() == "kept" and not (tmp_path / "nothing").exists()

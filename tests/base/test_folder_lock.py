@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
+from builders import experiment
 from fedstrata import report
 from fedstrata.base.errors import InputError
+from fedstrata.base.files import folder_lock
 from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
 from fedstrata.play.rounds import timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.report.export import save_figures
@@ -38,14 +39,6 @@ with folder_lock(Path(sys.argv[1])):
 """
 """Holds a lock, with a worker that was started and one that was forked off; all live until their input ends."""
 
-EXPERIMENT: dict[str, Any] = {
-    "rounds": 2,
-    "data": {"name": "digits", "clients": 4, "samples": 20},
-    "model": {"name": "mlp", "hidden": [4]},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
-
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
@@ -59,8 +52,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_who_comes_second_is_told_in_one_line_who_is_there(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    from fedstrata.base.files import folder_lock
-
     expected = rf"no other process works in this folder, found process {holder.pid} on {socket.gethostname()}; wait"
     with pytest.raises(InputError, match=expected) as caught, folder_lock(tmp_path / "run"):
         pass
@@ -70,8 +61,6 @@ def test_who_comes_second_is_told_in_one_line_who_is_there(holder: subprocess.Po
 def test_the_lock_is_free_when_its_process_was_killed_though_its_workers_live(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    from fedstrata.base.files import folder_lock
-
     holder.kill()
     assert holder.wait() == -signal.SIGKILL
     with folder_lock(tmp_path / "run"):
@@ -79,8 +68,6 @@ def test_the_lock_is_free_when_its_process_was_killed_though_its_workers_live(
 
 
 def test_a_folder_is_made_and_one_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    from fedstrata.base.files import folder_lock
-
     with folder_lock(tmp_path / "new" / "folder"):
         assert (tmp_path / "new" / "folder" / "lock").exists()
     (tmp_path / "file").write_text("")
@@ -90,16 +77,12 @@ def test_a_folder_is_made_and_one_that_cannot_be_made_is_one_line(tmp_path: Path
 
 @pytest.mark.parametrize("text", ["", "999999999 elsewhere\n", "\x1b[31m", "x" * 5000])
 def test_a_file_that_is_left_over_is_no_lock(text: str, tmp_path: Path) -> None:
-    from fedstrata.base.files import folder_lock
-
     (tmp_path / "lock").write_text(text)
     with folder_lock(tmp_path):
         pass
 
 
 def test_a_lock_that_leads_elsewhere_is_refused_and_nothing_is_written_there(tmp_path: Path) -> None:
-    from fedstrata.base.files import folder_lock
-
     other = tmp_path / "other"
     other.write_text("kept")
     for make in (lambda lock: lock.symlink_to(other), lambda lock: os.link(other, lock), os.mkfifo, os.mkdir):
@@ -114,9 +97,9 @@ def test_a_lock_that_leads_elsewhere_is_refused_and_nothing_is_written_there(tmp
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Path]:
     """The folder of a run that waits for the answers of its second round."""
-    experiment = load_experiment(EXPERIMENT)
-    setup = build_run(experiment)
-    run = run_steps(experiment, setup, tmp_path / "run")
+    small = experiment(rounds=2)
+    setup = build_run(small)
+    run = run_steps(small, setup, tmp_path / "run")
     run.send(timed_reply(setup.clients, next(run)))
     yield tmp_path / "run"
     run.close()

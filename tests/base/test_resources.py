@@ -20,7 +20,7 @@ import fedstrata as fs
 from builders import DISK_EVENTS, left, records_of
 from fedstrata.base.errors import EngineError, MachineError, ResourceError
 from fedstrata.base.files import replace_file
-from fedstrata.base.resources import resource_error, resource_errors
+from fedstrata.base.resources import SHORTAGES, resource_error, resource_errors
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.core import State
@@ -42,6 +42,8 @@ EXPERIMENT: dict[str, Any] = {
     "algorithm": {"name": "layercfl"},
     "engine": {"name": "loop"},
 }
+SOUND = {**EXPERIMENT, "model": {"name": "mlp", "hidden": [8]}}
+"""The same with a network that does nothing wrong."""
 
 
 @pytest.fixture
@@ -51,26 +53,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (errno.ENOSPC, "expected free space on the disk, found: No space left on device; free some"),
-        (errno.EDQUOT, "expected room in the disk quota, found: Disk quota exceeded; delete files"),
-        (errno.EFBIG, "expected to write a file of this size, found: File too large; raise the limit"),
-        (errno.EIO, "expected a disk that can be read and written, found: Input/output error; check the disk"),
-        (errno.EROFS, "expected a file system that can be written, found: Read-only file system; make it writable"),
-        (errno.EACCES, "expected permission to read and write, found: Permission denied; give this user"),
-        (errno.EMFILE, "expected to open another file, found: Too many open files; raise the limit"),
-        (errno.ENOMEM, "expected enough memory, found: Cannot allocate memory; free some"),
-        (errno.EAGAIN, "expected to start another process or thread, found: Resource temporarily unavailable; end"),
-    ],
-)
-def test_what_the_system_refuses_is_told_with_what_to_do(number: int, said: str) -> None:
-    named = resource_error(OSError(number, "Error writing bytes. Detail: and\nmore", "a file"))
-    assert isinstance(named, ResourceError) and named.reason.startswith(f"'a file': {said}")
-    # Arrow and open files raise errors without a name; then the run folder says which disk it is.
-    nameless = resource_error(OSError(number, os.strerror(number)), Path("runs/a"))
-    assert nameless is not None and nameless.reason.partition("expected")[0] in ("'runs/a': ", "")
+def test_what_the_system_refuses_is_told_with_what_to_do() -> None:
+    for number, (needed, remedy) in SHORTAGES.items():
+        named = resource_error(OSError(number, "Error writing bytes. Detail: and\nmore", "a file"))
+        assert isinstance(named, ResourceError)
+        assert named.reason == f"'a file': expected {needed}, found: {os.strerror(number)}; {remedy}"
+        # Arrow and open files raise errors without a name; then the run folder says which disk it is.
+        nameless = resource_error(OSError(number, os.strerror(number)), Path("runs/a"))
+        assert nameless is not None and nameless.reason.partition("expected")[0] in ("'runs/a': ", "")
 
 
 def test_the_error_of_a_run_that_has_begun_says_how_to_resume_it(tmp_path: Path) -> None:
@@ -163,9 +153,8 @@ def test_a_full_disk_ends_a_run_wherever_it_is_and_a_resumed_run_is_as_never_int
     tried = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(disk)], capture_output=True)
     if tried.returncode:
         pytest.skip("expected that disks can be mounted, which takes the rights of root")
-    experiment = {**EXPERIMENT, "model": {"name": "mlp", "hidden": [8]}}
     done = subprocess.run(
-        ["unshare", "-m", sys.executable, str(HERE / "full_disk.py"), json.dumps(experiment), str(disk)],
+        ["unshare", "-m", sys.executable, str(HERE / "full_disk.py"), json.dumps(SOUND), str(disk)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
         stdout=subprocess.PIPE,
         text=True,
@@ -205,29 +194,27 @@ def refusing(folder: str, after: int, number: int, times: int = 10**9) -> Iterat
 
 
 def test_a_disk_that_becomes_read_only_ends_a_run_and_the_resumed_run_is_as_never_interrupted(here: Path) -> None:
-    experiment = {**EXPERIMENT, "model": {"name": "mlp", "hidden": [8]}}
     said = "file system that can be written, found: Read-only"
     with pytest.raises(ResourceError, match=said) as caught, refusing("protected", 8, errno.EROFS):
-        fs.run(experiment, "protected", quiet=True)
+        fs.run(SOUND, "protected", quiet=True)
     assert caught.value.folder == Path("protected")
     resumed = fs.run(None, "protected", resume=True, quiet=True)
-    assert left(resumed.folder) == left(fs.run(experiment, "whole", quiet=True).folder)
+    assert left(resumed.folder) == left(fs.run(SOUND, "whole", quiet=True).folder)
 
 
 @pytest.mark.slow
 def test_whichever_file_cannot_be_written_the_resumed_run_is_as_never_interrupted(here: Path) -> None:
-    experiment = {**EXPERIMENT, "model": {"name": "mlp", "hidden": [8]}}
-    whole = left(fs.run(experiment, "whole", quiet=True).folder)
+    whole = left(fs.run(SOUND, "whole", quiet=True).folder)
     for after in range(100):
         folder = f"run-{after}"
         try:
             with refusing(folder, after, errno.EIO):
-                fs.run(experiment, folder, quiet=True)
+                fs.run(SOUND, folder, quiet=True)
         except ResourceError as error:
             assert "Input/output error" in error.reason
             begun = Path(folder, "experiment.toml").exists()
             assert error.folder == (Path(folder) if begun else None)
-            again = fs.run(None if begun else experiment, folder, resume=begun, quiet=True)
+            again = fs.run(None if begun else SOUND, folder, resume=begun, quiet=True)
             assert left(again.folder) == whole
         else:
             break
@@ -235,7 +222,7 @@ def test_whichever_file_cannot_be_written_the_resumed_run_is_as_never_interrupte
     assert 15 < after < 99
 
 
-FIVE_ROUNDS = {**EXPERIMENT, "rounds": 5, "model": {"name": "mlp", "hidden": [8]}}
+FIVE_ROUNDS = {**SOUND, "rounds": 5}
 OF_A_CHECKPOINT = 2
 """Files that are opened for a checkpoint: its checksum, and itself. After the first fails, the second is not tried."""
 
@@ -356,8 +343,8 @@ def test_a_run_that_could_not_be_resumed_ends_at_its_first_checkpoint_that_fails
 
 
 def test_a_full_disk_before_a_run_begins_leaves_nothing_in_the_way_of_the_same_command(here: Path) -> None:
-    experiment = {**EXPERIMENT, "rounds": 1, "model": {"name": "mlp", "hidden": [8]}}
-    for start in (partial(fs.run, experiment, "a"), partial(fs.compare, experiment, ["fedavg", "cfl"], out="a")):
+    once = {**SOUND, "rounds": 1}
+    for start in (partial(fs.run, once, "a"), partial(fs.compare, once, ["fedavg", "cfl"], out="a")):
         with pytest.raises(ResourceError) as caught, refusing("a/", 0, errno.ENOSPC):
             start(quiet=True)
         assert caught.value.folder is None

@@ -99,22 +99,32 @@ def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
     assert torch.equal(fs.load(tmp_path / "run" / "baseline").state.models, alone.state.models)
 
 
+WITHOUT_GROUPS = {"partition": {"scheme": "dirichlet", "alpha": 0.5}}
+CHANGED_DATA = {"events": {"change": [{"round": 2, "client": 2, "takes_data_of": 1}]}}
+ONE_WITH_WEIGHT = {"cohort": {"fraction": 0.5, "weights": [1.0, 1.0, *[0.0] * 8]}}
+"""Beside client 1, which gives its data away with `CHANGED_DATA`."""
+
+
 @pytest.mark.parametrize(
-    ("attack", "message"),
+    ("attack", "tables", "message"),
     [
-        ({"kind": "math:pi"}, "attack.kind = 'math:pi': expected a function, found float"),
-        ({"kind": "zero", "strength": 2.0}, "no strength with kind = 'zero', which does not use it"),
-        ({"kind": "noise", "from_round": 5}, "attack.from_round = 5: expected a round of the run, which has 4"),
-        ({"kind": "sign_flp"}, "attack.kind = 'sign_flp': expected one of none, sign_flip, scaling"),
-        ({"kind": "missing_module:attack"}, "attack.kind = 'missing_module:attack': cannot be imported"),
-        ({"kind": "split", "losses": "for_split"}, "attack.losses = 'for_split': expected 'honest', 'for_splits' or"),
-        ({"kind": "backdoor", "target": 10}, "attack.target = 10: expected a class of the data, from 0 to 9"),
-        ({"kind": "zero", "share": 0.95}, "attack.share = 0.95: expected a share that leaves honest clients"),
+        ({"kind": "math:pi"}, {}, "attack.kind = 'math:pi': expected a function, found float"),
+        ({"kind": "zero", "strength": 2.0}, {}, "no strength with kind = 'zero', which does not use it"),
+        ({"kind": "noise", "from_round": 5}, {}, "attack.from_round = 5: expected a round of the run, which has 4"),
+        ({"kind": "sign_flp"}, {}, "attack.kind = 'sign_flp': expected one of none, sign_flip, scaling"),
+        ({"kind": "missing_module:attack"}, {}, "attack.kind = 'missing_module:attack': cannot be imported"),
+        ({"kind": "split", "losses": "for_split"}, {}, "losses = 'for_split': expected 'honest', 'for_splits' or"),
+        ({"kind": "backdoor", "target": 10}, {}, "attack.target = 10: expected a class of the data, from 0 to 9"),
+        ({"kind": "zero", "share": 0.95}, {}, "attack.share = 0.95: expected a share that leaves honest clients"),
+        # Clients that never take part do not attack: only client 0 is left.
+        ({"kind": "zero", "share": 0.1}, CHANGED_DATA | ONE_WITH_WEIGHT, "attack.share = 0.1: expected a share that"),
+        *(({"kind": kind}, WITHOUT_GROUPS, f"attack.kind = '{kind}': needs a partition") for kind in NEED_GROUPS),
+        *(({"kind": kind}, CHANGED_DATA, f"expected none with attack.kind = '{kind}'") for kind in DATA_ATTACKS),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        federation(TABLES, attack=attack)
+        federation(TABLES, attack=attack, **tables)
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -127,34 +137,6 @@ def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, 
     keys = {**TABLES, "algorithm": {"name": algorithm}, "personal": {"method": method}, "attack": attack}
     warnings = build_run(load_experiment(keys)).warnings
     assert any("attack.losses" in line for line in warnings) is warned
-
-
-@pytest.mark.parametrize("kind", NEED_GROUPS)
-def test_attackers_of_other_groups_need_true_groups(kind: str) -> None:
-    with pytest.raises(ExperimentError, match=rf"^attack\.kind = '{kind}': needs a partition with true groups"):
-        build_run(
-            load_experiment({**TABLES, "partition": {"scheme": "dirichlet", "alpha": 0.5}, "attack": {"kind": kind}})
-        )
-
-
-def test_clients_that_never_take_part_do_not_attack() -> None:
-    """Client 1 gives its data away, and all others but client 0 have no weight."""
-    weights = [1.0, 1.0, *[0.0] * (TABLES["data"]["clients"] - 2)]
-    keys = {
-        **TABLES,
-        "cohort": {"fraction": 0.5, "weights": weights},
-        "events": {"change": [{"round": 2, "client": 2, "takes_data_of": 1}]},
-        "attack": {"kind": "sign_flip", "share": 0.1},
-    }
-    with pytest.raises(ExperimentError, match=r"^attack\.share = 0\.1: expected a share that leaves honest clients"):
-        build_run(load_experiment(keys))
-
-
-@pytest.mark.parametrize("kind", DATA_ATTACKS)
-def test_attacks_on_data_and_clients_that_change_their_data_do_not_go_together(kind: str) -> None:
-    change = {"change": [{"round": 2, "client": 1, "takes_data_of": 2}]}
-    with pytest.raises(ExperimentError, match=rf"^events\.change: expected none with attack\.kind = '{kind}'"):
-        federation(TABLES, events=change, attack={"kind": kind})
 
 
 def test_a_backdoor_needs_samples_of_numbers() -> None:

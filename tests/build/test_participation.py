@@ -20,6 +20,14 @@ def of(**events: Any) -> Participation:
     return participation_of(load_experiment({"data": {"clients": 6}, "events": events}))
 
 
+def two_clusters(round: int) -> core.State:
+    """The state after a round: clients 0 to 2 and 3 to 5, which were split in round 1."""
+    node = core.Node
+    tree = (node(0, None, (0, 1, 2, 3, 4, 5), 0, 1), node(1, 0, (0, 1, 2), 1), node(2, 0, (3, 4, 5), 1))
+    labels, waiting = torch.tensor([0, 0, 0, 1, 1, 1]), torch.full((6,), -1)
+    return core.State(torch.zeros(2, 6), labels, torch.tensor([1, 2]), waiting, round, tree)
+
+
 def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave() -> None:
     participation = of(join=[{"round": 3, "clients": [4, 5]}], leave=[{"round": 4, "clients": [0, 4]}])
     assert [participation.active(round).tolist() for round in (1, 2, 3, 4)] == [
@@ -80,9 +88,7 @@ def test_misplaced_clients_are_put_into_another_cluster() -> None:
     untouched, events = participation.apply_events(state, 2)
     assert torch.equal(untouched.labels, state.labels)
     assert [(event["kind"], event["clients"]) for event in events] == [("misplace", [])]  # there is only one cluster
-    two = core.State(
-        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
-    )
+    two = two_clusters(round=1)
     moved, events = participation.apply_events(two, 2)
     assert int((moved.labels != two.labels).sum()) == 3 and events[0]["kind"] == "misplace"
     assert moved.tree[1].members == tuple((moved.labels == 0).nonzero().flatten().tolist())
@@ -92,9 +98,7 @@ def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_c
     """Round 1 has one cluster, which is split in round 1: those of round 1 are misplaced before round 2, once."""
     participation, state = of(misplace=[{"round": 1, "share": 0.5}]), initial_state(toy_problem(6))
     assert participation.apply_events(state, 1)[1][0]["clients"] == []
-    two = core.State(
-        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), state.waiting, 1, tree()
-    )
+    two = two_clusters(round=1)
     moved, events = participation.apply_events(two, 2)
     assert [event["kind"] for event in events] == ["misplace"] and int((moved.labels != two.labels).sum()) == 3
     assert participation.apply_events(two, 3)[1] == []
@@ -102,19 +106,12 @@ def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_c
 
 def test_an_event_says_why_nobody_is_misplaced() -> None:
     """IFCA has two models before any client has chosen one; a twentieth of six clients is less than half a client."""
-    two = core.State(
-        torch.zeros(2, 6), torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 2]), torch.full((6,), -1), 0, tree()
-    )
+    two = two_clusters(round=0)
     nobody = core.make_pending(two, range(6), node=0)
     (event,) = of(misplace=[{"round": 1, "share": 0.5}]).apply_events(nobody, 1)[1]
     assert event["clients"] == [] and "nobody is in a cluster" in event["why"]
     (event,) = of(misplace=[{"round": 1, "share": 0.05}]).apply_events(two, 1)[1]
     assert event["clients"] == [] and "half a client" in event["why"]
-
-
-def tree() -> tuple[core.Node, ...]:
-    node = core.Node
-    return (node(0, None, (0, 1, 2, 3, 4, 5), 0, 1), node(1, 0, (0, 1, 2), 1), node(2, 0, (3, 4, 5), 1))
 
 
 def swap(round: int, client: int, other: int) -> dict[str, int]:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+import builders
 import fedstrata as fs
 from builders import federation, keys, run
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError, RecordError
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
 
@@ -35,14 +35,7 @@ LOCAL = {"kind": "local", "noise_multiplier": 0.05}
 
 
 def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
-    steps = play_rounds(
-        Rules.of(setup),
-        setup.server.algorithm.init(setup.server.problem),
-        stop=lambda state: state.round >= rounds,
-        observe=lambda done: None,
-    )
-    models: torch.Tensor = answer_plans(steps, lambda plan: timed_reply(setup.clients, plan)).models
-    return models
+    return builders.last_models(setup, rounds)
 
 
 def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
+from builders import federation, last_models
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
-from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Rows
-from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.uploads.rules import AGGREGATIONS, MEANS, aggregation_of
 from test_every_algorithm import EAGER
 from turns import first_plan_of
@@ -33,26 +31,12 @@ def rules() -> Iterator[None]:
 
 
 def built(rule: str, algorithm: dict[str, Any], **options: float) -> RunSetup:
-    tables = {
-        "data": {"name": "digits", "clients": 6, "samples": 48, "public": 32},
-        "partition": {"scheme": "rotation", "groups": 2},
-        "model": {"name": "mlp", "hidden": [8]},
-        "local": {"lr": 0.5, "batch": 16},
-        "server": {"aggregation": rule, **options},
-        "engine": {"name": "loop"},
-    }
-    return build_run(load_experiment({**tables, "algorithm": algorithm}))
-
-
-def last_models(setup: RunSetup, rounds: int) -> torch.Tensor:
-    steps = play_rounds(
-        Rules.of(setup),
-        setup.server.algorithm.init(setup.server.problem),
-        stop=lambda state: state.round >= rounds,
-        observe=lambda done: None,
+    return federation(
+        data={"samples": 48, "public": 32},
+        local={"lr": 0.5, "batch": 16},
+        server={"aggregation": rule, **options},
+        algorithm=algorithm,
     )
-    models: torch.Tensor = answer_plans(steps, partial(timed_reply, setup.clients)).models
-    return models
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

@@ -5,25 +5,23 @@ from typing import Any
 
 import pytest
 
+from builders import keys
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.play.run import run_experiment
 from fedstrata.uploads.checks.update_checks import Checks
 
-KEYS: dict[str, Any] = {
-    "rounds": 6,
-    "data": {"name": "digits", "clients": 6, "samples": 48},
-    "partition": {"scheme": "rotation", "groups": 1},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.3, "batch": 16},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
+KEYS = keys(
+    rounds=6,
+    data={"samples": 48},
+    partition={"scheme": "rotation", "groups": 1},
+    local={"lr": 0.3, "batch": 16},
+)
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "names"),
+    ("name", "tables", "names"),
     [
         ("strata", {}, Checks().names),
         ("strata", {"server": {"checks": ["norms"]}}, ("norms",)),
@@ -33,8 +31,8 @@ KEYS: dict[str, Any] = {
         ("cfl", {"server": {"checks": ["signs", "copies"]}}, ("signs", "copies")),
     ],
 )
-def test_what_is_checked(name: str, keys: dict[str, Any], names: tuple[str, ...] | None) -> None:
-    checks = build_run(load_experiment({**KEYS, "algorithm": {"name": name}, **keys})).server.problem.checks
+def test_what_is_checked(name: str, tables: dict[str, Any], names: tuple[str, ...] | None) -> None:
+    checks = build_run(load_experiment({**KEYS, "algorithm": {"name": name}, **tables})).server.problem.checks
     assert checks == (None if names is None else Checks(names))  # type: ignore[arg-type]  # names of checks
 
 
@@ -45,12 +43,12 @@ def test_with_central_noise_no_client_changes_how_another_one_counts() -> None:
 
 
 def test_a_run_of_fedavg_leaves_flipped_signs_out_and_a_resumed_one_knows_whose_they_were(tmp_path: Path) -> None:
-    keys = {**KEYS, "attack": {"kind": "sign_flip", "share": 0.2}, "server": {"checks": ["directions"]}}
-    whole = run_experiment(load_experiment(keys), tmp_path / "whole", quiet=True)
+    tables = {**KEYS, "attack": {"kind": "sign_flip", "share": 0.2}, "server": {"checks": ["directions"]}}
+    whole = run_experiment(load_experiment(tables), tmp_path / "whole", quiet=True)
     attackers = whole.summary["attack"]["clients"]
     found = [event for record in whole.rounds for event in record["events"] if event["kind"] == "reversed"]
     assert found and all(event["clients"] == attackers for event in found)
-    run_experiment(load_experiment({**keys, "rounds": 3}), tmp_path / "half", quiet=True)
-    half = run_experiment(load_experiment(keys), tmp_path / "half", quiet=True, resume=True)
+    run_experiment(load_experiment({**tables, "rounds": 3}), tmp_path / "half", quiet=True)
+    half = run_experiment(load_experiment(tables), tmp_path / "half", quiet=True, resume=True)
     assert [record["events"] for record in half.rounds] == [record["events"] for record in whole.rounds]
     assert half.summary["acc_client"] == whole.summary["acc_client"]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+import builders
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
-from fedstrata.config import Experiment, load_experiment
+from fedstrata.config import Experiment
 from fedstrata.core import State
 from fedstrata.engine.device import one_thread
 from fedstrata.play.interrupt import Stopped
@@ -22,17 +23,12 @@ from turns import same
 
 
 def experiment(name: str, server: dict[str, Any], **algorithm: Any) -> Experiment:
-    return load_experiment(
-        {
-            "rounds": 3,
-            "data": {"name": "digits", "clients": 6, "samples": 48, "public": 32},
-            "partition": {"scheme": "rotation", "groups": 2},
-            "model": {"name": "mlp", "hidden": [8]},
-            "local": {"lr": 0.5, "batch": 16},
-            "server": server,
-            "engine": {"name": "loop"},
-            "algorithm": {"name": name, **algorithm},
-        }
+    return builders.experiment(
+        rounds=3,
+        data={"samples": 48, "public": 32},
+        local={"lr": 0.5, "batch": 16},
+        server=server,
+        algorithm={"name": name, **algorithm},
     )
 
 

@@ -1,13 +1,13 @@
 """Samples for validation: nothing is trained on them, they are no test samples, and every engine scores them alike."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import fedstrata as fs
+from builders import keys
 from fedstrata.base.errors import PartitionError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
@@ -15,15 +15,7 @@ from fedstrata.partition import Partition, with_validation
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-KEYS: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 4, "samples": 50, "validation": 0.2},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.3, "batch": 10},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
+KEYS = keys(data={"clients": 4, "samples": 50, "validation": 0.2}, local={"lr": 0.3})
 
 
 def partition_of(train: list[int], test: list[int]) -> Partition:

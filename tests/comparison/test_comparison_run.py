@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import KEYS, files, left, records
+from comparing import KEYS, left
 from safetensors.torch import load_file
 
+import builders
 import fedstrata as fs
+from builders import records_of
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
 from fedstrata.base.errors import InputError, PartitionError
@@ -78,7 +80,7 @@ def test_every_run_is_bit_for_bit_what_it_is_alone_and_equal_jobs_are_done_once(
     assert comparison.jobs.asked == counter.since() and comparison.jobs.share < 0.8
     clusters = {run.algorithm: run.summary["clusters"] for run in comparison.runs if run.summary}
     assert clusters["cfl"] > 2 and clusters["layercfl"] > 1 and clusters["fedavg"] == 1
-    assert any(record["absent"] for record in records(comparison.runs[0].folder))
+    assert any(record["absent"] for record in records_of(comparison.runs[0].folder))
 
 
 @pytest.mark.slow
@@ -87,7 +89,7 @@ def test_worker_processes_change_no_bit_of_a_comparison(tmp_path: Path) -> None:
         compare(tmp_path / name, ("fedavg", "cfl", "ditto"), sets=[f"engine.name={name}", "engine.workers=2"])
     for run in ("fedavg-0", "cfl-0", "ditto-0"):
         one, other = (tmp_path / name / run for name in ("loop", "processes"))
-        assert (files(one), records(one)) == (files(other), records(other))
+        assert builders.left(one) == builders.left(other)
 
 
 def test_the_batched_engine_computes_all_seeds_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +190,7 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
         with pytest.raises(Stopped, match=f"^stopped in {where} after round 3; ") as stop:
             compare(tmp_path / "broken", seeds=[0, 1], sets=sets)
     assert stop.value.folder == tmp_path / "broken"
-    assert [record["round"] for record in records(tmp_path / "broken" / "cfl-0")] == [1, 2]
+    assert [record["round"] for record in records_of(tmp_path / "broken" / "cfl-0")] == [1, 2]
     again = compare(tmp_path / "broken", seeds=[0, 1], resume=True, sets=sets)
     assert again.jobs == expected.jobs
     assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in expected.runs]

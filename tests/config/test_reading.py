@@ -12,11 +12,9 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import Experiment, choose_all, load_experiment
 from fedstrata.config.reading import plain_keys
+from fedstrata.config.tables import DataTable, LocalTable
 from fedstrata.data import DATASETS, Location
 from fedstrata.models import MODELS
-
-LONG = "x" * 5000
-"""A name that no file can have."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,45 +44,14 @@ def test_default_experiment_is_four_hidden_groups_of_digits_and_strata() -> None
 
 
 def test_an_empty_experiment_has_the_defaults_of_the_documentation() -> None:
+    """They are those of the tables, but for what follows from the data, the rounds and the loss."""
     experiment = load_experiment({})
-    assert (experiment.seed, experiment.rounds) == (0, 50)
-    assert experiment.data.model_dump(exclude_none=True) == {
-        "name": "digits",
-        "clients": 20,
-        "tokens": False,
-        "samples": 0,
-        "copies": 1,
-        "test": 0.2,
-        "validation": 0.0,
-        "public": 0,
-        "normalise": "auto",
-        "memory": "auto",
-    }
-    assert experiment.partition == {"scheme": "iid"}
-    assert experiment.local.model_dump() == {
-        "epochs": 1,
-        "steps": 0,
-        "batch": 50,
-        "optimizer": "sgd",
-        "lr": 0.01,
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "clip_norm": 0.0,
-        "schedule": "constant",
-        "lr_decay": 1.0,
-        "lr_min": 0.0,
-        "schedule_rounds": 0,
-        "warmup_rounds": 0,
-        "loss": "cross_entropy",
-        "metric": "accuracy",
-        "transform": "none",
-    }
-    cohort = {"fraction": 1.0, "sampling": "uniform", "weights": (), "dropout": 0.0, "scored": 0}
-    assert experiment.cohort.model_dump() == cohort
+    assert experiment.data == DataTable(samples=0)
+    assert experiment.local == LocalTable(schedule="constant", metric="accuracy")
+    assert experiment.partition == {"scheme": "iid"} and experiment.server.lr == 1.0
     assert experiment.algorithm_of() == ALGORITHMS["strata"]()
-    engine = {"name": "auto", "device": "auto", "precision": "float32", "workers": 0, "timeout": 600}
-    assert experiment.engine.model_dump() == engine
-    assert experiment.probe.gap == ()
+    for table in ("cohort", "engine", "probe", "attack", "privacy", "events"):
+        assert getattr(experiment, table) == Experiment.model_fields[table].default
 
 
 def test_every_default_of_an_algorithm_is_written_out() -> None:

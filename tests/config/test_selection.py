@@ -104,29 +104,21 @@ def test_an_experiment_without_a_key_of_the_run_is_not_resumed(
         choose(fewer, out=tmp_path, resume=True)
 
 
-def test_a_run_is_resumed_without_the_unit_that_its_recordings_have_of_their_own(started: Path) -> None:
-    """The run has written it down; the file never had it."""
-    own = load_experiment(started / "experiment.toml", ["data.unit=trial"])
+@pytest.mark.parametrize("sets", [["data.unit=trial"], ["data.root=elsewhere", "label=mine", "algorithms.cfl.first=3"]])
+def test_a_run_is_resumed_without_the_unit_of_recordings_and_keys_that_no_result_depends_on(
+    sets: list[str], started: Path
+) -> None:
+    """The run has written the unit down that its recordings have of their own; the file never had it."""
+    own = load_experiment(started / "experiment.toml", sets)
     (started / "experiment.toml").write_text(dumps(own))
     assert choose(sets=["seed=4"], out=started, resume=True) == (own, started)
     assert choose({**tomllib.loads(dumps(load_experiment())), "seed": 4}, out=started, resume=True) == (own, started)
 
 
-def test_a_run_is_resumed_without_the_keys_that_no_result_depends_on(started: Path) -> None:
-    own = load_experiment(started / "experiment.toml", ["data.root=elsewhere", "label=mine", "algorithms.cfl.first=3"])
-    (started / "experiment.toml").write_text(dumps(own))
-    given = {**tomllib.loads(dumps(load_experiment())), "seed": 4}
-    assert choose(given, out=started, resume=True) == (own, started)
-
-
-def test_a_run_is_resumed_with_other_workers(started: Path) -> None:
-    resumed, _ = choose(sets=["seed=4", "engine.workers=3"], out=started, resume=True)
-    assert resumed.engine.workers == 3 and load_experiment(started / "experiment.toml").engine.workers == 0
-
-
-def test_a_run_is_resumed_with_another_data_folder_which_is_used(started: Path) -> None:
-    resumed, _ = choose(sets=["seed=4", "data.root=elsewhere"], out=started, resume=True)
-    assert resumed.data.root == "elsewhere"
+def test_a_run_is_resumed_with_other_workers_and_another_data_folder_which_are_used(started: Path) -> None:
+    resumed, _ = choose(sets=["seed=4", "engine.workers=3", "data.root=elsewhere"], out=started, resume=True)
+    assert resumed.engine.workers == 3 and resumed.data.root == "elsewhere"
+    assert load_experiment(started / "experiment.toml").engine.workers == 0
 
 
 def test_the_latest_numbered_folder_is_resumed(started: Path) -> None:
@@ -161,11 +153,7 @@ def test_every_algorithm_and_seed_is_an_experiment_as_if_it_were_run_alone() -> 
         (name, seed) for seed in (0, 7) for name in ("cfl", "hicfl", "fedavg")
     ]
     cfl, hicfl, fedavg = experiments[:3]
-    assert (cfl.algorithm.options["eps1"], cfl.algorithm.options["eps2"], cfl.algorithm.options["first"]) == (
-        0.5,
-        0.9,
-        3,
-    )
+    assert [cfl.algorithm.options[key] for key in ("eps1", "eps2", "first")] == [0.5, 0.9, 3]
     assert hicfl.algorithm.options["epsilon"] == 0.02 and {e.local.lr for e in experiments} == {0.3}
     assert hicfl == load_experiment(file(), ["local.lr=0.3", "algorithm.name=hicfl", "seed=0"])
     assert folder_of(folder, fedavg) == Path("runs/mine-compare/fedavg-0")

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import torch
 from small import dataset, fit_of, network, partition_of, plan_of, scored, updates_of
 from torch import Tensor
@@ -18,21 +16,6 @@ def engine_of(precision: str = "float32") -> Loop:
 
 def updates(precision: str) -> Tensor:
     return updates_of(engine_of(precision), START, STEP)
-
-
-def gradient(forward: Callable[[torch.nn.Module, Tensor], Tensor]) -> Tensor:
-    """Of the first client's data, by hand, (p,)."""
-    module = network()
-    logits = forward(module, dataset(32).channels_last().prepare(torch.arange(12)))
-    loss = torch.nn.functional.cross_entropy(logits, dataset(32).labels[:12])
-    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
-
-
-def test_float32_is_untouched_by_what_bfloat16_needs() -> None:
-    plain = gradient(lambda module, inputs: module(inputs))
-    found = updates("float32")
-    torch.testing.assert_close(found[0], -0.1 * plain, rtol=1e-5, atol=1e-7)
-    assert torch.equal(found, updates_of(engine_of(), START, STEP))
 
 
 def test_bfloat16_multiplies_with_eight_bits_and_moves_weights_of_float32() -> None:

@@ -8,31 +8,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forty import (
-    CLIENTS,
-    MODELS,
-    SITE,
-    check,
-    deadly_site,
-    fail,
-    line,
-    plain,
-    rich,
-    site_of,
-    suicide,
-)
+from forty import CLIENTS, MODELS, SITE, check, deadly_site, fail, plain, rich, suicide
 
 from fedstrata.base.errors import EngineError, UserCodeError
+from fedstrata.core import Report
 from fedstrata.engine import Loop, Parallel, Processes
 from fedstrata.engine.parallel import processes
-from fedstrata.engine.parallel.messages import ReceivedMessage, SharedMessage
-from fedstrata.engine.parallel.sharding import ShardRequest
+from fedstrata.engine.parallel.messages import ReceivedMessage
 from turns import same
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -42,26 +30,6 @@ def test_workers_are_as_many_as_cores_unless_it_is_said(monkeypatch: pytest.Monk
     assert Processes(SITE).workers == processes.cores() >= 1 and Processes(SITE, 3).workers == 3
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert processes.cores() == os.cpu_count()
-
-
-def test_a_worker_answers_one_order_after_another_and_leaves_when_nobody_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left = threading.Event()
-    monkeypatch.setattr(os, "_exit", lambda status: left.set())
-    order = ShardRequest(replace(rich(), evaluations={}), {})
-    with line() as (here, there):
-        threading.Thread(target=processes.run_worker, args=(there,), daemon=True).start()
-        SharedMessage(site_of()).send(here)
-        answers = []
-        for shard in (range(16), range(16, 40), "no shard"):
-            SharedMessage(order).send(here, shard)
-            answers.append(ReceivedMessage(here).open()[0])
-        here.close()
-        assert left.wait(60)
-    # Of 16 and of 24 clients, less three with a single sample each, of which one half is nothing.
-    assert [len(answer.report.results["second"].sizes) for answer in answers[:2]] == [13, 21]
-    assert isinstance(answers[2], Exception) and "in a worker:" in answers[2].__notes__[0]
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +60,21 @@ def test_a_worker_that_is_killed_between_two_rounds_changes_no_bit(running: tupl
     assert victim not in transport.pids and other in transport.pids
 
 
-def deadly(deed: Callable[[], None], once: Path | None = None) -> tuple[Parallel, Processes]:
+def deadly(deed: Callable[[], None], once: Path | None = None, timeout: float = 600) -> tuple[Parallel, Processes]:
     spec = deadly_site(deed, once)
-    transport = Processes(spec, 1)
+    transport = Processes(spec, 1, timeout)
     return Parallel(spec, transport), transport
+
+
+@cache
+def expected() -> Report:
+    return Loop.at(SITE).run(plain())
 
 
 def test_a_worker_that_dies_at_work_changes_no_bit(tmp_path: Path) -> None:
     engine, _ = deadly(suicide, tmp_path / "died")
     found = engine.run(plain())
-    assert (tmp_path / "died").exists() and same(found, Loop.at(SITE).run(plain()))
+    assert (tmp_path / "died").exists() and same(found, expected())
 
 
 @pytest.mark.slow
@@ -117,7 +90,7 @@ def test_what_a_worker_raises_is_raised_here_and_the_next_round_is_as_ever(tmp_p
     with pytest.raises(UserCodeError, match="failed: KeyError: 'somewhere'") as found:
         engine.run(plain())
     assert "in forward" in found.value.trace and "in forward" in found.value.__notes__[0] and transport.pids == ()
-    assert same(engine.run(plain()), Loop.at(SITE).run(plain()))
+    assert same(engine.run(plain()), expected())
 
 
 def stop() -> None:
@@ -143,10 +116,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_stops_at_work_is_replaced_and_changes_no_bit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = deadly_site(stop, tmp_path / "stopped")
-    transport = Processes(spec, 1, timeout=5)
-    found = Parallel(spec, transport).run(plain())
-    assert (tmp_path / "stopped").exists() and same(found, Loop.at(SITE).run(plain()))
+    engine, _ = deadly(stop, tmp_path / "stopped", timeout=5)
+    found = engine.run(plain())
+    assert (tmp_path / "stopped").exists() and same(found, expected())
     (said,) = caplog.messages
     assert "made no progress for 5 s and is ended; another one does the work of its 40 clients" in said
 
@@ -158,17 +130,16 @@ def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
     engine.run(replace(plain(), tasks={}))
     (victim,) = transport.pids
     os.kill(victim, signal.SIGSTOP)
-    assert same(engine.run(plain()), Loop.at(SITE).run(plain()))
+    assert same(engine.run(plain()), expected())
     assert victim not in transport.pids and len(transport.pids) == 1
     engine.close()
 
 
 @pytest.mark.slow
 def test_work_at_which_every_worker_stops_fails_and_leaves_none() -> None:
-    spec = deadly_site(stop)
-    transport = Processes(spec, 1, timeout=1)
+    engine, transport = deadly(stop, timeout=1)
     with pytest.raises(EngineError, match="2 in turn that made no progress for 1 s with the same clients") as found:
-        Parallel(spec, transport).run(plain())
+        engine.run(plain())
     assert transport.pids == () and "raise engine.timeout" in str(found.value)
 
 
@@ -185,7 +156,7 @@ def test_a_worker_that_makes_progress_may_take_longer_than_the_timeout(monkeypat
     monkeypatch.setattr(processes, "_PROGRESS_SECONDS", 1e-9)
     monkeypatch.setattr(processes._Worker, "receive", late)
     transport = Processes(SITE, 1)
-    assert same(Parallel(SITE, transport).run(plain()), Loop.at(SITE).run(plain()))
+    assert same(Parallel(SITE, transport).run(plain()), expected())
     assert len(signs) > CLIENTS and len(set(signs)) == 1
     transport.close()
 

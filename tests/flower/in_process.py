@@ -77,6 +77,17 @@ def at(client: int, round: int, does: Callable[[Message, Message], list[Message]
     return twist
 
 
+def lost(client: int, *rounds: int) -> Twist:
+    """The replies of one client to its work in some rounds are lost."""
+
+    def twist(message: Message, reply: Message) -> list[Message]:
+        sent = message.metadata
+        gone = (sent.dst_node_id, sent.message_type) == (100 + client, "train") and int(sent.group_id) in rounds
+        return [] if gone else [reply]
+
+    return twist
+
+
 def message_of(content: RecordDict) -> Message:
     """A message to some node."""
     return Message(content, 1, "train")

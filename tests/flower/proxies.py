@@ -8,26 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 from certificates import SOUND, write_certificate
+from in_process import KEYS
 from machines import free_ports, listens, within
 
+from builders import keys
 from fedstrata.flower import deploy
 
 PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"])
 NGINX = shutil.which("nginx", path=PLACES)
 
-EXPERIMENT: dict[str, Any] = {
-    "rounds": 1,
-    "data": {"name": "digits", "clients": 1, "samples": 24, "test": 0.2},
-    "partition": {"scheme": "iid"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop", "device": "cpu"},
-}
+EXPERIMENT = keys(KEYS, rounds=1, data={"clients": 1}, partition={"scheme": "iid"}, algorithm={"name": "fedavg"})
 PATIENCE = 60.0
 """Seconds until a test gives up; a machine may be busy."""
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from in_process import Loopback, Ticks
+from in_process import KEYS, Loopback, Ticks
 from pyarrow import csv
 
-from fedstrata.config import load_experiment
+import builders
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import Federation, Samples
 from fedstrata.flower.server_app import drive
@@ -37,17 +37,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     csv.write_csv(
         pa.table({"age": [0.5, -0.5] * 9, "pulse": [0.0] * 18, "label": ["ill", "well"] * 9, UNIT: [1] * 18}), pilot
     )
-    experiment = load_experiment(
-        {
-            "rounds": 8,
-            "data": {"name": str(pilot), "clients": 3, "unit": UNIT},
-            "partition": {"scheme": "iid"},
-            "model": {"name": "mlp", "hidden": [8]},
-            "local": {"lr": 0.3, "batch": 8},
-            "algorithm": {"name": "fedavg"},
-            "engine": {"name": "loop", "device": "cpu"},
-        }
-    )
+    data = {"name": str(pilot), "clients": 3, "unit": UNIT}
+    tables = {"data": data, "partition": {"scheme": "iid"}, "algorithm": {"name": "fedavg"}}
+    experiment = builders.experiment(KEYS, rounds=8, local={"lr": 0.3}, **tables)
     samples = Samples((2,), 2, (500.0,) * 2, (1000.0,) * 2, "float32", ("ill", "well"), UNIT, features=("age", "pulse"))
     members = Federation(tuple(device.key for device in devices.values()), samples)
     drive(Loopback(devices), experiment, members, folder / "run", clock=Ticks().clock)

@@ -4,7 +4,6 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import in_process
@@ -17,7 +16,6 @@ from in_process import Federation, Twist, at
 from builders import keys
 from fedstrata.base.errors import EngineError
 from fedstrata.core import Plan, Report, State
-from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.payload import Payload, encode
 from turns import first_plan_of, same
@@ -238,14 +236,6 @@ def test_a_reply_that_is_too_large_takes_no_memory(made: Federation, what: str) 
         tracemalloc.stop()
     assert most < 16 * 2**20
     assert len(made.lines) == 1 and made.lines[0].startswith("round 2: client 2 is rejected: expected updates.train to")
-
-
-def test_what_a_device_cannot_do_is_told_in_its_words(made: Federation, tmp_path: Path) -> None:
-    remote, grid = made.remote()
-    grid.devices[100 + BAD] = Device("site-2", tmp_path / "nothing.npz", tmp_path / "state")
-    rounds(made, remote.run)
-    assert len(made.lines) == 2
-    assert made.lines[0].startswith("round 1: client 2 is absent: its device says: data set 'nothing.npz' not found")
 
 
 def test_a_message_to_another_client_is_refused_by_the_device(made: Federation) -> None:

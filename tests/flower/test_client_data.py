@@ -61,13 +61,6 @@ def test_units_are_never_cut_through(tmp_path: Path) -> None:
         assert len(client_data.train(0, half)) % 3 == 0
 
 
-def test_both_splits_bring_their_units(tmp_path: Path) -> None:
-    trials = {"trial": np.arange(8) // 2, "trial_test": np.arange(4) + 9}
-    path = write(tmp_path / "a.npz", x=X[:8], y=Y[:8], x_test=X[8:], y_test=Y[8:], **trials)
-    client_data = read_client_data(path, 0, replace(CONFIG, samples=replace(SAMPLES, unit="trial")))
-    assert len(client_data.train(0, "A")) == 4
-
-
 def test_classes_that_are_texts_have_the_federations_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", x=X, y=np.where(Y == 0, "walk", "sit"))
     config = replace(CONFIG, samples=replace(SAMPLES, names=("lie", "sit", "walk")))
@@ -86,19 +79,13 @@ def test_classes_that_are_texts_are_not_numbered_without_the_federations_names(t
     assert labels.tolist() == (Y + 1).tolist(), "as of a folder of images for each class"
 
 
-@pytest.mark.parametrize(("ending", "expected"), [("csv", [1, 0, 1]), ("npz", None)])
-def test_names_that_look_like_numbers_are_names_in_a_csv_file(
-    ending: str, expected: list[int] | None, tmp_path: Path
-) -> None:
-    samples = Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a"))
-    path = tmp_path / f"a.{ending}"
-    if expected is None:
-        write(path, x=X[:3, 0, :2], y=np.array([2, 1, 2]))
-        expected = [2, 1, 2]
-    else:
-        csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), path)
-    labels = read_client_data(path, 0, replace(CONFIG, samples=samples)).samples(torch.arange(3))[1]
-    assert labels.tolist() == expected
+def test_names_that_look_like_numbers_are_names_in_a_csv_file(tmp_path: Path) -> None:
+    config = replace(CONFIG, samples=Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a")))
+    csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), tmp_path / "a.csv")
+    write(tmp_path / "a.npz", x=X[:3, 0, :2], y=np.array([2, 1, 2]))
+    for name, expected in (("a.csv", [1, 0, 1]), ("a.npz", [2, 1, 2])):
+        labels = read_client_data(tmp_path / name, 0, config).samples(torch.arange(3))[1]
+        assert labels.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -162,12 +149,6 @@ def test_images_are_resized_for_a_network_that_needs_it(tmp_path: Path) -> None:
     samples = Samples((3, 32, 32), 2, (0.0,) * 3, (1.0,) * 3)
     client_data = read_client_data(path, 0, replace(CONFIG, model="vgg11", samples=samples))
     assert client_data.samples(torch.arange(1))[0].shape == (1, 3, 32, 32)
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_server_holds_nothing(dtype: str) -> None:
-    client_data = no_client_data(replace(CONFIG, samples=replace(SAMPLES, dtype=dtype)))
-    assert len(client_data) == 5 and all(not len(client_data.train(client)) for client in range(5))
 
 
 def test_a_cut_federation_has_the_bits_and_the_units_of_the_simulated_one(tmp_path: Path) -> None:
@@ -248,11 +229,3 @@ def test_the_files_of_a_node_are_read_as_the_experiment_says(
         )
         for client, path in enumerate(file_of):
             assert_same_samples(setup.client_data, read_client_data(path, client, config), client)
-
-
-def test_features_are_found_by_the_names_that_the_federation_has(tmp_path: Path) -> None:
-    table = pa.table({"b": [2.0, 4.0], "a": [1.0, 3.0], "other": [0.0, 0.0], "label": [0, 1]})
-    csv.write_csv(table, tmp_path / "mine.csv")
-    samples = Samples((2,), 2, (0.0, 0.0), (1.0, 1.0), "float32", features=("a", "b"))
-    client_data = read_client_data(tmp_path / "mine.csv", 0, replace(CONFIG, samples=samples))
-    assert client_data.samples(torch.arange(2))[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]

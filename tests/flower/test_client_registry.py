@@ -45,41 +45,29 @@ def test_a_listed_key_has_the_id_of_its_place_and_another_the_next_free_one() ->
 
 
 @pytest.mark.parametrize(
-    ("claim", "message"),
+    ("most", "allowed", "claim"),
     [
-        (replace(FIRST, train=21), "node 1 claims the client a with 21 training samples: expected 1 to 20"),
-        (replace(FIRST, train=0), "node 1 claims the client a with 0 training samples: expected 1 to 20"),
-        (replace(FIRST, test=-1), "node 1 claims the client a with -1 test samples: expected 1 to 20"),
+        (20, 20, replace(FIRST, train=21)),
+        (20, 20, replace(FIRST, train=0)),
+        (20, 20, replace(FIRST, test=-1)),
+        (0, 10**9, replace(FIRST, train=2**62)),
+        (2**62, 10**9, replace(FIRST, test=10**9 + 1)),
     ],
 )
-def test_a_client_that_claims_more_samples_than_the_federation_allows_is_refused(claim: Claim, message: str) -> None:
+def test_a_client_that_claims_more_samples_than_the_federation_allows_is_refused(
+    most: int, allowed: int, claim: Claim
+) -> None:
     """Its weight in the mean is what it says, and nobody can count."""
-    bounded = replace(EMPTY, max_samples=20)
-    assert claimed(bounded, FIRST).registrations == MET.registrations
-    with pytest.raises(InputError, match=message):
+    bounded = replace(EMPTY, max_samples=most)
+    assert claimed(bounded, replace(FIRST, train=allowed)).registrations["a"].train == allowed
+    with pytest.raises(InputError, match=f"node 1 claims the client a with .* samples: expected 1 to {allowed}"):
         claimed(bounded, claim)
-    assert claimed(EMPTY, replace(FIRST, train=10**9)).registrations["a"].train == 10**9
-    with pytest.raises(InputError, match="with 0 test samples: expected 1 to 1000000000"):
-        claimed(EMPTY, replace(FIRST, test=0))
-
-
-@pytest.mark.parametrize("max_samples", [0, 2**62])
-@pytest.mark.parametrize("claim", [replace(FIRST, train=2**62), replace(FIRST, test=10**9 + 1)])
-def test_more_samples_than_any_client_has_are_refused_without_a_bound_as_well(claim: Claim, max_samples: int) -> None:
-    """It would be recorded nowhere."""
-    with pytest.raises(InputError, match="samples: expected 1 to 1000000000"):
-        claimed(replace(EMPTY, max_samples=max_samples), claim)
 
 
 def test_no_id_is_left_for_a_stranger() -> None:
     full = claimed(EMPTY, Claim("c", 3, "key of c", "", 8, 2))
     with pytest.raises(InputError, match="a node claims the client d: expected one of a, b; no id is left"):
         claimed(full, Claim("d", 4, "key of d", "", 8, 2))
-
-
-def test_the_same_node_may_come_again_with_other_data() -> None:
-    again = claimed(MET, replace(FIRST, train=30), 7, online={1})
-    assert again.registrations["a"].train == 30 and again.registrations["a"].joined == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message
-from in_process import Deployed, at, lines
+from in_process import Deployed, at, lines, lost
 
 from fedstrata.results.run import Run
 
@@ -39,12 +39,7 @@ def test_a_federation_has_the_bits_and_bytes_of_the_simulation(kind: str, here: 
 
 def test_what_a_client_has_left_out_of_a_lost_reply_does_not_count(here: Deployed, tmp_path: Path) -> None:
     """The device has saved it, but the server took no such reply: the client goes on from the one before."""
-
-    def lose(message: Message, reply: Message) -> list[Message]:
-        lost = message.metadata.dst_node_id == 100 + SLOW and message.metadata.group_id in ("2", "3")
-        return [] if lost and message.metadata.message_type == "train" else [reply]
-
-    here.grid.twist = lose
+    here.grid.twist = lost(SLOW, 2, 3)
     real = here.run(tmp_path / "real", network=NETWORKS["top_k"])
     wanted = here.simulated(tmp_path / "simulated", {2: [SLOW], 3: [SLOW]}, network=NETWORKS["top_k"])
     assert [record["absent"] for record in real.rounds] == [[], [SLOW], [SLOW], []]

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import in_process
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -23,10 +24,9 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.federation import NoOpFederationManager
-from flwr.supernode.cli.flower_supernode import _try_obtain_trusted_entities, _validate_public_keys_ed25519
-from flwr.supernode.start_client_internal import _verify_fab
-from in_process import Loopback
+from in_process import Loopback, models
 
+from builders import keys
 from fedstrata.base.errors import DataError, EngineError, ExperimentError, InputError, RecordError
 from fedstrata.config import load_experiment
 from fedstrata.flower import credentials, deploy, server_app
@@ -36,15 +36,13 @@ from fedstrata.flower.federation import Federation, RoundRules, Samples, read_fe
 from fedstrata.flower.scaffold import node_keys
 from fedstrata.play.run import run_experiment
 
-EXPERIMENT: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 3, "samples": 24, "test": 0.2, "public": 16},
-    "partition": {"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "batch": 8},
-    "algorithm": {"name": "fedtsdp", "threshold": 0.5, "radius1": 0.02},
-    "engine": {"name": "loop", "device": "cpu"},
-}
+EXPERIMENT = keys(
+    in_process.KEYS,
+    rounds=3,
+    data={"clients": 3, "samples": 24, "public": 16},
+    partition={"scheme": "label_groups", "labels": [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]},
+    algorithm={"name": "fedtsdp", "threshold": 0.5, "radius1": 0.02},
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,14 +158,14 @@ def test_init_without_flower_makes_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "federation").exists()
 
 
-OWN: dict[str, Any] = {
-    **EXPERIMENT,
-    "data": {"name": "digits", "clients": 2, "samples": 24},
-    "partition": {"scheme": "iid"},
-    "algorithm": {"name": "fedavg"},
-    "model": {"name": "deployed_net:net"},
-    "local": {"loss": "deployed_losses.plain:loss"},
-}
+OWN = keys(
+    in_process.KEYS,
+    data={"clients": 2},
+    partition={"scheme": "iid"},
+    model={"name": "deployed_net:net"},
+    local={"loss": "deployed_losses.plain:loss"},
+    algorithm={"name": "fedavg"},
+)
 
 
 @pytest.fixture
@@ -187,13 +185,6 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         sys.modules.pop(name, None)
 
 
-def test_modules_of_ones_own_are_put_where_the_servers_and_the_nodes_programs_start(own_modules: Path) -> None:
-    deploy.init("federation", OWN)
-    for folder in ("federation", "federation/nodes/site-0", "federation/nodes/site-1"):
-        for module in ("deployed_net.py", "deployed_losses/plain.py"):
-            assert (Path(folder) / module).read_bytes() == Path(module).read_bytes()
-
-
 def test_a_module_that_needs_one_that_is_nowhere_else_is_refused_and_nothing_is_made(own_modules: Path) -> None:
     (own_modules / "deployed_helper.py").write_text("from torch import nn\n")
     (own_modules / "deployed_net.py").write_text("from deployed_helper import nn\n\nnet = nn.Linear\n")
@@ -202,8 +193,12 @@ def test_a_module_that_needs_one_that_is_nowhere_else_is_refused_and_nothing_is_
     assert not Path("federation").exists()
 
 
-def test_a_module_that_the_servers_programs_do_not_find_is_named_before_anything_starts(own_modules: Path) -> None:
+def test_modules_of_ones_own_are_put_where_the_servers_and_the_nodes_programs_start(own_modules: Path) -> None:
+    """One that the server's programs do not find is named before anything starts."""
     deploy.init("federation", OWN)
+    for folder in ("federation", "federation/nodes/site-0", "federation/nodes/site-1"):
+        for module in ("deployed_net.py", "deployed_losses/plain.py"):
+            assert (Path(folder) / module).read_bytes() == Path(module).read_bytes()
     Path("federation/deployed_net.py").unlink()
     with pytest.raises(InputError, match=r"model.name = 'deployed_net:net': .*No module named 'deployed_net'; put it"):
         deploy.run_on_federation(OWN, "federation", "real")
@@ -229,36 +224,20 @@ class Flwr:
         if self.works:
             nodes = [self.folder / "nodes" / f"site-{client}" for client in range(3)]
             devices = {100 + c: Device(path.name, path / "data.npz", path / "state") for c, path in enumerate(nodes)}
-            grid, keys = Loopback(devices), read_public_keys(self.folder)
-            grid.public_keys = {node: bytes.fromhex(keys[device.key]) for node, device in devices.items()}
+            grid, public = Loopback(devices), read_public_keys(self.folder)
+            grid.public_keys = {node: bytes.fromhex(public[device.key]) for node, device in devices.items()}
             server_app.serve(grid, config)
-
-
-def test_run_gives_what_a_simulated_run_gives(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With unlabelled samples on the server, which FedTSDP groups by."""
-    flwr = Flwr(made)
-    monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=flwr))
-    out = deploy.run_on_federation(EXPERIMENT, made, tmp_path / "real", ["rounds=2"])
-    assert flwr.configs[0]["out"] == str(out) and not flwr.configs[0]["resume"]
-    simulated = run_experiment(load_experiment(EXPERIMENT, ["rounds=2"]), tmp_path / "simulated", quiet=True)
-    assert len(simulated.rounds) == 2
-    # What is a client's own is in the run folder of a simulation, and on the client's machine else.
-    for path in (tmp_path / "simulated" / "models").glob("cluster-*"):
-        assert path.read_bytes() == (out / "models" / path.name).read_bytes()
-    assert (out / "report.html").exists() and json.loads((out / "summary.json").read_text())["rounds"] == 2
 
 
 def test_the_server_runs_and_resumes_elsewhere_without_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The path of the data is relative to the directory of the command. The clients have the samples."""
+    """The path of the data is relative to the directory of the command. FedTSDP groups by the server's own samples."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    x = rng.random((60, 3), dtype=np.float32)
-    np.savez("visits.npz", x=x, y=np.arange(60) % 2)
-    data = {"name": "visits.npz", "clients": 3, "test": 0.2}
-    keys = {**EXPERIMENT, "data": data, "partition": {"scheme": "iid"}, "algorithm": {"name": "fedavg"}}
-    deploy.init("federation", keys)
+    np.savez("visits.npz", x=np.random.default_rng(0).random((120, 3), dtype=np.float32), y=np.arange(120) % 2)
+    data = {"name": "visits.npz", "clients": 3, "samples": 20, "test": 0.2, "public": 16}
+    tables = keys(EXPERIMENT, data=data, partition={"scheme": "iid"})
+    deploy.init("federation", tables)
     flwr = Flwr(tmp_path / "federation")
 
     def elsewhere(*given: Any, **named: Any) -> None:
@@ -267,11 +246,13 @@ def test_the_server_runs_and_resumes_elsewhere_without_the_data(
             flwr(*given, **named)
 
     monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=elsewhere))
-    out = deploy.run_on_federation(keys, "federation", "real")
-    summary = (out / "summary.json").read_text()
+    out = deploy.run_on_federation(tables, "federation", "real", ["rounds=2"])
+    simulated = run_experiment(load_experiment(tables, ["rounds=2"]), tmp_path / "simulated", quiet=True)
+    assert json.loads((out / "summary.json").read_text())["acc_client"] == simulated.summary["acc_client"]
+    assert models(out) == models(tmp_path / "simulated") != {}
     (out / "summary.json").unlink()
     deploy.resume(out, "federation")
-    assert json.loads((out / "summary.json").read_text())["acc_client"] == json.loads(summary)["acc_client"]
+    assert json.loads((out / "summary.json").read_text())["acc_client"] == simulated.summary["acc_client"]
 
 
 def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +282,6 @@ def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch:
 def test_a_folder_that_is_no_federation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"expected the folder of a federation, found no federation\.toml"):
         deploy.run_on_federation(EXPERIMENT, tmp_path, tmp_path / "run")
-
-
-def packed(app: Path) -> bytes:
-    """An app as Flower sends it to nodes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return build_fab_from_disk(app)
 
 
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,))
@@ -372,16 +346,10 @@ def test_public_samples_that_do_not_fit_are_refused(arrays: dict[str, Any], mess
         server_app.read_public_samples(tmp_path, Federation(("a",), SAMPLES, public="public.npz"))
 
 
-def test_nodes_trust_the_key_that_signed_the_app_and_nobody_keeps_it(made: Path) -> None:
-    trusted = _try_obtain_trusted_entities(made / "nodes/site-0/trusted.yaml")
-    assert trusted is not None and len(trusted) == 1
-    _validate_public_keys_ed25519(trusted)
-    signed = json.loads((made / "app.signature.json").read_text())
-    app = packed(made / "app")
-    assert _verify_fab(Fab(signed["fab"], app, signed["verifications"]), trusted)
-    assert not _verify_fab(Fab("", app + b"more", signed["verifications"]), trusted)
+def test_nobody_keeps_the_key_that_signed_the_app(made: Path) -> None:
+    """That nodes run no app of another key is tried in ``test_takeover.py``."""
     private = {path.name for path in made.glob("**/*key*") if path.is_file()} - {"key.pub"}
-    assert private == {"ca.key", "server.key", "tls.key", "key"}, "the key that signed is not among them"
+    assert private == {"ca.key", "server.key", "tls.key", "key"}
 
 
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")
@@ -392,7 +360,9 @@ def test_the_signature_is_handed_to_the_superlink_and_another_app_ends_the_run(h
     state = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
     with pytest.raises(EngineError, match="expected the app that was signed when the federation was made"):
         hand_over_signature(home)
-    app = packed(home / "app")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        app = build_fab_from_disk(home / "app")
     digest = state.store_fab(Fab("", app, {}))
     hand_over_signature(home)
     found = state.get_fab(digest)
@@ -421,9 +391,9 @@ def test_the_operators_public_keys_are_read_as_flower_tells_them(made: Path, tmp
 
 def test_the_keys_of_nodes_are_safe_names_and_no_two_are_alike() -> None:
     names = ("Ghent", "Hôpital St. Jean", "3", "上海", "ghent", "../etc", "a" * 200)
-    keys = node_keys(names)
-    assert keys[:6] == ("Ghent", "H-pital-St.-Jean", "3", "site-3", "ghent-4", "etc")
-    assert len(set(keys)) == len(names) and len(keys[6]) == 60
+    found = node_keys(names)
+    assert found[:6] == ("Ghent", "H-pital-St.-Jean", "3", "site-3", "ghent-4", "etc")
+    assert len(set(found)) == len(names) and len(found[6]) == 60
 
 
 def test_a_federation_has_the_names_of_the_clients_of_the_data(tmp_path: Path) -> None:

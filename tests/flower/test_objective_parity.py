@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from in_process import federation
+from torch import nn
 
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
@@ -18,30 +19,29 @@ from turns import same
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-NETWORK = """
-from torch import nn
 
 class Tagger(nn.Module):
-    def __init__(self, shape, classes):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(9, 4)
         self.head = nn.Linear(4, classes)
 
-    def forward(self, tokens):
-        return self.head(self.embedding(tokens))
-"""
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.embedding(tokens))
+        return found
 
-OWN_LOSS = """
-def halved(outputs, targets):
+
+def halved(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return ((outputs - targets) ** 2).mean() / 2 - 9
 
-def undefined(outputs, targets):
+
+def undefined(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     return float("nan") if targets[0] > 0 else 0.5
-"""
+
 
 LOCALS: dict[str, dict[str, Any]] = {
     "number": {"loss": "mse"},
-    "one": {"loss": "halving:halved", "metric": "halving:undefined"},
+    "one": {"loss": f"{__name__}:halved", "metric": f"{__name__}:undefined"},
     "numbers": {"loss": "mse", "transform": "noise", "clip_norm": 0.5, "optimizer": "adamw", "weight_decay": 0.1},
     "labels": {"loss": "bce", "metric": "f1_macro", "steps": 3},
     "tokens": {"lr": 0.5, "momentum": 0.9},
@@ -50,7 +50,7 @@ LOCALS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with data of every kind, and a network for tokens."""
+    """A folder with data of every kind."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 3))
     tokens = rng.integers(0, 9, (80, 5))
@@ -59,15 +59,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "one.npz", x=x, y=x[:, :1] + 0.1)
     np.savez(tmp_path / "labels.npz", x=x, y=(x > 0).astype(int))
     np.savez(tmp_path / "tokens.npz", x=tokens, y=tokens // 3)
-    (tmp_path / "tagger.py").write_text(NETWORK)
-    (tmp_path / "halving.py").write_text(OWN_LOSS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
 def keys_of(kind: str) -> dict[str, Any]:
-    model = {"name": "tagger:Tagger"} if kind == "tokens" else {"name": "mlp", "hidden": [4]}
+    model = {"name": f"{__name__}:Tagger"} if kind == "tokens" else {"name": "mlp", "hidden": [4]}
     data = {"name": f"{kind}.npz", "clients": 4, "samples": 15, "tokens": kind == "tokens"}
     return {"data": data, "model": model, "local": {"batch": 4, "lr": 0.1, **LOCALS[kind]}}
 

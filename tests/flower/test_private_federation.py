@@ -10,7 +10,7 @@ import pytest
 import torch
 from in_process import Deployed, Loopback, absences
 
-from fedstrata.base.errors import ExperimentError, InputError, RecordError
+from fedstrata.base.errors import InputError, RecordError
 from fedstrata.config import load_experiment
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.server_app import run_config
@@ -84,11 +84,6 @@ def test_rounds_whose_models_have_left_the_server_are_not_done_again(kind: str, 
     newest.write_bytes(b"damaged")
     with pytest.raises(RecordError, match="epsilon counts each round once"):
         here.run(tmp_path / "run", privacy=PRIVACY[kind], rounds=3, resume=True)
-
-
-def test_cohorts_of_a_fixed_size_are_refused_where_clients_come_and_go(here: Deployed, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"cohort\.sampling = 'uniform': expected 'poisson'"):
-        here.run(tmp_path / "real", privacy=PRIVACY["central"], cohort={"fraction": 0.5})
 
 
 def test_a_device_can_demand_noise(here: Deployed, tmp_path: Path) -> None:

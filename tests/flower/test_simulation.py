@@ -2,28 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from in_process import KEYS, models
 
 import fedstrata as fs
+from builders import keys
 from fedstrata.base.errors import InputError
 from fedstrata.flower import deploy
 from fedstrata.flower.simulation import simulate_federation
 
-EXPERIMENT: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 6, "samples": 100},
-    "partition": {"scheme": "rotation", "groups": 3},
-    "local": {"lr": 0.1, "batch": 10},
-    "algorithm": {"name": "strata"},
-    "engine": {"name": "loop"},
-}
-
-
-def models(folder: Path) -> dict[str, bytes]:
-    """The files of the models of a run."""
-    return {path.name: path.read_bytes() for path in (folder / "models").iterdir()}
+EXPERIMENT = keys(KEYS, algorithm={"name": "strata"})
 
 
 @pytest.mark.deploy

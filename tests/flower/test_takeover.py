@@ -7,6 +7,7 @@ it through the SuperLink's own port.
 
 import hashlib
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -19,7 +20,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import tomli_w
 from experiments.trust.network_faults import PATIENCE, until
 from flwr.cli.build import build_fab_from_disk
 from flwr.proto.control_pb2 import (
@@ -113,14 +113,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
             operator.close()
 
 
-def foreign_app(folder: Path, canary: Path) -> bytes:
-    """An app whose client writes a file."""
-    folder.mkdir()
-    (folder / "foreign").mkdir()
-    components = {"serverapp": "foreign.server:app", "clientapp": "foreign.client:app"}
-    project = {"name": "foreign", "version": "1.0.0", "license": {"file": "LICENSE"}, "dependencies": ["flwr>=1.41.0"]}
-    whole = {"project": project, "tool": {"flwr": {"app": {"publisher": "foreign", "components": components}}}}
-    server = """
+FOREIGN = """
 from flwr.app import Message, RecordDict
 from flwr.serverapp import ServerApp
 app = ServerApp()
@@ -128,21 +121,7 @@ app = ServerApp()
 def main(grid, context):
     grid.send_and_receive([Message(RecordDict(), node, "query") for node in grid.get_node_ids()], timeout=60)
 """
-    client = f"""
-from pathlib import Path
-from flwr.app import Message, RecordDict
-from flwr.clientapp import ClientApp
-app = ClientApp()
-@app.query()
-def query(message, context):
-    Path({str(canary)!r}).write_text("foreign code was here")
-    return Message(RecordDict(), reply_to=message)
-"""
-    for name, text in {"__init__.py": "", "server.py": server, "client.py": client}.items():
-        (folder / "foreign" / name).write_text(text)
-    (folder / "LICENSE").write_text("none\n")
-    (folder / "pyproject.toml").write_text(tomli_w.dumps(whole))
-    return build_fab_from_disk(folder)
+"""The server's part of an app that has every node fetch it."""
 
 
 def start_of(app: bytes) -> StartRunRequest:
@@ -279,11 +258,13 @@ def test_a_node_may_not_be_made_to_run_an_app_that_was_not_signed(attacked: Atta
     """Even by somebody on the server itself, once the run is over."""
     attacked.held.close()
     assert attacked.process.wait(PATIENCE) == 0, "the run that was attacked did not finish"
-    canary = tmp_path / "canary"
     log = attacked.machines.log("site-0")
-    attacked.operator.StartRun(start_of(foreign_app(tmp_path / "app", canary)))
-    refused = "The FAB could not be verified"
-    until(lambda: canary.exists() or refused in log.read_text())
-    assert not canary.exists() and refused in log.read_text()
-    summary = json.loads((attacked.node.parents[2] / "real/summary.json").read_text())
+    home = attacked.node.parents[1]
+    app = Path(shutil.copytree(home / "app", tmp_path / "app"))
+    (app / "foreign.py").write_text(FOREIGN)
+    described = (app / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(described.replace("fedstrata.flower.server_app:server_app", "foreign:app"))
+    attacked.operator.StartRun(start_of(build_fab_from_disk(app)))
+    until(lambda: "The FAB could not be verified" in log.read_text())
+    summary = json.loads((home.parent / "real/summary.json").read_text())
     assert summary["rounds"] == 1

@@ -45,8 +45,43 @@ def rounds(
         yield state, note
 
 
-def splits(notes: Sequence[Diagnostics], state: State) -> dict[tuple[int, frozenset[int]], dict[str, float]]:
-    """The values behind every split, by its round and its first part: the members of the first child."""
+Split = tuple[int, frozenset[int]]
+"""The round of a split, and its first part: the members of the first child."""
+
+Thresholds = tuple[float, float, float]
+"""eps1, eps2 and gamma of CFL and LayerCFL."""
+
+
+def clusters_and_splits(
+    algorithm: Algorithm[Any], problem: Problem, updates: Floats, sizes: Ids
+) -> tuple[list[Partition], dict[Split, dict[str, float]]]:
+    """What the library makes of a script: the clusters after every round, and the values of every split."""
+    history = list(rounds(algorithm, problem, updates, sizes))
+    clusters = [partition(state.labels.tolist()) for state, _ in history]
+    return clusters, splits([note for _, note in history], history[-1][0])
+
+
+def assert_same_values(
+    found: dict[Split, dict[str, float]], expected: dict[Split, dict[str, float]], seed: int
+) -> None:
+    """The same splits were made for the same values."""
+    assert found.keys() == expected.keys(), f"seed {seed}"
+    for split, values in expected.items():
+        assert {name: found[split][name] for name in values} == pytest.approx(values, abs=1e-6), f"seed {seed}"
+
+
+def random_bipartitions(rng: np.random.Generator, p: int) -> tuple[Floats, Ids]:
+    """Nested updates and sample counts for CFL and LayerCFL."""
+    sizes = rng.integers(1, 50, size=rng.integers(2, 10))
+    return nested_updates(rng, sizes, p, phases=3), sizes
+
+
+def random_thresholds(rng: np.random.Generator) -> Thresholds:
+    return rng.uniform(0.1, 1.5), rng.uniform(0.0, 2.0), rng.choice([0.0, 0.3, 0.5, 0.7])
+
+
+def splits(notes: Sequence[Diagnostics], state: State) -> dict[Split, dict[str, float]]:
+    """The values behind every split."""
     found = {}
     for round, note in enumerate(notes, start=1):
         for event in note.events:

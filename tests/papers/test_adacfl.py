@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from builders import layout_with
 from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.clustering import entropy
-from fedstrata.core import Layout, State, TensorSpec, make_pending
+from fedstrata.core import State, make_pending
 from fedstrata.testing import Scripted, toy_problem
 from papers.scripts import FEW_AND_MANY, Floats, Ids, Partition, as_sent, partition
 
@@ -25,15 +26,7 @@ KEYS: dict[str, Any] = {"cut": 1.4, "compare": "current"}
 
 CUT = 1.4
 
-LAYERS = Layout(
-    (
-        TensorSpec("conv.weight", "conv", "conv", (2,)),
-        TensorSpec("fc1.weight", "fc1", "linear", (3,)),
-        TensorSpec("fc1.bias", "fc1", "linear", (2,)),
-        TensorSpec("fc2.weight", "fc2", "linear", (2,)),
-        TensorSpec("fc2.bias", "fc2", "linear", (1,)),
-    )
-)
+LAYERS = layout_with({"conv.weight": 2, "fc1.weight": 3, "fc1.bias": 2, "fc2.weight": 2, "fc2.bias": 1})
 
 PARTIAL = [7, 8, 9]
 """The columns of the fully connected layer with the fewest weights, and of its bias (section 5.2)."""
@@ -189,6 +182,12 @@ def random_script(seed: int, epsilon: float | str, at_once: int) -> Script:
     return Script(as_sent(updates), sizes, counts, clustering_round, late, arrivals, away, epsilon)
 
 
+def short_script(updates: Floats, counts: list[list[int]]) -> Script:
+    """Clients with a sample each that are clustered in the first round, and all there in all rounds."""
+    nobody: list[list[int]] = [[] for _ in updates]
+    return Script(updates, np.ones(len(counts), dtype=np.int64), counts, 1, [], nobody, nobody, 1.8)
+
+
 def check(script: Script, seed: int) -> tuple[int, int]:
     """Compare the library with the paper; the clusters after the clustering, and at the end."""
     clusters, models = adacfl(script)
@@ -233,31 +232,13 @@ def test_of_two_newcomers_in_one_round_the_second_is_compared_with_the_cluster_o
     updates = np.zeros((2, 6, LAYERS.p))
     updates[0, :, PARTIAL[0]] = [0.0, 0.0, 2.0, 2.0, 0.0, 0.0]
     updates[1, :, PARTIAL[0]] = [0.0, 0.0, 0.0, 0.0, 10.0, 7.0]
-    script = Script(
-        updates=updates,
-        sizes=np.ones(6, dtype=np.int64),
-        counts=[[10, 10, 10]] * 6,
-        clustering_round=1,
-        late=[4, 5],
-        arrivals=[[], [4, 5]],
-        away=[[], []],
-        epsilon="auto",
-    )
+    script = replace(short_script(updates, [[10, 10, 10]] * 6), late=[4, 5], arrivals=[[], [4, 5]], epsilon="auto")
     assert adacfl(script)[0][-1] == {frozenset({0, 1}), frozenset({2, 3}), frozenset({4, 5})}
     check(script, seed=0)
 
 
 def test_clusters_never_cross_pre_clusters() -> None:
     """Algorithm 1, line 7: only the distances inside pre-clusters are computed."""
-    script = Script(
-        updates=np.zeros((1, 4, LAYERS.p)),
-        sizes=np.ones(4, dtype=np.int64),
-        counts=[[10, 10], [30, 30], [11, 9, 10], [1, 20]],
-        clustering_round=1,
-        late=[],
-        arrivals=[[]],
-        away=[[]],
-        epsilon=1.8,
-    )
+    script = short_script(np.zeros((1, 4, LAYERS.p)), [[10, 10], [30, 30], [11, 9, 10], [1, 20]])
     assert adacfl(script)[0] == [{frozenset({0, 1}), frozenset({2}), frozenset({3})}]
     check(script, seed=0)

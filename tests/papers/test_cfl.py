@@ -8,17 +8,27 @@ import torch
 
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.core import make_pending
-from fedstrata.testing import Scripted, toy_layout, toy_problem
-from papers.scripts import FEW_AND_MANY, Floats, Ids, Partition, nested_updates, partition, rounds, splits
+from fedstrata.testing import Scripted, toy_problem
+from papers.scripts import (
+    FEW_AND_MANY,
+    Floats,
+    Ids,
+    Partition,
+    Split,
+    Thresholds,
+    assert_same_values,
+    clusters_and_splits,
+    partition,
+    random_bipartitions,
+    random_thresholds,
+    rounds,
+)
 
 KEYS: dict[str, Any] = {"min_split": 2}
 """What makes the library literal. The paper gives no numbers for eps1, eps2 and gamma, so every script has its own."""
 
 P = 6
 """The columns of the toy network."""
-
-Thresholds = tuple[float, float, float]
-Split = tuple[int, frozenset[int]]
 
 
 def optimal_bipartition(alpha: Floats) -> list[set[int]]:
@@ -33,12 +43,12 @@ def optimal_bipartition(alpha: Floats) -> list[set[int]]:
     return groups
 
 
-def cfl(updates: Floats, sizes: Ids, eps: Thresholds) -> tuple[list[Partition], dict[Split, tuple[float, ...]]]:
+def cfl(updates: Floats, sizes: Ids, eps: Thresholds) -> tuple[list[Partition], dict[Split, dict[str, float]]]:
     """Algorithm 3: the clusters after every round, and what decided every split."""
     eps1, eps2, gamma = eps
     clusters = {frozenset(range(len(sizes)))}
     after = list[Partition]()
-    found = dict[Split, tuple[float, ...]]()
+    found = dict[Split, dict[str, float]]()
     for round, update in enumerate(updates, start=1):
         for cluster in sorted(clusters, key=min):
             ids = np.array(sorted(cluster))
@@ -54,34 +64,26 @@ def cfl(updates: Floats, sizes: Ids, eps: Thresholds) -> tuple[list[Partition], 
             if np.sqrt((1 - cross_max) / 2) > gamma:  # Theorem 1
                 parts = (frozenset(ids[one].tolist()), frozenset(ids[two].tolist()))
                 clusters = clusters - {cluster} | set(parts)
-                found[round, min(parts, key=min)] = (float(mean), float(longest), float(cross_max))
+                values = {"mean_norm": float(mean), "max_norm": float(longest), "cross_max": float(cross_max)}
+                found[round, min(parts, key=min)] = values
         after.append(clusters)
     return after, found
-
-
-def random_script(seed: int) -> tuple[Floats, Ids, Thresholds]:
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(1, 50, size=rng.integers(2, 10))
-    updates = nested_updates(rng, sizes, P, phases=3)
-    return updates, sizes, (rng.uniform(0.1, 1.5), rng.uniform(0.0, 2.0), rng.choice([0.0, 0.3, 0.5, 0.7]))
 
 
 @FEW_AND_MANY
 def test_labels_split_rounds_and_norms_are_those_of_algorithm_3(seeds: range) -> None:
     nested = 0
     for seed in seeds:
-        updates, sizes, eps = random_script(seed)
-        clusters, expected = cfl(updates, sizes, eps)
+        rng = np.random.default_rng(seed)
+        updates, sizes = random_bipartitions(rng, P)
+        eps = random_thresholds(rng)
+        expected, values = cfl(updates, sizes, eps)
         eps1, eps2, gamma = eps
         algorithm = CFL(eps1=eps1, eps2=eps2, gamma=gamma, **KEYS)
-        history = list(rounds(algorithm, toy_problem(len(sizes), toy_layout()), updates, sizes))
-        assert [partition(state.labels.tolist()) for state, _ in history] == clusters, f"seed {seed}"
-        found = splits([note for _, note in history], history[-1][0])
-        assert found.keys() == expected.keys(), f"seed {seed}"
-        for split, values in expected.items():
-            seen = tuple(found[split][name] for name in ("mean_norm", "max_norm", "cross_max"))
-            assert seen == pytest.approx(values, abs=1e-6), f"seed {seed}"
-        nested += len(expected) > 1
+        clusters, found = clusters_and_splits(algorithm, toy_problem(len(sizes)), updates, sizes)
+        assert clusters == expected, f"seed {seed}"
+        assert_same_values(found, values, seed)
+        nested += len(values) > 1
     assert nested > len(seeds) / 4
 
 
@@ -91,10 +93,10 @@ def test_a_refused_split_is_tried_again_in_the_next_round() -> None:
     opposed = np.array([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]])
     updates = np.stack([np.pad(each, ((0, 0), (0, P - 2))) for each in (alike, opposed)])
     sizes = np.ones(4, dtype=np.int64)
-    clusters, _ = cfl(updates, sizes, (0.5, 0.05, 0.5))
-    history = rounds(CFL(eps1=0.5, eps2=0.05, gamma=0.5, **KEYS), toy_problem(4, toy_layout()), updates, sizes)
-    assert [partition(state.labels.tolist()) for state, _ in history] == clusters
-    assert list(map(len, clusters)) == [1, 2]
+    expected, _ = cfl(updates, sizes, (0.5, 0.05, 0.5))
+    algorithm = CFL(eps1=0.5, eps2=0.05, gamma=0.5, **KEYS)
+    clusters, _ = clusters_and_splits(algorithm, toy_problem(4), updates, sizes)
+    assert clusters == expected and list(map(len, clusters)) == [1, 2]
 
 
 @pytest.mark.xfail(
@@ -104,7 +106,7 @@ def test_the_automatic_eps1_is_a_tenth_of_the_maximum_average_update_norm() -> N
     rng = np.random.default_rng(0)
     updates = rng.normal(size=(5, 1, P)) + rng.normal(size=(5, 4, P))
     means = np.linalg.norm(updates.mean(axis=1), axis=1)
-    history = rounds(CFL(**KEYS), toy_problem(4, toy_layout()), updates, np.ones(4, dtype=np.int64))
+    history = rounds(CFL(**KEYS), toy_problem(4), updates, np.ones(4, dtype=np.int64))
     found = [state.tree[0].decision.values["eps1"] for state, _ in history if state.tree[0].decision]
     assert found == pytest.approx(np.maximum.accumulate(means) / 10, rel=1e-5)
 
@@ -116,7 +118,7 @@ def test_a_newcomer_goes_down_the_tree_to_the_side_that_its_update_is_most_simil
     moves[:, 0] = [1.0, 1.0, -1.0, -1.0, -1.0]
     script = [torch.tensor(moves, dtype=torch.float32)]
     algorithm = CFL(eps1=0.1, eps2=0.5, gamma=0.5, **KEYS)
-    problem = toy_problem(5, toy_layout())
+    problem = toy_problem(5)
     state = make_pending(algorithm.init(problem), [4], node=0)
     for cohort in ([0, 1, 2, 3], [0, 1, 2, 3, 4]):
         report = Scripted(script).run(algorithm.plan(problem, state, torch.tensor(cohort)))

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from builders import layout_with
 from fedstrata.algorithms.fedtsdp import FedTSDP, FedTSDPState
-from fedstrata.core import Layout, Metric, Problem, TensorSpec
+from fedstrata.core import Metric, Problem
 from fedstrata.testing import Scripted, toy_problem
 from papers.scripts import FEW_AND_MANY, Floats, Ids, as_sent, partition
 
@@ -33,12 +34,8 @@ PSI = 0.98
 SHAPES = {"conv1": (3, 1), "conv2": (2, 1), "fc1": (4, 1), "fc2": (3, 2)}
 """The columns of the weight and the bias of each layer."""
 
-LAYERS = Layout(
-    tuple(
-        TensorSpec(f"{layer}.{kind}", layer, "conv" if layer.startswith("conv") else "linear", (size,))
-        for layer, sizes in SHAPES.items()
-        for kind, size in zip(("weight", "bias"), sizes, strict=True)
-    )
+LAYERS = layout_with(
+    {f"{layer}.{tensor}": sizes[i] for layer, sizes in SHAPES.items() for i, tensor in enumerate(("weight", "bias"))}
 )
 
 EDGES = [0, 3, 4, 6, 7, 11, 12, 15, 17]
@@ -155,8 +152,10 @@ class Server:
         return groups, found
 
 
-def random_updates(rng: np.random.Generator, n: int, length: int) -> Floats:
+def random_clients(rng: np.random.Generator, n: int, length: int) -> tuple[Floats, Ids, Scripted]:
     """Updates (rounds, n, p) of groups that predict other classes, whose models may lie apart though they agree.
+
+    Also the sizes, and the clients that send these updates.
 
     Halfway through, clients change groups, and what was learned is undone.
     """
@@ -168,7 +167,8 @@ def random_updates(rng: np.random.Generator, n: int, length: int) -> Floats:
         sides = rng.integers(0, 2, size=n)
         script[rounds] += sign * pull[groups]
         script[rounds, :, -1] += sides * rng.choice([0.0, 2.0, 5.0])  # no prediction depends on the last column
-    return as_sent(script)
+    updates, sizes = as_sent(script), rng.integers(1, 50, size=n)
+    return updates, sizes, Scripted(list(torch.tensor(updates, dtype=torch.float32)), torch.tensor(sizes))
 
 
 def problem_of(rng: np.random.Generator, n: int) -> tuple[Problem, Floats]:
@@ -190,11 +190,9 @@ def test_clusters_models_weights_and_layers_are_those_of_algorithm_1(seeds: rang
         rng = np.random.default_rng(seed)
         n, length, batch = (int(rng.integers(*bounds)) for bounds in ((3, 9), (4, 12), (2, 8)))
         problem, inputs = problem_of(rng, n)
-        updates = random_updates(rng, n, length)
-        sizes = rng.integers(1, 50, size=n)
+        updates, sizes, clients = random_clients(rng, n, length)
         algorithm = FedTSDP(batch=batch, **KEYS)
         state = algorithm.init(problem)
-        clients = Scripted(list(torch.tensor(updates, dtype=torch.float32)), torch.tensor(sizes))
 
         server = Server(problem, inputs, batch, H_TH)
         received = np.zeros((n, LAYERS.p))
@@ -234,11 +232,9 @@ def test_of_the_connected_clients_all_are_clustered_and_nobody_else(seeds: range
         rng = np.random.default_rng(seed)
         n, length = (int(rng.integers(*bounds)) for bounds in ((5, 10), (4, 9)))
         problem, inputs = problem_of(rng, n)
-        updates = random_updates(rng, n, length)
-        sizes = rng.integers(1, 50, size=n)
+        updates, sizes, clients = random_clients(rng, n, length)
         algorithm = FedTSDP(batch=4, threshold=0.0, **KEYS)
         state = algorithm.init(problem)
-        clients = Scripted(list(torch.tensor(updates, dtype=torch.float32)), torch.tensor(sizes))
         server = Server(problem, inputs, 4, threshold=0.0)
         for update in updates:
             connected = np.sort(rng.choice(n, size=rng.integers(3, n + 1), replace=False))

@@ -14,30 +14,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import layout_with
 from fedstrata.algorithms.hicfl import HiCFL
-from fedstrata.core import Layout, TensorSpec
 from fedstrata.testing import toy_problem
-from papers.scripts import FEW_AND_MANY, Floats, Ids, Partition, as_sent, partition, rounds, splits
+from papers.scripts import (
+    FEW_AND_MANY,
+    Floats,
+    Ids,
+    Partition,
+    Split,
+    as_sent,
+    assert_same_values,
+    clusters_and_splits,
+    rounds,
+)
 
 KEYS: dict[str, Any] = {}
 """The default keys. W and rho are not published, so every script has its own."""
 
-LAYERS = Layout(
-    (
-        TensorSpec("conv.weight", "conv", "conv", (5,)),
-        TensorSpec("conv.bias", "conv", "conv", (1,)),
-        TensorSpec("norm.weight", "norm", "norm", (2,)),
-        TensorSpec("fc1.weight", "fc1", "linear", (8,)),
-        TensorSpec("fc2.weight", "fc2", "linear", (4,)),
-    )
-)
+LAYERS = layout_with({"conv.weight": 5, "conv.bias": 1, "norm.weight": 2, "fc1.weight": 8, "fc2.weight": 4})
 
 COLUMNS = {"conv": [0, 1, 2, 3, 4, 5], "fc1": [8, 9, 10, 11, 12, 13, 14, 15], "fc2": [16, 17, 18, 19]}
 
 LR = 0.01
 """The learning rate of the toy problem: epsilon is half of it, xi a twentieth (section V-A)."""
-
-Split = tuple[int, frozenset[int]]
 
 
 @dataclass(frozen=True)
@@ -145,28 +145,19 @@ def random_script(seed: int) -> tuple[Floats, Ids, Settings]:
     return turning_updates(rng, n, int(rng.integers(11, 17))), rng.integers(1, 50, size=n), literal
 
 
-def check(updates: Floats, sizes: Ids, setting: Settings, algorithm: HiCFL, seed: int) -> tuple[int, Counter[str]]:
-    """Compare the library with the paper; how many splits there were, and why other clusters stayed whole."""
-    clusters, expected, reasons = hicfl(updates, sizes, setting)
-    history = list(rounds(algorithm, toy_problem(len(sizes), LAYERS), updates, sizes))
-    assert [partition(state.labels.tolist()) for state, _ in history] == clusters, f"seed {seed}"
-    found = splits([note for _, note in history], history[-1][0])
-    assert found.keys() == expected.keys(), f"seed {seed}"
-    for split, values in expected.items():
-        assert {name: found[split][name] for name in values} == pytest.approx(values, abs=1e-6), f"seed {seed}"
-        assert found[split]["epsilon"] == setting.epsilon
-    return len(expected), reasons
-
-
 @FEW_AND_MANY
 def test_labels_split_rounds_and_references_are_those_of_equations_12_to_19(seeds: range) -> None:
     nested = 0
     reasons = Counter[str]()
     for seed in seeds:
         updates, sizes, setting = random_script(seed)
+        expected, values, why = hicfl(updates, sizes, setting)
         algorithm = HiCFL(window=setting.window, rho=setting.rho, **KEYS)
-        count, why = check(updates, sizes, setting, algorithm, seed)
-        nested += count > 1
+        clusters, found = clusters_and_splits(algorithm, toy_problem(len(sizes), LAYERS), updates, sizes)
+        assert clusters == expected, f"seed {seed}"
+        assert_same_values(found, values, seed)
+        assert all(each["epsilon"] == setting.epsilon for each in found.values())
+        nested += len(values) > 1
         reasons += why
     assert nested > len(seeds) / 6
     assert {"split", "window", "unstable", "consistent", "one side"} <= set(reasons)

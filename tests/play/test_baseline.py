@@ -7,22 +7,13 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from builders import left
+from builders import keys, left
 from fedstrata.config import load_experiment
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.steps import run_steps
 from fedstrata.report.reader import read
 
-KEYS: dict[str, Any] = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 6, "samples": 40},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.2, "batch": 8},
-    "cohort": {"fraction": 0.8},
-    "engine": {"name": "loop"},
-    "algorithm": {"name": "oracle"},
-}
+KEYS = keys(cohort={"fraction": 0.8}, algorithm={"name": "oracle"})
 ASKED = {**KEYS, "report": {"baseline": True}}
 
 
@@ -123,8 +114,8 @@ def test_the_progress_says_which_run_it_is_and_how_long_the_reference_took(
 def test_warnings_about_the_data_are_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = [[float(i % 7), float(i)] for i in range(40)], [i % 2 for i in range(40)]
     clients = {"1": (x, y), "2": (x, y)}  # the same samples twice
-    keys = {"rounds": 1, "model": "mlp", "algorithm": "local", "report": {"baseline": True}}
-    fs.run(keys, tmp_path / "run", clients=clients)
+    tables = {"rounds": 1, "model": "mlp", "algorithm": "local", "report": {"baseline": True}}
+    fs.run(tables, tmp_path / "run", clients=clients)
     told = [line for line in capsys.readouterr().err.splitlines() if "WARNING" in line]
     assert told and len(told) == len(set(told))
 

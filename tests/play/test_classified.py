@@ -1,25 +1,17 @@
 """What the model of each client takes its test samples for, at the end of a run."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-import fedstrata as fs
+from builders import keys, run
 from fedstrata.play import used_models
 from fedstrata.records.arrays import read_right_samples
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-KEYS: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 6, "samples": 40},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [16]},
-    "local": {"lr": 0.2, "batch": 8},
-    "engine": {"name": "loop"},
-}
+KEYS = keys(rounds=3)
 
 
 def counted(folder: Path) -> dict[int, tuple[int, int]]:
@@ -49,46 +41,39 @@ def test_the_matrix_of_a_client_has_the_samples_and_the_hits_of_its_accuracy(
     engine: str, algorithm: str, tmp_path: Path
 ) -> None:
     """With clusters' models, and with tensors of clients' own."""
-    keys = {**KEYS, "algorithm": algorithm, "engine": {"name": engine, "workers": 1}}
-    run = fs.run(keys, tmp_path / "run", quiet=True)
-    assert counted(run.folder) == scored(run.folder, 3)
-    assert right(run.folder) == scored(run.folder, 3)
+    done = run(tmp_path / "run", KEYS, algorithm={"name": algorithm}, engine={"name": engine, "workers": 1})
+    assert counted(done.folder) == right(done.folder) == scored(done.folder, 3)
 
 
 @pytest.mark.parametrize("method", ["finetune", "ditto"])
 def test_personal_models_are_the_ones_that_are_judged(method: str, tmp_path: Path) -> None:
-    keys = {**KEYS, "algorithm": "oracle", "personal": {"method": method}}
-    run = fs.run(keys, tmp_path / "run", quiet=True)
-    assert counted(run.folder) == scored(run.folder, 3)
+    done = run(tmp_path / "run", KEYS, algorithm={"name": "oracle"}, personal={"method": method})
+    assert counted(done.folder) == scored(done.folder, 3)
 
 
 def test_a_client_is_judged_on_the_data_that_it_has_at_the_end(tmp_path: Path) -> None:
     events = {"change": [{"round": 2, "client": 0, "takes_data_of": 1}], "leave": [{"round": 3, "clients": [2]}]}
-    run = fs.run({**KEYS, "algorithm": "fedavg", "events": events}, tmp_path / "run", quiet=True)
-    assert counted(run.folder) == scored(run.folder, 3)
-    assert 2 not in counted(run.folder)
+    done = run(tmp_path / "run", KEYS, events=events)
+    assert counted(done.folder) == scored(done.folder, 3)
+    assert 2 not in counted(done.folder)
 
 
 def test_a_loss_of_ones_own_has_confusions_too(tmp_path: Path) -> None:
-    loss = {**KEYS["local"], "loss": "torch.nn.functional:cross_entropy"}
-    run = fs.run({**KEYS, "local": loss, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
-    assert counted(run.folder) == scored(run.folder, 3)
+    done = run(tmp_path / "run", KEYS, local={"loss": "torch.nn.functional:cross_entropy"})
+    assert counted(done.folder) == scored(done.folder, 3)
 
 
-def test_numbers_are_no_classes(tmp_path: Path) -> None:
-    local = {**KEYS["local"], "loss": "mse", "lr": 0.001}
-    run = fs.run({**KEYS, "rounds": 1, "local": local, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
-    assert not (run.folder / "confusion.parquet").exists()
-    assert not (run.folder / "right_samples.parquet").exists()
-
-
-def test_too_many_pairs_of_classes_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_no_classes_and_too_many_pairs_of_classes_are_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = run(tmp_path / "numbers", KEYS, rounds=1, local={"loss": "mse", "lr": 0.001})
+    assert not (numbers.folder / "right_samples.parquet").exists()
     monkeypatch.setattr(used_models, "MOST_ROWS", 5)
-    run = fs.run({**KEYS, "rounds": 1, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
-    assert not (run.folder / "confusion.parquet").exists()
+    for done in (numbers, run(tmp_path / "many", KEYS, rounds=1)):
+        assert not (done.folder / "confusion.parquet").exists()
 
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
-    run = fs.run({**KEYS, "rounds": 1, "algorithm": "fedavg"}, tmp_path / "run", quiet=True)
+    folder = run(tmp_path / "run", KEYS, rounds=1).folder
     for name in ("confusion.parquet", "right_samples.parquet"):
-        assert (run.folder / name).stat().st_mode & 0o077 == 0
+        assert (folder / name).stat().st_mode & 0o077 == 0

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import builders
 import fedstrata
 import own_data
 from builders import left
@@ -18,16 +21,7 @@ from fedstrata.play.run import run_experiment
 
 
 def keys(rounds: int, algorithm: str = "ditto") -> dict[str, Any]:
-    return {
-        "rounds": rounds,
-        "data": {"name": "digits", "clients": 6, "samples": 30},
-        "partition": {"scheme": "rotation", "groups": 2},
-        "model": {"name": "mlp", "hidden": [8]},
-        "local": {"lr": 0.2, "batch": 8},
-        "cohort": {"fraction": 0.8},
-        "engine": {"name": "loop"},
-        "algorithm": {"name": algorithm},
-    }
+    return builders.keys(rounds=rounds, cohort={"fraction": 0.8}, algorithm={"name": algorithm})
 
 
 @pytest.mark.parametrize("algorithm", ["ditto", "strata"])
@@ -44,19 +38,8 @@ def test_an_extended_run_is_the_longer_run(algorithm: str, tmp_path: Path) -> No
 def test_a_run_that_is_being_extended_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     fedstrata.run(keys(2), folder, quiet=True)
-
-    class Impatient:
-        asked = True
-
-        def __init__(self, *_: object) -> None: ...
-
-        def __enter__(self) -> "Impatient":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
     with monkeypatch.context() as patch:
-        patch.setattr("fedstrata.play.run.Interrupt", Impatient)
+        patch.setattr("fedstrata.play.run.Interrupt", lambda tell: nullcontext(SimpleNamespace(asked=True)))
         with pytest.raises(Stopped):
             fedstrata.run(None, folder, sets=["rounds=4"], resume=True, quiet=True)
     assert not (folder / "summary.json").exists()

@@ -16,41 +16,27 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import tomli_w
 
 import fedstrata as fs
-from builders import left
+from builders import keys, left
 from fedstrata.engine import Loop, Processes, Ray
 from fedstrata.play.interrupt import Interrupt
 from forked import Process, command, run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
-EXPERIMENT = """
-rounds = 5
-[data]
-name = "digits"
-clients = 40
-samples = 24
-[partition]
-scheme = "rotation"
-groups = 2
-[model]
-name = "mlp"
-hidden = [16]
-[local]
-lr = 0.1
-batch = 8
-[cohort]
-fraction = 0.75
-dropout = 0.2
-[algorithm]
-name = "layercfl"
-eps1 = 0.3
-eps2 = 0.2
-[engine]
-name = "loop"
-workers = 2
-"""
+EXPERIMENT = tomli_w.dumps(
+    keys(
+        rounds=5,
+        data={"clients": 40, "samples": 24},
+        model={"name": "mlp", "hidden": [16]},
+        local={"lr": 0.1, "batch": 8},
+        cohort={"fraction": 0.75, "dropout": 0.2},
+        algorithm={"name": "layercfl", "eps1": 0.3, "eps2": 0.2},
+        engine={"name": "loop", "workers": 2},
+    )
+)
 
 
 def pausing(*arguments: str) -> None:
@@ -218,8 +204,8 @@ def test_a_run_that_is_stopped_in_the_middle_of_a_round_finishes_it_and_goes_on_
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["", "the runs"])
 def test_a_comparison_that_is_stopped_names_a_command_that_goes_on_as_never_stopped(out: str, here: Path) -> None:
-    keys = ["my experiment.toml", "--algorithms", "fedavg, cfl", "--seeds", "0", "--set", "local.lr=0.2"]
-    again = stopped("compare", *keys, *(["--out", out] if out else []))
+    given = ["my experiment.toml", "--algorithms", "fedavg, cfl", "--seeds", "0", "--set", "local.lr=0.2"]
+    again = stopped("compare", *given, *(["--out", out] if out else []))
     folder = out or "runs/my experiment-compare"
     assert again.endswith(f" --resume --out '{folder}'")
     typed(again)

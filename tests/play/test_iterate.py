@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import fedstrata as fs
+from builders import keys, left
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.data import load_dataset
@@ -16,26 +17,13 @@ from fedstrata.results.run import Run
 
 DIGITS = load_dataset("digits")
 
-KEYS: dict[str, Any] = {
-    "rounds": 3,
-    "data": {"name": "digits", "clients": 8, "samples": 40},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.2, "batch": 8},
-    "engine": {"name": "loop"},
-    "algorithm": {"name": "oracle"},
-}
+KEYS = keys(rounds=3, data={"clients": 8}, algorithm={"name": "oracle"})
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run that is not looked at in between."""
     return fs.run(KEYS, tmp_path_factory.mktemp("iterate") / "whole", quiet=True)
-
-
-def measured(run: Run) -> list[dict[str, Any]]:
-    """The records of a run without what the clock says."""
-    return [{key: value for key, value in each.items() if "seconds" not in key} for each in run.rounds]
 
 
 def finished(step: fs.Step) -> Run:
@@ -50,7 +38,7 @@ def test_the_steps_are_the_rounds_of_a_run_bit_for_bit(whole: Run, tmp_path: Pat
     assert [step.run is None for step in steps] == [True, True, False]
     run = finished(steps[-1])
     assert [dict(step.record) for step in steps] == run.rounds
-    assert measured(run) == measured(whole) and run.tree == whole.tree == steps[-1].tree
+    assert left(run.folder) == left(whole.folder) and run.tree == whole.tree == steps[-1].tree
     assert torch.equal(run.state.models, whole.state.models)
     assert (tmp_path / "run" / "report.html").exists()
 
@@ -76,7 +64,7 @@ def test_a_step_that_is_kept_does_not_keep_the_data_and_the_engine(
         made.extend(weakref.ref(each) for each in (setup.clients, setup.client_data))
         return setup
 
-    monkeypatch.setattr("fedstrata.play.iterate.build_run", build)
+    monkeypatch.setattr("fedstrata.play.run.build_run", build)
     steps = list(fs.iterate(KEYS, tmp_path / "run", quiet=True))
     gc.collect()
     assert len(made) == 2 and all(each() is None for each in made)
@@ -96,8 +84,7 @@ def test_whoever_leaves_the_loop_leaves_a_run_that_goes_on(whole: Run, tmp_path:
 
 
 def test_the_last_step_has_the_gain_over_the_reference(tmp_path: Path) -> None:
-    keys = {**KEYS, "report": {"baseline": True}}
-    last = list(fs.iterate(keys, tmp_path / "run", quiet=True))[-1]
+    last = list(fs.iterate({**KEYS, "report": {"baseline": True}}, tmp_path / "run", quiet=True))[-1]
     assert "baseline_gain" in finished(last).summary
 
 

@@ -1,6 +1,5 @@
 """A run whose samples are on the disk equals the run in memory, and takes no memory for them."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from pyarrow import csv
 
 import fedstrata as fs
+from builders import left
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.engine.parallel.messages import pack, unpack
@@ -24,14 +24,6 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path / "cache"))
-
-
-def left(folder: Path) -> object:
-    """All that a run leaves but for times."""
-    files = [*folder.glob("models/*"), folder / "tree.json", *folder.glob("clients/*")]
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    timeless = [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in lines]
-    return [path.read_bytes() for path in sorted(files)], timeless
 
 
 def sites(folder: Path, ending: str) -> dict[str, Any]:
@@ -119,6 +111,7 @@ InputWriter.add = measured(InputWriter.add)
 ClientData.raw_samples = measured(ClientData.raw_samples)
 
 import fedstrata as fs
+from builders import left
 from fedstrata.config import load_experiment
 from fedstrata.build.build import build_run
 

@@ -1,5 +1,3 @@
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 
+from builders import change_checkpoint, seal_checkpoint
 from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.base.errors import RecordError
@@ -38,20 +36,6 @@ def folder(tmp_path: Path) -> Path:
     for round in (1, 2, 3):
         write(tmp_path / "checkpoint", round)
     return tmp_path / "checkpoint"
-
-
-def seal(path: Path, content: bytes) -> None:
-    """Write a checkpoint whose checksum is right, whatever it holds."""
-    path.write_bytes(content)
-    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(content).hexdigest()} {len(content)}\n")
-
-
-def with_metadata(path: Path, **changes: Any) -> None:
-    """Change what a checkpoint says about itself, and its checksum with it."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        metadata = file.metadata() | {name: json.dumps(value) for name, value in changes.items()}
-    seal(path, to_bytes(tensors, metadata))
 
 
 def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -93,35 +77,43 @@ def replace_by_link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
-DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "a flipped bit": ("safetensors", flip, "its checksum differs"),
-    "an empty file": ("safetensors", lambda path: path.write_bytes(b""), "its size differs"),
-    "a folder": ("safetensors", replace_by_folder, "it is damaged"),
-    "a link": ("safetensors", replace_by_link, "it is damaged"),
-    "a sparse file of 4 TB": ("safetensors", lambda path: path.open("r+b").truncate(4 * 10**12), "its size differs"),
-    "no checksum": ("sha256", lambda path: path.unlink(), "it has no checksum"),
-    "a checksum that is no text": ("sha256", lambda path: path.write_bytes(b"\xff" * 64), "its size differs"),
-    "a checksum in UTF-16": ("sha256", lambda path: path.write_text("a 1", encoding="utf-16"), "its size differs"),
-    "a folder as the checksum": ("sha256", replace_by_folder, "it is damaged"),
-    "no header": ("safetensors", lambda path: seal(path, b""), "it is damaged"),
-    "a header of 2^60 bytes": ("safetensors", lambda path: seal(path, (2**60).to_bytes(8, "little")), "it is damaged"),
-    "no metadata": ("safetensors", lambda path: seal(path, to_bytes({"a": torch.ones(1)})), "of another version"),
-    "another format": ("safetensors", lambda path: with_metadata(path, format=1), "expected format 2, found 1"),
-    "a state without fields": ("safetensors", lambda path: with_metadata(path, state={}), "only one of the two has"),
-    "a state that is a list": ("safetensors", lambda path: with_metadata(path, state=[]), "it is damaged"),
-    "a record that is a list": (
-        "safetensors",
-        lambda path: with_metadata(path, record=[]),
-        "not those of a checkpoint",
-    ),
+def of_checksum(damage: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda path: damage(path.with_suffix(".sha256"))
+
+
+def sealed(content: bytes) -> Callable[[Path], object]:
+    return lambda path: seal_checkpoint(path, content)
+
+
+def said_to_be(**metadata: Any) -> Callable[[Path], object]:
+    return lambda path: change_checkpoint(path, **metadata)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit": (flip, "its checksum differs"),
+    "an empty file": (lambda path: path.write_bytes(b""), "its size differs"),
+    "a folder": (replace_by_folder, "it is damaged"),
+    "a link": (replace_by_link, "it is damaged"),
+    "a sparse file of 4 TB": (lambda path: path.open("r+b").truncate(4 * 10**12), "its size differs"),
+    "no checksum": (of_checksum(Path.unlink), "it has no checksum"),
+    "a checksum that is no text": (of_checksum(lambda path: path.write_bytes(b"\xff" * 64)), "its size differs"),
+    "a checksum in UTF-16": (of_checksum(lambda path: path.write_text("a 1", "utf-16")), "its size differs"),
+    "a folder as the checksum": (of_checksum(replace_by_folder), "it is damaged"),
+    "no header": (sealed(b""), "it is damaged"),
+    "a header of 2^60 bytes": (sealed((2**60).to_bytes(8, "little")), "it is damaged"),
+    "no metadata": (sealed(to_bytes({"a": torch.ones(1)})), "of another version"),
+    "another format": (said_to_be(format=1), "expected format 2, found 1"),
+    "a state without fields": (said_to_be(state={}), "only one of the two has"),
+    "a state that is a list": (said_to_be(state=[]), "it is damaged"),
+    "a record that is a list": (said_to_be(record=[]), "not those of a checkpoint"),
 }
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_it_is_said(name: str, folder: Path) -> None:
-    suffix, damage, said = DAMAGES[name]
-    damage(folder / f"00003.{suffix}")
+    damage, said = DAMAGES[name]
+    damage(folder / "00003.safetensors")
     found = find_checkpoint(folder, State)
     assert found is not None and found.state.round == 2
     (reason,) = found.skipped

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -7,6 +8,16 @@ from fedstrata.base.errors import ContractError
 from fedstrata.comparison.document import count_worse
 from fedstrata.core import Score
 from fedstrata.records.measures import complete, summarise
+
+MEASURES = dict(clusters=2, ari=0.5, purity=1.0, acc_client=0.1, acc_weighted=0.2, acc_cluster=0.3, acc_worst=0.0)
+COSTS = dict(bytes_down=10, bytes_up=5, seconds=1.0, seconds_training=0.5, seconds_server=0.25)
+
+
+def lines(*changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of rounds 1, 2, ..."""
+    same = {**MEASURES, **COSTS, "labels": [0, 0], "rejected": []}
+    return [{**same, "round": round, **change} for round, change in enumerate(changes, start=1)]
+
 
 SCORE = Score(torch.arange(4), torch.tensor([1, 4, 9, 0]), torch.tensor([2, 8, 10, 10]), torch.tensor([1.0, 2, 3, 6]))
 
@@ -37,12 +48,8 @@ def test_other_ways_of_using_the_models_are_recorded_by_name() -> None:
 
 
 def test_a_summary_takes_measures_of_the_last_round_and_sums_of_all() -> None:
-    line = dict(clusters=2, ari=0.5, purity=1.0, acc_client=0.1, acc_weighted=0.2, acc_cluster=0.3, acc_worst=0.0)
-    costs = dict(bytes_down=10, bytes_up=5, seconds=1.0, seconds_training=0.5, seconds_server=0.25)
     partitions = [[0, 0], [1, 2], [0, 0], [1, 2], [1, 2]]
-    rounds = [
-        {"round": i + 1, "labels": labels, "rejected": [7], **line, **costs} for i, labels in enumerate(partitions)
-    ]
+    rounds = lines(*({"labels": labels, "rejected": [7]} for labels in partitions))
     summary = summarise(rounds, torch.tensor([0, 0]))
     assert summary["rounds"] == 5 and summary["rounds_to_partition"] == 4
     assert summary["bytes_down"] == 50 and summary["seconds"] == 5.0 and summary["acc_client"] == 0.1
@@ -53,22 +60,14 @@ def test_a_summary_takes_measures_of_the_last_round_and_sums_of_all() -> None:
 
 
 def test_a_round_of_which_all_answers_were_rejected_has_diverged() -> None:
-    line = dict(clusters=1, ari=None, purity=None, acc_client=0.1, acc_weighted=0.1, acc_cluster=0.1, acc_worst=0.0)
-    costs = dict(bytes_down=0, bytes_up=0, seconds=0.0, seconds_training=0.0, seconds_server=0.0, labels=[0, 0, 0])
-    answers = {1: ([0, 1, 2], []), 2: ([2], [0, 1]), 3: ([0, 1], []), 4: ([], [0, 1, 2])}
-    rounds = [
-        {"round": round, "cohort": [0, 1, 2], "absent": absent, "rejected": rejected, **line, **costs}
-        for round, (rejected, absent) in answers.items()
-    ]
+    answers = [([0, 1, 2], []), ([2], [0, 1]), ([0, 1], []), ([], [0, 1, 2])]
+    rounds = lines(*({"cohort": [0, 1, 2], "absent": away, "rejected": rejected} for rejected, away in answers))
     # In round 2 only client 2 answers, and in round 4 nobody does.
     assert summarise(rounds, None)["diverged"] == {"rounds": [1, 2], "clients": 0}
 
 
 def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target_that_of_the_first_above() -> None:
-    line = dict(clusters=1, ari=None, purity=None, acc_weighted=0.0, acc_cluster=0.0, acc_worst=0.0, labels=[0])
-    costs = dict(bytes_down=0, bytes_up=0, seconds=0.0, seconds_training=0.0, seconds_server=0.0, rejected=[])
-    accuracies = [0.25, 0.5, None, 0.75, 0.5, 0.75]
-    rounds = [{"round": i + 1, "acc_client": value, **line, **costs} for i, value in enumerate(accuracies)]
+    rounds = lines(*({"acc_client": value} for value in (0.25, 0.5, None, 0.75, 0.5, 0.75)))
     summary = summarise(rounds, None, 0.5)
     assert (summary["acc_best"], summary["acc_best_round"], summary["acc_client"]) == (0.75, 4, 0.75)
     assert (summary["target"], summary["rounds_to_target"]) == (0.5, 2)

@@ -8,10 +8,11 @@ from fedstrata.report.reader import RunRecords, read
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A run of twelve rounds, to be changed."""
     return write(tmp_path / "run", count=12)
 
 
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    """Twelve rounds, which nobody changes."""
+    """The same run, which nobody changes."""
     return read(write(tmp_path_factory.mktemp("records") / "run", count=12))

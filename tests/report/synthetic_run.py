@@ -36,12 +36,6 @@ groups = 4
 [model]
 name = "mlp"
 
-[local]
-lr = 0.1
-
-[cohort]
-fraction = 1.0
-
 [algorithm]
 name = "layercfl"
 layers = "conv2"
@@ -135,7 +129,7 @@ def nodes(n: int = CLIENTS) -> list[dict[str, Any]]:
     return tree
 
 
-def matrices(number: int, examined: list[int], n: int, layers: list[str]) -> list[Matrix]:
+def matrices(number: int, examined: list[int], n: int) -> list[Matrix]:
     rng = np.random.default_rng(100 + number)
     present = [client for client in range(n) if client != 19 or number != 7]
     found = []
@@ -146,12 +140,13 @@ def matrices(number: int, examined: list[int], n: int, layers: list[str]) -> lis
         noise = rng.normal(0, 0.05, far.shape)
         values = far + (noise + noise.T) / 2
         np.fill_diagonal(values, 1.0)
-        found += [Matrix(node, layer, "dcos", torch.tensor(clients), torch.tensor(values)) for layer in layers]
+        for layer in ("conv2", "fc1"):
+            found.append(Matrix(node, layer, "dcos", torch.tensor(clients), torch.tensor(values)))
     return found
 
 
-def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS, thorough: bool = False) -> Path:
-    """Write ``count`` rounds of ``n`` clients; a thorough run examines every cluster by every layer in every round."""
+def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS) -> Path:
+    """Write ``count`` rounds of ``n`` clients."""
     records = Folder(folder)
     records.create(EXPERIMENT)
     (folder / "rounds.jsonl").touch()
@@ -170,11 +165,9 @@ def write(folder: Path, count: int = 30, finished: bool = True, n: int = CLIENTS
         ]
         gaps[3]["gap"] = gaps[7]["gap"] = nan  # of the last layer
         records.add_gaps(number, gaps)
-        examined = (
-            [0] if number <= 4 else [1, 2] if number <= 7 else [3, 4, 5, 6] if number % 10 == 0 or thorough else []
-        )
+        examined = [0] if number <= 4 else [1, 2] if number <= 7 else [3, 4, 5, 6] if number % 10 == 0 else []
         if examined:
-            records.add_matrices(number, matrices(number, examined, n, LAYERS if thorough else ["conv2", "fc1"]))
+            records.add_matrices(number, matrices(number, examined, n))
     if finished:
         shared = ("clusters", "ari", "acc_client", "acc_weighted", "acc_cluster", "acc_worst")
         summary = {

@@ -1,14 +1,18 @@
-"""Every kind of decision has its sentence, made of the values that the decision has."""
+"""Every kind of decision and of event has its sentence, made of the values that it has."""
 
 import pytest
 
-from fedstrata.report.catalogue import COMPARED_BY, SIMILARITIES, WORDS, sentence
+from fedstrata.report.catalogue import COMPARED_BY, SIMILARITIES, WORDS, event_text, sentence
 from fedstrata.report.words import ClientNames
 
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
 REPLICATED = {"round": 2.0, "p": 0.001, "level": 0.025, "z": 5.25}
+ASKED = {"answered": 4, "asked": 5, "not_ready": 1, "min_split": 2, "quorum": 0.5}
+UNSTABLE = {"every_member": 1.0, "stability": 0.02, "max_stability": 0.04, "epsilon": 0.03}
+PERSONAL = {**REPLICATED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.025}
 SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0.8, "p": 0.001, "agreement": 0.95}
+LARGER = {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -16,34 +20,17 @@ SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0
     [
         (
             "too_few_members",
-            {"answered": 4, "asked": 5, "not_ready": 1, "min_split": 2, "quorum": 0.5},
-            "4 of 5 asked members answered, 1 of them too few times since they came here; "
-            "2 and a share of 0.5 are needed",
+            ASKED,
+            "4 of 5 asked members answered, 1 of them too few times since they came here; ",
         ),
-        ("not_stationary", {"mean_norm": 0.25, "eps1": 0.1}, "the mean update, 0.25, is not below eps1 = 0.1"),
-        (
-            "no_stable_layer",
-            {"every_member": 1.0, "stability": 0.02, "max_stability": 0.04, "epsilon": 0.03},
-            "no layer is stable in every member: 0.04 is not below 0.03",
-        ),
+        ("no_stable_layer", UNSTABLE, "no layer is stable in every member: 0.04 is not below 0.03"),
         ("split", THEOREM, "2 and 3 clients, largest cosine across -0.500, Theorem 1's bound 0.866 is above gamma"),
         ("split", SIDES, "2 clients with client 4, the reference, and 3 without; mean cosine across -0.250"),
         ("no_separation", {**SCAN, "bias_p": 0.001}, "20 clients in 1 round may still be there, and the bias of"),
-        ("p_above_level", {"p": 0.5, "level": 0.025, "round": 4.0}, "not split: p = 0.5, level 0.025 in round 4"),
-        ("groups_replicate", REPLICATED, "round 2, conv: the groups found in one fold of the data are found again in"),
         ("groups_replicate", {**REPLICATED, "gain": 0.5, "groups": 4}, "models of 4 groups lower the loss"),
-        (
-            "groups_replicate",
-            {**REPLICATED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.025},
-            "made from those of the two sides lower the loss of their members on hold-out data beyond chance (by 0.5 "
-            "nats, p = 0.004, level 0.025)",
-        ),
+        ("groups_replicate", PERSONAL, "of the two sides lower the loss of their members on hold-out data beyond"),
         ("layer_chosen", {**SCAN, "agreement": 0.3}, "but the choice is unstable, as only 30% of repeats"),
-        (
-            "layer_chosen",
-            {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2},
-            "that of another layer is 0.95, but by itself it may be chance (p = 0.2), and 95%",
-        ),
+        ("layer_chosen", LARGER, "that of another layer is 0.95, but by itself it may be chance (p = 0.2), and 95%"),
     ],
 )
 def test_a_decision_is_told_by_its_values(kind: str, values: dict[str, float], words: str) -> None:
@@ -77,3 +64,17 @@ def test_every_reason_not_to_test_has_its_sentence() -> None:
     reasons = ("too_few_answers", "too_few_members", "level_out_of_reach", "similarities_not_finite", "no_pattern")
     for reason in reasons:
         assert sentence(f"not_tested_{reason}", None, values).startswith("not tested in round 2: ")
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        ({"kind": "split", "node": 1, "into": [2, 3], "layer": "fc"}, "node 1 split into 2 and 3 on fc"),
+        ({"kind": "rejected", "reason": "not finite"}, "a number in the answer is not finite"),
+        ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
+        ({"kind": "copied", "clients": [1]}, "the same update as another client of the cluster, which counts once"),
+        ({"kind": "join", "clients": [1]}, ""),
+    ],
+)
+def test_an_event_is_described_where_its_keys_do_not_say_it(event: dict[str, object], text: str) -> None:
+    assert event_text(event).endswith(text)

@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import CLIENTS, changed, write
 
 from fedstrata.objective.metric_info import METRIC_INFOS
-from fedstrata.records.schema import Scores, TreeNode
+from fedstrata.records.schema import Scores
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_CONCERNS, concerns, gains, overview, reasons
 from fedstrata.report.page import cluster_means, render
@@ -37,16 +37,8 @@ def scored(records: RunRecords, accuracies: dict[int, float], samples: int = 100
 
 
 def test_one_group_is_said_to_be_one_and_why(records: RunRecords) -> None:
-    why = TreeNode(
-        id=0,
-        parent=None,
-        members=list(range(CLIENTS)),
-        born=0,
-        split=None,
-        layer=None,
-        criteria={"p": 0.8, "level": 0.025, "round": 9.0},
-        why="p_above_level",
-    )
+    criteria = {"p": 0.8, "level": 0.025, "round": 9.0}
+    why = changed(records.tree[0], split=None, layer=None, criteria=criteria, why="p_above_level")
     rounds = tuple(changed(each, labels=[0] * CLIENTS, clusters=1, pending=[], events=[]) for each in records.rounds)
     found = of(replace(records, rounds=rounds, tree=(why,)))
     assert "all 20 clients share one model" in found.groups and found.listed == []

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from synthetic_comparison import compare, edit
-from synthetic_run import write
+from synthetic_comparison import compare
+from synthetic_run import edit, write
 
 from fedstrata.report import build
 from fedstrata.report.comparison.page import build_comparison

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from plotly.offline import get_plotlyjs
 from synthetic_comparison import compare
-from synthetic_run import write
+from synthetic_run import edit, edit_rounds, write
 
 from fedstrata.report import build
 from fedstrata.report.comparison.page import build_comparison
@@ -248,17 +248,6 @@ def test_a_click_on_a_heading_sorts_by_it_and_a_second_one_the_other_way(opened:
     assert page.locator("th[aria-sort]").inner_text().startswith("Client")
 
 
-def test_a_hundred_clients_over_a_hundred_rounds_are_a_page_of_less_than_12_mb_that_opens(
-    opened: Open, tmp_path: Path
-) -> None:
-    folder = write(tmp_path / "run", count=100, n=100, thorough=True)
-    found = opened(folder)
-    assert (folder / "report.html").stat().st_size < 12_000_000
-    assert found.page.locator(".sortable tbody tr").count() == 100
-    assert found.page.locator("#round").get_attribute("max") == "99"
-    assert found.errors == []
-
-
 CONTRAST = """() => {
   const parse = text => {
     const parts = text.match(/[\\d.]+/g).map(Number);
@@ -291,36 +280,26 @@ CONTRAST = """() => {
 }"""
 
 
-def assert_stands_out(page: Page) -> None:
+def test_every_text_stands_out_from_what_is_behind_it(opened: Open, tmp_path: Path) -> None:
     """In both schemes, which a page follows without being opened again."""
+    page = opened(kept("strata", tmp_path)).page
     for scheme, background in SCHEMES.items():
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background
         assert page.evaluate(CONTRAST) == [], scheme
 
 
-@pytest.mark.parametrize("name", ["strata"])
-def test_every_text_stands_out_from_what_is_behind_it(name: str, opened: Open, tmp_path: Path) -> None:
-    assert_stands_out(opened(kept(name, tmp_path)).page)
-
-
 def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) -> None:
     folder = write(tmp_path / "run", count=10)
-    summary = json.loads((folder / "summary.json").read_text())
     named = dict.fromkeys(("algorithm", "dataset", "partition", "model"), EVIL)
-    (folder / "summary.json").write_text(json.dumps({**summary, **named, "truth": [EVIL] * 20}))
+    edit(folder / "summary.json", **named, truth=[EVIL] * 20)
     nodes: list[dict[str, Any]] = json.loads((folder / "tree.json").read_text())
     wicked = {"why": EVIL, "layer": EVIL, "criteria": {EVIL: 1.0}}
     (folder / "tree.json").write_text(json.dumps([node | wicked for node in nodes]))
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     split = [{"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}]
-    for line in lines:
-        line |= {
-            "metrics": [{"name": EVIL, "value": 1.0}, {"name": EVIL, "value": 2.0, "node": 1}],
-            "events": split if line["round"] == 4 else [],
-        }
-        line[f"acc_{EVIL}"] = 0.5
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = [{"name": EVIL, "value": 1.0}, {"name": EVIL, "value": 2.0, "node": 1}]
+    evil = {"metrics": metrics, f"acc_{EVIL}": 0.5}
+    edit_rounds(folder, lambda line: {**evil, "events": split if line["round"] == 4 else []})
     (folder / "experiment.toml").write_text(f"rounds = 10\n[data]\nname = '''{EVIL}'''\n")
     found = opened(folder)
     page = found.page

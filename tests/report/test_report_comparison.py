@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plotly.offline import get_plotlyjs
-from synthetic_comparison import GAINS, compare, edit, run
+from synthetic_comparison import GAINS, compare, run
+from synthetic_run import edit, edit_rounds, text_of
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
@@ -24,8 +24,7 @@ def both(tmp_path: Path) -> Comparison:
 
 
 def page(folder: Path) -> str:
-    """The page without plotly's bundle."""
-    return build_comparison(folder).read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+    return text_of(build_comparison(folder))
 
 
 def figures(text: str) -> dict[str, Any]:
@@ -122,14 +121,13 @@ def test_runs_that_diverged_are_named_at_the_top(both: Comparison) -> None:
     file = both.folder / "comparison.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     content["runs"][0]["summary"] |= {"diverged": {"rounds": [2, 3], "clients": 4}, "rejected": 8, "rounds": 5}
-    file.write_text(json.dumps(content), encoding="utf-8")
+    edit(file, **content)
     before_results = page(both.folder).partition("Results")[0]
     assert "fedavg with seed 0: training diverged in 2 of 5 rounds (rounds 2, 3); lower local.lr" in before_results
     assert "fedavg with seed 0: 8 answers were rejected" in before_results
     for each in content["runs"]:
         each["summary"] |= {"diverged": {"rounds": [2], "clients": 4}, "rejected": 8, "rounds": 5}
-    content["runs"] *= 2
-    file.write_text(json.dumps(content), encoding="utf-8")
+    edit(file, runs=content["runs"] * 2)
     assert "There are 12 more such warnings on pages of runs." in page(both.folder)
 
 
@@ -160,10 +158,7 @@ def test_a_run_whose_rounds_are_damaged_is_missing_from_the_charts_only(both: Co
 
 
 def test_a_figure_that_is_not_known_leaves_a_hole(both: Comparison) -> None:
-    path = both.runs[0].folder / "rounds.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    lines[1]["acc_client"] = None
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    edit_rounds(both.runs[0].folder, lambda line: {"acc_client": None} if line["round"] == 2 else {})
     assert figures(page(both.folder))["accuracy"]["data"][-3]["y"] == [0.3005, None, 0.3015, 0.302, 0.3025]
 
 

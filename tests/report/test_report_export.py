@@ -1,4 +1,3 @@
-import json
 import re
 import shutil
 import sys
@@ -7,7 +6,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from synthetic_run import write
+from synthetic_run import edit_rounds, write
 
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.report.charts import all_charts
@@ -48,11 +47,7 @@ def test_every_chart_of_the_page_becomes_a_file(
 @drawn
 def test_text_stays_text_and_names_are_shown_letter_by_letter(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", count=2)
-    rounds = folder / "rounds.jsonl"
-    lines = [
-        json.loads(line) | {"metrics": [{"name": "<b>$x$", "value": 1.5}]} for line in rounds.read_text().splitlines()
-    ]
-    rounds.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    edit_rounds(folder, lambda line: {"metrics": [{"name": "<b>$x$", "value": 1.5}]})
     shutil.rmtree(folder / "matrices")
     shutil.rmtree(folder / "gaps")
     save_figures(folder, "svg")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from pyarrow import csv
 
+import builders
 import fedstrata as fs
 from fedstrata import cli
 from fedstrata.algorithms import ALGORITHMS
@@ -26,17 +27,9 @@ from fedstrata.testing import toy_problem
 DIGITS = load_dataset("digits")
 
 
-def experiment(algorithm: dict[str, Any], rounds: int = 2, **keys: Any) -> Any:
-    return load_experiment(
-        {
-            "rounds": rounds,
-            "data": {"name": "digits", "clients": 12, "samples": 60, "public": 64},
-            "partition": {"scheme": "rotation", "groups": 4},
-            "local": {"lr": 0.2, "batch": 10},
-            "algorithm": algorithm,
-        }
-        | keys
-    )
+def experiment(algorithm: dict[str, Any], rounds: int = 2, **changes: Any) -> Any:
+    tables = {"data": {"clients": 12, "samples": 60, "public": 64}, "partition": {"scheme": "rotation", "groups": 4}}
+    return builders.experiment(rounds=rounds, model=None, engine=None, algorithm=algorithm, **{**tables, **changes})
 
 
 def npz(path: Path, turn: int, first: int = 1200, count: int = 60, **arrays: Any) -> Path:
@@ -166,9 +159,9 @@ def test_as_many_clusters_as_clients_are_not_taken_for_clients() -> None:
     [
         (
             {"x": np.zeros((60, 1, 9, 9), np.uint8)},
-            r"uint8 of shape \(1, 8, 8\), found torch.uint8 of shape \(1, 9, 9\)",
+            r"uint8 of shape \(1, 8, 8\), found uint8 of shape \(1, 9, 9\)",
         ),
-        ({"x": np.zeros((60, 1, 8, 8), np.float32)}, "found torch.float32 of shape"),
+        ({"x": np.zeros((60, 1, 8, 8), np.float32)}, "found float32 of shape"),
         ({"y": np.full(60, 11)}, "expected classes 0 to 9, as in 'digits', found 11"),
         ({"y": np.full(60, "eleven")}, "expected classes of 'digits', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; found eleven"),
         ({"x": np.zeros((1, 1, 8, 8), np.uint8), "y": np.zeros(1, int)}, "expected at least 2 samples"),

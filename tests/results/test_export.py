@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedstrata
+from builders import run
 from fedstrata.base.errors import InputError, ModelError
 from fedstrata.cli import main
 from fedstrata.data import SampleFormat, load_dataset
@@ -37,15 +38,7 @@ print(model(samples).argmax(1).tolist())
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run in which all clients keep their own models, and share one."""
-    keys: dict[str, Any] = {
-        "rounds": 2,
-        "data": {"name": "digits", "clients": 4, "samples": 40},
-        "model": {"name": "mlp", "hidden": [8]},
-        "local": {"lr": 0.2, "batch": 8},
-        "engine": {"name": "loop"},
-        "algorithm": {"name": "ditto"},
-    }
-    return fedstrata.run(keys, tmp_path_factory.mktemp("export") / "ditto", quiet=True)
+    return run(tmp_path_factory.mktemp("export") / "ditto", rounds=2, data={"clients": 4}, algorithm={"name": "ditto"})
 
 
 def test_every_model_in_use_is_written_with_what_it_needs(finished: Run, tmp_path: Path) -> None:
@@ -142,8 +135,8 @@ def test_a_target_that_holds_something_is_refused_with_what_to_do(finished: Run,
 
 @pytest.mark.parametrize("client", ["12", 12, np.int64(12)])
 def test_a_name_or_a_number_alone_is_one_client(finished: Run, tmp_path: Path, client: Any) -> None:
-    run = replace(finished, names=("1", "2", "12", "3"))
-    files = fedstrata.export(run, tmp_path / "models", client)
+    named = replace(finished, names=("1", "2", "12", "3"))
+    files = fedstrata.export(named, tmp_path / "models", client)
     assert [path.name for path in files] == [INDEX, "client-12.safetensors"]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import builders
 import fedstrata
 from fedstrata.base.errors import InputError, RecordError
 from fedstrata.build.build import build_run
@@ -23,16 +24,7 @@ DIGITS = load_dataset("digits")
 
 
 def keys(algorithm: str = "oracle", **more: Any) -> dict[str, Any]:
-    return {
-        "rounds": 2,
-        "data": {"name": "digits", "clients": 8, "samples": 40},
-        "partition": {"scheme": "rotation", "groups": 2},
-        "model": {"name": "mlp", "hidden": [8]},
-        "local": {"lr": 0.2, "batch": 8},
-        "engine": {"name": "loop"},
-        "algorithm": {"name": algorithm},
-        **more,
-    }
+    return builders.keys(rounds=2, data={"clients": 8}, algorithm={"name": algorithm}, **more)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def read_samples(experiment: Experiment) -> tuple[data.Dataset, int]:
             "client's samples instead, as data.test = 0.2"
         )
     both = data.load_both(wanted.name, wanted.root, experiment.reading)
-    train, test = (_for_network(experiment, split) for split in both)
+    train, test = (for_network(experiment, split) for split in both)
     train = _with_unit(experiment, train)
     column = experiment.partition.get("column")
     needed = [name for name in (train.unit, column) if isinstance(name, str)]
@@ -51,10 +51,10 @@ def _with_unit(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
 def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
     """The samples of a split, as the network needs them."""
     dataset = data.load_dataset(experiment.data.name, experiment.data.root, split, experiment.reading)
-    return _for_network(experiment, dataset)
+    return for_network(experiment, dataset)
 
 
-def _for_network(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
+def for_network(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
     """The samples as tokens if the experiment says so, and images of the size that the network needs."""
     if experiment.data.tokens:
         dataset = dataset.as_tokens()

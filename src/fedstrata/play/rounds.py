@@ -221,35 +221,37 @@ class _UsersAlgorithm:
 
     def init(self, problem: Problem) -> State:
         """The first state."""
-        found: State = in_user_code(f"{self.called}: init", self.algorithm.init, problem)
-        self._require(isinstance(found, State), "init: expected a State", found)
+        found: State = self._called("init", (State,), self.algorithm.init, problem)
         return found
 
     def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
         """What the clients of a round are asked."""
         place = f"plan of round {state.round + 1}"
-        found = in_user_code(f"{self.called}: {place}", self.algorithm.plan, problem, state, cohort)
-        self._require(isinstance(found, Plan), f"{place}: expected a Plan", found)
+        found: Plan = self._called(place, (Plan,), self.algorithm.plan, problem, state, cohort)
         return found
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """The state after a round."""
         place = f"update of round {state.round + 1}"
-        found: Any = in_user_code(f"{self.called}: {place}", self.algorithm.update, problem, state, report)
-        is_pair = isinstance(found, tuple) and len(found) == 2
-        fits = is_pair and isinstance(found[0], State) and isinstance(found[1], Diagnostics)
-        self._require(fits, f"{place}: expected a State and Diagnostics", found)
-        return found[0], found[1]
+        after, told = self._called(place, (State, Diagnostics), self.algorithm.update, problem, state, report)
+        return after, told
 
     def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
         """Which models clients score."""
-        place = f"{self.called}: evaluations after round {state.round}"
-        return dict(in_user_code(place, self.algorithm.evaluations, problem, state, clients))
+        place = f"evaluations after round {state.round}"
+        return dict(self._called(place, (Mapping,), self.algorithm.evaluations, problem, state, clients))
 
-    def _require(self, fits: bool, expected: str, found: object) -> None:
-        """Refuse what a function returned if it does not fit."""
-        if not fits:
-            kind = type(found).__name__
-            if isinstance(found, tuple):
-                kind = f"({', '.join(type(each).__name__ for each in found)})"
-            raise UserCodeError(f"{self.called}: {expected}, found {kind}")
+    def _called(self, place: str, kinds: tuple[type, ...], function: Callable[..., Any], *given: Any) -> Any:
+        """What a function of the algorithm returns: a value of one kind, or a tuple of several.
+
+        Raises:
+            UserCodeError: When it fails, or returns something else.
+        """
+        found = in_user_code(f"{self.called}: {place}", function, *given)
+        values = found if isinstance(found, tuple) and len(kinds) > 1 else (found,)
+        if len(values) != len(kinds) or not all(map(isinstance, values, kinds)):
+            names = ", ".join(type(each).__name__ for each in values)
+            expected = " and ".join(kind.__name__ for kind in kinds)
+            shown = f"({names})" if len(values) > 1 else names
+            raise UserCodeError(f"{self.called}: {place}: expected a {expected}, found {shown}")
+        return found

@@ -150,10 +150,7 @@ def begin_run(
         made_with = origin(setup.engine.device)
         found = find_resumable(folder, fresh, plain_keys(experiment), made_with, completed_keys)
     own_data = experiment.data.name not in DATASETS
-    held = setup.client_data
-    # On a network, the clients alone have data.
-    simulated = all(len(held.train(client)) for client in range(len(held)))
-    if found is not None and not simulated:
+    if found is not None and setup.on_devices:
         _refuse_repeated_rounds(experiment, found, folder)
     if found is not None and own_data:
         _refuse_changed_data(experiment, setup, folder)
@@ -161,9 +158,9 @@ def begin_run(
     if found is None:
         _logger.info("%s: the run begins", folder.path)
         folder.rewind(0)
-        if simulated:
-            digests = digest_clients(held) if own_data else None
-            folder.add_client_descriptions(describe_clients(held)._replace(digests=digests))
+        if not setup.on_devices:  # where the clients alone have data
+            digests = digest_clients(setup.client_data) if own_data else None
+            folder.add_client_descriptions(describe_clients(setup.client_data)._replace(digests=digests))
         return fresh, None
     _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
     for line in found.notes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from math import inf, isfinite, log
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedstrata.base.randomness import model_seed, seed_of
 from fedstrata.build.build import build_run
 from fedstrata.build.problem import objective_of, problem_of
 from fedstrata.build.run_setup import with_personal_stage
-from fedstrata.build.samples import with_targets
+from fedstrata.build.samples import for_network, with_targets
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
@@ -29,7 +29,7 @@ from fedstrata.data.dataset import channel_statistics, numbers_as_names
 from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
-from fedstrata.models import NetworkShape, make_network, side
+from fedstrata.models import NetworkShape, make_network
 from fedstrata.partition import Partition, hold_out
 from fedstrata.records.folder import Folder
 from fedstrata.records.resume import last_state
@@ -83,36 +83,29 @@ def assign(
         experiment = experiment.model_copy(update={"engine": engine})
     read = _read(experiment, run.sample_format, paths)
     with one_thread():
-        problem, algorithm = _run_on_devices(experiment, run) if record.deployed else _simulated(experiment)
+        problem, algorithm = _problem_of(experiment, run, deployed=record.deployed)
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n)) for new in read]
-    names = dict(enumerate(run.names))
+        placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n), run.names) for new in read]
     metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
     for path, new, each in zip(paths, read, placed, strict=True):
-        members = () if each["cluster"] is None else state.tree[each["cluster"]].members
-        others = [names[client] for client in members if client in names]
-        own = {"cluster": each["cluster"], "members": others, "new": each["new"], "evidence": each["evidence"]}
-        warnings = [*_warnings(new), *_doubts(experiment, new, each["evidence"]["losses"])]
-        found.append({"client": path.stem, "path": str(path), **own, metric: each["value"], "warnings": warnings})
+        value = each.pop("value")
+        warnings = list(_warnings(experiment, new, each["evidence"]["losses"]))
+        found.append({"client": path.stem, "path": str(path), **each, metric: value, "warnings": warnings})
     return found
 
 
-def _simulated(experiment: Experiment) -> tuple[Problem, Algorithm[Any]]:
-    """The problem and the algorithm of a simulated run."""
-    setup = build_run(experiment)
-    return setup.server.problem, setup.server.algorithm
+def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Problem, Algorithm[Any]]:
+    """The problem and the algorithm of a run.
 
-
-def _run_on_devices(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[Any]]:
-    """The same of a run on devices. Their data are not those that the experiment names, if it names any that are here.
-
-    Unlabelled samples of the server are the exception.
+    The data of a run on devices are not those that the experiment names, if it names any that are here. Unlabelled
+    samples of the server are the exception.
     """
-    if experiment.data.public:
-        return _simulated(experiment)
+    if not deployed or experiment.data.public:
+        server = build_run(experiment).server
+        return server.problem, server.algorithm
     form = run.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     # The true groups are not recorded. They say nothing of a newcomer.
@@ -120,34 +113,33 @@ def _run_on_devices(experiment: Experiment, run: Run) -> tuple[Problem, Algorith
     return problem, with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
 
 
-def _place(algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: _Newcomer) -> dict[str, Any]:
-    """Say where a newcomer belongs, and why."""
+def _place(
+    algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: _Newcomer, names: Sequence[str]
+) -> dict[str, Any]:
+    """Say where a newcomer belongs, and why. The other clients have these names."""
     k = len(state.models)
     nodes = state.nodes.tolist()
-    id = client.id
-    plan = algorithm.plan(problem, state, torch.tensor([id]))
+    plan = algorithm.plan(problem, state, torch.tensor([client.id]))
     report = validate(problem.layout, plan, client.run(plan)).report
-    label = int(algorithm.assign(problem, state, report)[id])
+    label = int(algorithm.assign(problem, state, report)[client.id])
     _, diagnostics = algorithm.update(problem, state, report)
-    own_events = [event for event in diagnostics.events if event.get("client") == id]
-    evidence = {
-        key: value for event in own_events for key, value in event.items() if key not in ("kind", "client", "node")
-    }
-    cluster = None
-    value = None
+    evidence: dict[str, Any] = {"losses": _losses(plan, report, nodes)}
+    for event in diagnostics.events:
+        if event.get("client") == client.id:
+            evidence |= {key: value for key, value in event.items() if key not in ("kind", "client", "node")}
+    found = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
     if 0 <= label < k:
-        evaluations = algorithm.evaluations(problem, reassign(state, {id: label}), torch.tensor([id]))
-        cluster = nodes[label]
-        value = client.value(evaluations[CLIENT], state)
-    losses = _losses(plan, report, nodes)
-    return {"cluster": cluster, "new": label >= k, "evidence": {"losses": losses, **evidence}, "value": value}
+        evaluations = algorithm.evaluations(problem, reassign(state, {client.id: label}), torch.tensor([client.id]))
+        members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]
+        found |= {"cluster": nodes[label], "members": members, "value": client.value(evaluations[CLIENT], state)}
+    return found
 
 
 def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[Dataset]:
     """Read the data of the new clients as those of the run, with the format of its samples."""
-    wanted = side(experiment.model.name)
     # Features are found by their names, in whatever order the file of a client has them.
     options = replace(experiment.reading, inputs=own.feature_names)
+    unit = None if experiment.data.unit == ALL_INDEPENDENT else experiment.data.unit
     read = []
     for path in paths:
         if not path.exists():
@@ -155,16 +147,12 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
                 f"{str(path)!r}: expected a client's data, a .npz, .csv or .parquet file or a folder; found none"
             )
         # A resolved path is never taken for the name of a data set.
-        new = data.load_dataset(str(path.resolve()), options=options)
-        if experiment.data.tokens:
-            new = new.as_tokens()
-        if wanted is not None and new.inputs.dtype == torch.uint8:
-            new = new.resized(wanted)
+        new = for_network(experiment, data.load_dataset(str(path.resolve()), options=options))
         found = str(new.inputs.dtype).removeprefix("torch.")
         if (new.shape, found) != (own.network_shape, own.dtype):
             raise DataError(
                 f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {own.network_shape}, "
-                f"found {new.inputs.dtype} of shape {new.shape}"
+                f"found {found} of shape {new.shape}"
             )
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
@@ -175,9 +163,6 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
                 "each client a file of its own"
             )
         # Samples of one unit, such as a recording, must not be in both training and test.
-        unit = experiment.data.unit
-        if unit == ALL_INDEPENDENT:
-            unit = None
         if unit is not None and unit not in new.columns:
             raise DataError(
                 f"{path}: expected the column {unit!r} of data.unit, found {', '.join(new.columns) or 'none'}; add "
@@ -196,36 +181,33 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
     return read
 
 
-def _warnings(new: Dataset) -> list[str]:
-    """What looks wrong with the data of a newcomer: features that are far from those of the run."""
-    if not new.inputs.is_floating_point():
-        return []
-    centers, _ = channel_statistics(new.inputs)
-    pairs = zip(centers, new.mean, new.std, strict=True)
-    distances = [abs(center - mean) / std for center, mean, std in pairs]
-    names = new.feature_names or [f"channel {number}" for number in range(len(distances))]
-    far = [name for name, distance in zip(names, distances, strict=True) if distance > _FAR]
-    if not far:
-        return []
-    return [
-        f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of the run's "
-        "samples; are the units the same?"
-    ]
+def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float]) -> Iterator[str]:
+    """What makes the place of a newcomer doubtful: strange features, few samples, or losses that guessing would have.
 
-
-def _doubts(experiment: Experiment, new: Dataset, losses: Mapping[int, float]) -> list[str]:
-    """What makes the place of a newcomer doubtful: few samples, or a loss that guessing the classes would have."""
-    found = []
+    Args:
+        experiment: The experiment of the run.
+        new: The data of the newcomer.
+        losses: The training loss of each model that it was offered, by tree node.
+    """
+    if new.inputs.is_floating_point():
+        centers, _ = channel_statistics(new.inputs)
+        names = new.feature_names or [f"channel {number}" for number in range(len(centers))]
+        channels = zip(names, centers, new.mean, new.std, strict=True)
+        far = [name for name, center, mean, std in channels if abs(center - mean) > _FAR * std]
+        if far:
+            yield (
+                f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of "
+                "the run's samples; are the units the same?"
+            )
     if len(new) < _FEW_SAMPLES:
-        found.append(f"it has {len(new)} samples, which tell little about where it belongs")
+        yield f"it has {len(new)} samples, which tell little about where it belongs"
     lowest = min(losses.values(), default=0.0)
     guessing = log(new.classes) if new.classes > 1 else inf
     if experiment.local.loss == "cross_entropy" and new.targets is None and lowest > guessing:
-        found.append(
+        yield (
             f"no model fits it: the lowest loss on its training samples is {lowest:.2f}, and guessing would have "
             f"{guessing:.2f}; it may belong to no cluster"
         )
-    return found
 
 
 def _classes(path: Path, new: Dataset, own: SampleFormat, name: str) -> torch.Tensor:

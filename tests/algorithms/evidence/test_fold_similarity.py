@@ -19,7 +19,7 @@ def folds(clients: list[int], seed: int) -> list[Rows]:
     return [Rows(ids, direction + torch.randn(len(ids), 6, generator=draw)) for _ in range(2)]
 
 
-def tested(known: FoldSimilarity) -> tuple[torch.Tensor, PermutationResult]:
+def found_in(known: FoldSimilarity) -> tuple[torch.Tensor, PermutationResult]:
     """The clients that a test of groups compares, and its result."""
     return groups_test(LAYOUT, known, torch.Generator().manual_seed(0), level=0.05)
 
@@ -29,13 +29,13 @@ def test_only_clients_are_compared_of_whom_every_two_have_answered_in_the_same_r
     first = with_round(LAYOUT, None, folds(list(range(8)), seed=0))
     both = with_round(LAYOUT, first, folds(list(range(2, 10)), seed=1))
     assert both.clients.tolist() == list(range(10)) and int(both.rounds[2, 3]) == 2 and int(both.rounds[0, 9]) == 0
-    clients, _ = tested(both)
+    clients, _ = found_in(both)
     assert clients.tolist() == list(range(2, 10))
 
 
 def test_groups_of_ten_clients_are_found() -> None:
     known = with_round(LAYOUT, None, folds(list(range(10)), seed=0))
-    clients, result = tested(known)
+    clients, result = found_in(known)
     assert clients.tolist() == list(range(10)) and result.confirmed
     assert result.proposal.tolist() in ([False, True] * 5, [True, False] * 5)
 
@@ -47,7 +47,7 @@ def test_a_test_that_is_not_made_says_how_many_answered_and_how_many_can_be_comp
         ([0, 1, 2], 0, "3 members answered with all folds, at least 4 are needed"),
         ([7, 8, 9, 10, 11], 3, "5 members answered with all folds, of whom 3 can be compared; at least 4"),
     ):
-        _, result = tested(with_round(LAYOUT, known, folds(ids, seed=1)))
+        _, result = found_in(with_round(LAYOUT, known, folds(ids, seed=1)))
         assert not result.tested and result.reason == "too_few_answers"
         decision = to_decision(result, 5, answered=len(ids))
         assert (decision.values["members"], decision.values["compared"]) == (len(ids), compared)
