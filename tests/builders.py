@@ -189,8 +189,8 @@ def answer(
 def result_of(
     plan: Plan,
     values: torch.Tensor,
-    sizes: Sequence[int] | None = None,
-    chosen: Sequence[int] | None = None,
+    sizes: Sequence[int] | torch.Tensor | None = None,
+    chosen: Sequence[int] | torch.Tensor | None = None,
     losses: torch.Tensor | None = None,
     task: str = TRAIN,
 ) -> Result:
@@ -210,7 +210,9 @@ def result_of(
     return answer(plan.cohort, values, first, sizes, unknown if losses is None else losses)
 
 
-def report_of(plan: Plan, values: torch.Tensor, sizes: Sequence[int] | None = None, **answers: Any) -> Report:
+def report_of(
+    plan: Plan, values: torch.Tensor, sizes: Sequence[int] | torch.Tensor | None = None, **answers: Any
+) -> Report:
     """A report of the whole cohort on the plan's one task, as in `result_of`."""
     return Report({TRAIN: result_of(plan, values, sizes, **answers)})
 

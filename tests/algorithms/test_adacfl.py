@@ -240,8 +240,8 @@ def test_a_newcomer_beyond_epsilon_founds_a_cluster_that_later_ones_may_join() -
     assert snapshot_of(state).centroids[:, 0].tolist() == pytest.approx([0.1, 4.1, -6.0])
     founded = state.tree[3]
     assert (founded.parent, founded.born, founded.members) == (0, 2, (4, 5))
-    values = {"client": 4.0, "distance": pytest.approx(6.1), "epsilon": 1.8}
-    assert founded.decision == Decision("newcomer_beyond_epsilon", values=values)
+    assert founded.decision and founded.decision.kind == "newcomer_beyond_epsilon"
+    assert founded.decision.values == {"client": 4.0, "distance": pytest.approx(6.1), "epsilon": 1.8}
     state, _ = come(algorithm, problem, state, points, [6])
     assert state.labels.tolist() == [0, 0, 1, 1, 2, 2, 3] and state.nodes.tolist() == [1, 2, 3, 4]
 

@@ -1,4 +1,5 @@
 import pickle
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def federation(algorithm: Algorithm[Any], groups: int = 3) -> RunSetup:
     return replace(setup, server=replace(setup.server, algorithm=algorithm))
 
 
-def scouts(notes: list[Diagnostics]) -> list[tuple[int, dict[str, Any]]]:
+def scouts(notes: list[Diagnostics]) -> list[tuple[int, Mapping[str, Any]]]:
     """The rounds in which layers were scouted, and what was found."""
     return [(round, event) for round, note in enumerate(notes, 1) for event in note.events if event["kind"] == "scout"]
 

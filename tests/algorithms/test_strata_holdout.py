@@ -413,7 +413,7 @@ def test_what_each_member_gains_or_loses_counts_within_bounds(
     gains: list[float], large: int, left_out: list[bool] | None, count: int, gain: float
 ) -> None:
     found = decide(of_groups(gains, large), left_out=None if left_out is None else torch.tensor(left_out))
-    assert (found.count, found.decision.values["gain"]) == (count, pytest.approx(gain))
+    assert found.count == count and found.decision.values["gain"] == pytest.approx(gain)
 
 
 HARMFUL = [0.05, 0.05, 0.05, -0.25, -0.25]

@@ -1,23 +1,9 @@
 import pytest
 import torch
+from drawn import groups, noise, seeded
 
 from fedstrata.clustering import centred, contrast, likeness, propose
 from fedstrata.clustering.patterns import sharpened, unit, z_of_patterns
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def groups(*sizes: int) -> torch.Tensor:
-    """1 within each group, 0 across, (m, m)."""
-    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    return (labels[:, None] == labels).double()
-
-
-def noise(m: int, seed: int) -> torch.Tensor:
-    upper = torch.randn(m, m, generator=seeded(seed), dtype=torch.float64).triu(1)
-    return upper + upper.T
 
 
 def test_likeness_is_not_moved_by_what_all_have_in_common_nor_by_scale() -> None:
@@ -46,14 +32,14 @@ def test_rows_that_differ_by_rounding_are_alike_in_nothing() -> None:
 
 def test_two_pairs_are_as_sharp_as_they_can_be() -> None:
     """Strengths of the pattern: 4/3 along (1, 1, -1, -1), and -2/3 twice; the latter go, and centring restores it."""
-    pattern = centred(groups(2, 2))
+    pattern = centred(groups(2, 2)[0])
     assert torch.allclose(unit(sharpened(pattern)), unit(pattern))
     assert float(z_of_patterns(unit(pattern), unit(pattern))) == pytest.approx(2**0.5)
 
 
 def test_sharpening_fades_noise() -> None:
-    clean = unit(centred(groups(10, 10)))
-    noisy = unit(centred(groups(10, 10) + noise(20, 0)))
+    clean = unit(centred(groups(10, 10)[0]))
+    noisy = unit(centred(groups(10, 10)[0] + noise(20, seeded(0))[0]))
     assert float((unit(sharpened(noisy)) * clean).sum()) > float((noisy * clean).sum()) + 0.1
 
 
@@ -66,13 +52,13 @@ def test_contrast_is_the_mean_within_minus_the_mean_across() -> None:
 def test_a_proposal_tears_no_clear_group(sizes: tuple[int, ...]) -> None:
     truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     order = torch.randperm(len(truth), generator=seeded(2))
-    sides = propose((groups(*sizes) + 0.1 * noise(len(truth), 3))[order][:, order])
+    sides = propose((groups(*sizes)[0] + 0.1 * noise(len(truth), seeded(3))[0])[order][:, order])
     assert not sides[0] and bool(sides.any())
     for group in range(len(sizes)):
         assert len(sides[truth[order] == group].unique()) == 1
 
 
 def test_large_groups_are_proposed_in_noise_where_average_linkage_puts_one_client_apart() -> None:
-    sides = propose(groups(20, 20) + 1.5 * noise(40, 5))
+    sides = propose(groups(20, 20)[0] + 1.5 * noise(40, seeded(5))[0])
     assert 15 < int(sides.sum()) < 25
     assert int(sides[:20].sum()) <= 3 and int(sides[20:].sum()) >= 17

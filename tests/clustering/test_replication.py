@@ -1,23 +1,8 @@
 import pytest
 import torch
+from drawn import groups, noise, seeded
 
 from fedstrata.clustering import centred, replication
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def noise(m: int, draw: torch.Generator, views: int = 1) -> torch.Tensor:
-    """Symmetric matrices (v, m, m) of independent normal entries."""
-    upper = torch.randn(views, m, m, generator=draw, dtype=torch.float64).triu(1)
-    return upper + upper.mT
-
-
-def groups(*sizes: int) -> torch.Tensor:
-    """1 within each group, 0 across, (1, m, m)."""
-    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    return (labels[:, None] == labels).double()[None]
 
 
 def test_two_pairs_stand_two_thirds_above_their_levels_and_a_third_below_across() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import groups, noise, seeded, updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,28 +20,6 @@ from fedstrata.clustering import (
 from fedstrata.clustering.patterns import unit, z_of_patterns
 
 few = settings(deadline=None, max_examples=20)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def groups(*sizes: int) -> torch.Tensor:
-    """1 within each group, 0 across, (1, m, m)."""
-    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    return (labels[:, None] == labels).double()[None]
-
-
-def noise(m: int, draw: torch.Generator, views: int = 1) -> torch.Tensor:
-    upper = torch.randn(views, m, m, generator=draw, dtype=torch.float64).triu(1)
-    return upper + upper.mT
-
-
-def updates(*sizes: int, apart: float, draw: torch.Generator, p: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
-    truth = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    means = torch.randn(p, generator=draw) + apart * torch.randn(len(sizes), p, generator=draw)
-    first, second = (means[truth] + torch.randn(len(truth), p, generator=draw) for _ in range(2))
-    return first, second
 
 
 def compared(
@@ -87,7 +66,7 @@ def test_z_has_mean_0_and_variance_1_over_all_permutations_whatever_the_patterns
 
 @pytest.mark.parametrize("sizes", [(10, 10), (5, 5, 5, 5), (12, 5, 3)])
 def test_groups_are_found_and_split_without_tearing_one(sizes: tuple[int, ...]) -> None:
-    first, second = updates(*sizes, apart=0.8, draw=seeded(1))
+    first, second = updates(2, *sizes, apart=0.8, draw=seeded(1), p=200)
     layers = {"conv": torch.arange(50), "fc": torch.arange(50, 200)}
     found = compared(first, second, layers, seeded(), level=0.01)
     assert found.confirmed and found.p <= 0.01 and found.drawn == 1000
@@ -183,7 +162,7 @@ def test_fewer_than_four_members_are_not_tested(few_clients: int) -> None:
     ],
 )
 def test_updates_of_a_dead_or_diverged_network_are_unusable(spoil: Callable[[Any], None], reason: str) -> None:
-    rows = updates(5, 5, apart=2.0, draw=seeded(2), p=20)[0]
+    rows = updates(1, 5, 5, apart=2.0, draw=seeded(2), p=20)[0]
     spoil(rows)
     assert unusable_updates(rows, [torch.arange(10), torch.arange(20)]) == reason
 
@@ -192,9 +171,8 @@ def test_similarities_without_a_pattern_or_not_finite_give_no_test() -> None:
     flat, broken = torch.ones(1, 8, 8), torch.full((1, 8, 8), torch.nan)
     assert split_half_test(flat, flat, seeded(), 0.05).reason == "no_pattern"
     assert split_half_test(groups(4, 4), broken, seeded(), 0.05).reason == "similarities_not_finite"
-    mixed = split_half_test(
-        torch.cat([flat, groups(5, 5)[:, :8, :8]]), torch.cat([flat, groups(5, 5)[:, :8, :8]]), seeded(), 0.05
-    )
+    both = torch.cat([flat, groups(5, 5)[:, :8, :8]])
+    mixed = split_half_test(both, both, seeded(), 0.05)
     assert mixed.tested and mixed.layer == "1"
 
 

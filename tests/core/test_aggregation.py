@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import answer
 from fedstrata.base.errors import ContractError
 from fedstrata.core import (
     Decision,
     Metric,
+    Node,
     Report,
-    Result,
-    Rows,
     RuleAggregation,
     State,
     aggregate,
@@ -24,9 +24,7 @@ from fedstrata.testing import toy_problem
 
 
 def report_of(clients: list[int], given: list[int], values: torch.Tensor) -> Report:
-    losses = torch.full((len(clients), 1), torch.nan)
-    rows = Rows(torch.tensor(clients, dtype=torch.int64), values)
-    return Report({"train": Result(rows, torch.tensor(given, dtype=torch.int64), torch.ones(len(clients)), losses)})
+    return Report({"train": answer(clients, values, given)})
 
 
 def ones(scales: list[float]) -> torch.Tensor:
@@ -40,12 +38,8 @@ def test_a_split_moves_each_half_by_its_own_members_and_grows_the_tree() -> None
     state, diagnostics = aggregate(problem, initial_state(problem), report, labels, torch.tensor([0, 0]), {0: why})
     assert state.models[:, 0].tolist() == [2.0, 15.0]
     assert state.nodes.tolist() == [1, 2]
-    assert [(node.parent, node.members, node.born, node.split) for node in state.tree] == [
-        (None, (0, 1, 2, 3), 0, 1),
-        (0, (0, 1), 1, None),
-        (0, (2, 3), 1, None),
-    ]
-    assert state.tree[0].decision == why
+    whole = Node(0, None, (0, 1, 2, 3), born=0, split=1, decision=why)
+    assert state.tree == (whole, Node(1, 0, (0, 1), born=1), Node(2, 0, (2, 3), born=1))
     assert diagnostics.events == (
         {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn", "values": {"cross_max": -0.5}},
     )
@@ -66,10 +60,9 @@ def test_a_cluster_of_too_few_clients_keeps_its_model(optimizer: ServerOptimizer
     plain = replace(toy_problem(5), server=ServerOptimizer(optimizer))
     problem = replace(plain, aggregation=RuleAggregation(least_clients=3))
     report = report_of([0, 1, 2, 3, 4], [0] * 5, ones([1.0, 2.0, 6.0, 50.0, 70.0]))
-    state, diagnostics = aggregate(
-        problem, initial_state(problem), report, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0])
-    )
-    large, _ = aggregate(plain, initial_state(plain), report, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0]))
+    labels, parents = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0])
+    state, diagnostics = aggregate(problem, initial_state(problem), report, labels, parents)
+    large, _ = aggregate(plain, initial_state(plain), report, labels, parents)
     assert torch.equal(state.models[0], large.models[0]) and torch.equal(state.models[1], problem.fresh(0))
     assert diagnostics.metrics == (Metric("left_out", 2.0),)
     absent = report_of([0, 1, 3, 4], [0, 0, 1, 1], ones([1.0, 1.0, 5.0, 5.0]))
@@ -90,9 +83,8 @@ def test_members_that_are_not_placed_wait_at_the_node_that_was_split() -> None:
 def test_an_empty_report_changes_no_model() -> None:
     problem = toy_problem(4)
     state = initial_state(problem)
-    moved, diagnostics = aggregate(
-        problem, state, report_of([], [], torch.empty(0, 6)), state.labels, torch.tensor([0])
-    )
+    nothing = report_of([], [], torch.empty(0, 6))
+    moved, diagnostics = aggregate(problem, state, nothing, state.labels, torch.tensor([0]))
     assert torch.equal(moved.models, state.models) and moved.round == 1
     assert diagnostics.events == ()
 
@@ -129,19 +121,14 @@ def test_a_regrouping_that_is_no_recursive_split_keeps_every_client_in_one_leaf(
     """Clusters are drawn anew: one keeps its node, one is split, one dissolves into the others."""
     problem = toy_problem(6)
     first = report_of(list(range(6)), [0] * 6, ones([1.0, 1.0, 5.0, 5.0, 9.0, 9.0]))
-    state, _ = aggregate(
-        problem, initial_state(problem), first, torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 0])
-    )
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    state, _ = aggregate(problem, initial_state(problem), first, labels, torch.tensor([0, 0, 0]))
     again = report_of(list(range(6)), [1] * 6, ones([1.0] * 6))
     state, diagnostics = aggregate(problem, state, again, torch.tensor([1, 1, 2, 0, 0, 2]), torch.tensor([1, 0, 1]))
     assert state.nodes.tolist() == [4, 1, 5]
-    assert [(node.parent, node.members, node.split) for node in state.tree[1:]] == [
-        (0, (0, 1), None),
-        (0, (2, 3), 2),
-        (0, (4, 5), 2),
-        (2, (3, 4), None),
-        (2, (2, 5), None),
-    ]
+    assert [node.parent for node in state.tree[1:]] == [0, 0, 0, 2, 2]
+    assert [node.members for node in state.tree[1:]] == [(0, 1), (2, 3), (4, 5), (3, 4), (2, 5)]
+    assert [node.split for node in state.tree[1:]] == [None, 2, 2, None, None]
     kinds = [(event["kind"], event["node"], event["into"]) for event in diagnostics.events]
     assert kinds == [("split", 2, [4, 5]), ("dissolve", 3, [4, 5])]
 
@@ -185,9 +172,8 @@ def test_founding_beside_the_only_cluster_splits_the_first_node() -> None:
     state, diagnostics = aggregate(problem, state, report, labels, parents, why, founded=ones([7.0]))
     assert state.models[:, 0].tolist() == [2.0, 7.0] and state.nodes.tolist() == [1, 2]
     assert [(node.parent, node.members, node.split) for node in state.tree[1:]] == [(0, (0, 1), None), (0, (2,), None)]
-    assert [event["kind"] for event in diagnostics.events] == ["split", "found"] and diagnostics.events[0][
-        "why"
-    ] == "too far away"
+    assert [event["kind"] for event in diagnostics.events] == ["split", "found"]
+    assert diagnostics.events[0]["why"] == "too far away"
 
 
 def test_a_cluster_cannot_be_founded_without_a_model() -> None:

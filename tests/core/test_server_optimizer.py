@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from fedstrata.core import Layout, ServerMoments, ServerOptimizer, TensorSpec
+from builders import layout_with
+from fedstrata.core import ServerMoments, ServerOptimizer
 
-LAYOUT = Layout((TensorSpec("w", "w", "linear", (2,)), TensorSpec("mean", "norm", "buffer", (1,))))
+LAYOUT = layout_with({"w.weight": 2, "norm.running_mean": 1})
 """Two weights, and a running mean."""
 UPDATE = torch.tensor([[0.1, -0.2, 5.0]])
 THERE = torch.tensor([True])
@@ -32,14 +33,10 @@ def test_momentum_adds_up_past_updates() -> None:
 
 @pytest.mark.parametrize(
     ("name", "second"),
-    [
-        ("adagrad", 0.01**2 + 0.1**2),
-        ("adam", 0.75 * 0.01**2 + 0.25 * 0.1**2),
-        ("yogi", 0.01**2 + 0.25 * 0.1**2),
-    ],
+    [("adagrad", 1e-4 + 1e-2), ("adam", 0.75 * 1e-4 + 0.25 * 1e-2), ("yogi", 1e-4 + 0.25 * 1e-2)],
 )
 def test_adaptive_steps_divide_by_the_root_of_the_second_moment(name: str, second: float) -> None:
-    """Algorithm 2 of Reddi et al., with v_0 = tau^2."""
+    """Algorithm 2 of Reddi et al., with v_0 = tau^2 = 0.01^2 and an update of 0.1."""
     optimizer = ServerOptimizer(name, lr=0.1, momentum=0.5, beta2=0.75, tau=0.01)  # type: ignore[arg-type]
     moves, moments = step(optimizer, None)
     assert float(moments.second[0, 0]) == pytest.approx(second)

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from builders import answer
 from fedstrata.base.errors import ContractError
 from fedstrata.core import (
     LearningRateSchedule,
@@ -10,8 +11,6 @@ from fedstrata.core import (
     Node,
     Plan,
     Report,
-    Result,
-    Rows,
     State,
     assign_pending,
     cluster_evaluation,
@@ -51,8 +50,7 @@ def test_a_pending_client_is_offered_every_leaf_below_the_node_where_it_waits() 
 
 
 def test_a_pending_client_that_answered_joins_the_leaf_that_it_chose() -> None:
-    rows = Rows(torch.tensor([2, 3]), torch.zeros(2, 6))
-    report = Report({"train": Result(rows, torch.tensor([2, 0]), torch.ones(2), torch.zeros(2, 3))})
+    report = Report({"train": answer([2, 3], torch.zeros(2, 6), [2, 0])})
     assert assign_pending(nested(), report).tolist() == [1, 2, 2, 0, -1]
 
 

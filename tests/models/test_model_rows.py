@@ -17,9 +17,8 @@ def small(name: str, seed: int) -> nn.Module:
 def test_a_row_is_weight_before_bias_in_c_order() -> None:
     module = nn.Sequential(nn.Conv2d(1, 1, 2), nn.Linear(2, 1))
     load_row(module, layout_of(module), torch.arange(8.0))
-    assert [tensor.tolist() for tensor in module.parameters()] == [
-        *([[[[0.0, 1.0], [2.0, 3.0]]]], [4.0], [[5.0, 6.0]], [7.0]),
-    ]
+    found = [tensor.tolist() for tensor in module.parameters()]
+    assert found == [[[[[0.0, 1.0], [2.0, 3.0]]]], [4.0], [[5.0, 6.0]], [7.0]]
     assert row_of(module, layout_of(module)).tolist() == list(range(8))
 
 
@@ -67,15 +66,10 @@ def test_statistics_of_batch_norm_are_averaged_and_never_selected() -> None:
 
 
 def test_kinds_of_the_layers_of_pytorch() -> None:
+    norms = (nn.GroupNorm(1, 2), nn.InstanceNorm1d(2, affine=True), nn.LayerNorm((2, 2)), nn.RMSNorm(2), nn.PReLU())
     modules: dict[str, tuple[nn.Module, ...]] = {
         "conv": (nn.ConvTranspose2d(1, 1, 2), nn.Conv3d(1, 1, 1)),
-        "norm": (
-            nn.GroupNorm(1, 2),
-            nn.InstanceNorm1d(2, affine=True),
-            nn.LayerNorm((2, 2)),
-            nn.RMSNorm(2),
-            nn.PReLU(),
-        ),
+        "norm": norms,
         "linear": (nn.Embedding(3, 2), nn.LSTM(2, 2), nn.Bilinear(1, 1, 1)),
     }
     for kind, members in modules.items():
@@ -124,19 +118,13 @@ def test_a_buffer_that_is_not_finite_is_in_no_row_and_stays_as_it_is() -> None:
     assert torch.equal(module.get_buffer("mask"), mask) and not row_of(module, layout).any()
 
 
-def test_a_weight_normalised_convolution_is_a_convolution() -> None:
-    module = nn.Sequential(weight_norm(nn.Conv2d(1, 2, 1)))
-    layout = layout_of(module)
-    assert layout.layers == ("0",)
-    assert {slot.kind for slot in layout.tensors} == {"conv"}
-    load_row(module, layout, 2 * row_of(module, layout))
-
-
 @pytest.mark.parametrize("normalised", [weight_norm, spectral_norm, orthogonal])
-def test_a_linear_layer_with_normalised_weights_is_linear(normalised: Callable[[nn.Module], nn.Module]) -> None:
-    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), normalised(nn.Linear(3, 2)))
+def test_a_layer_with_normalised_weights_has_its_kind(normalised: Callable[[nn.Module], nn.Module]) -> None:
+    module = nn.Sequential(normalised(nn.Conv2d(1, 4, 1)), nn.BatchNorm1d(3), normalised(nn.Linear(3, 2)))
     layout = layout_of(module)
     assert layout.layers == ("0", "2")
+    assert {slot.kind for slot in layout.tensors if slot.layer == "0"} - {"buffer"} == {"conv"}
+    load_row(module, layout, 2 * row_of(module, layout))
     head = {slot.layer for slot, chosen in zip(layout.tensors, layout.select("head"), strict=True) if chosen}
     assert head == {"2"}
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,17 +43,9 @@ def partition_of(
     keys: dict[str, object], clients: int, samples: int, seed: int, test: float = 0.2
 ) -> tuple[Partition, IntArray]:
     labels, owner = world(seed=clients, each=600)
-    made = partition_samples(
-        scheme_from(keys),
-        labels,
-        clients=clients,
-        samples=samples,
-        test=test,
-        seed=seed,
-        classes=CLASSES,
-        columns={"owner": owner},
-    )
-    return made, labels
+    scheme, columns = scheme_from(keys), {"owner": owner}
+    sizes: dict[str, Any] = {"clients": clients, "samples": samples, "classes": CLASSES}
+    return partition_samples(scheme, labels, **sizes, test=test, seed=seed, columns=columns), labels
 
 
 def mixes(made: Partition, labels: IntArray) -> list[list[int]]:
@@ -109,23 +103,14 @@ def test_the_order_of_the_samples_leaves_the_classes_of_every_client_alone(
 ) -> None:
     labels, _ = world(seed=0, each=50)
     moved = np.random.default_rng(order).permutation(labels)
-    one, two = (
-        partition_samples(
-            scheme_from({**EXACT, **VARIED}[name]), y, clients=clients, samples=0, test=0.2, seed=seed, classes=CLASSES
-        )
-        for y in (labels, moved)
-    )
+    scheme = scheme_from({**EXACT, **VARIED}[name])
+    sizes: dict[str, Any] = {"clients": clients, "samples": 0, "classes": CLASSES}
+    one, two = (partition_samples(scheme, each, **sizes, test=0.2, seed=seed) for each in (labels, moved))
     assert mixes(one, labels) == mixes(two, moved)
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    clients=counts,
-    groups=st.integers(1, CLASSES),
-    share=st.floats(0.2, 1.0),
-    samples=st.integers(0, 60),
-    seed=seeds,
-)
+@given(counts, st.integers(1, CLASSES), st.floats(0.2, 1.0), st.integers(0, 60), seeds)
 def test_majority_keeps_its_promise(clients: int, groups: int, share: float, samples: int, seed: int) -> None:
     keys: dict[str, object] = {"scheme": "majority", "groups": groups, "share": share}
     made, labels = partition_of(keys, clients, samples, seed)
@@ -163,9 +148,8 @@ def test_dirichlet_never_hangs_and_leaves_nobody_short(alpha: float, over: str, 
 @given(sizes=st.lists(st.integers(1, 12), min_size=2, max_size=9), test=st.floats(0.05, 0.95), seed=seeds)
 def test_no_unit_is_divided_and_no_choice_of_units_is_closer(sizes: list[int], test: float, seed: int) -> None:
     unit = np.repeat(np.arange(len(sizes)), sizes)
-    made = partition_samples(
-        scheme_from({"scheme": "iid"}), unit * 0, clients=1, samples=0, test=test, seed=seed, classes=1, unit=unit
-    )
+    iid = scheme_from({"scheme": "iid"})
+    made = partition_samples(iid, unit * 0, clients=1, samples=0, test=test, seed=seed, classes=1, unit=unit)
     assert not set(unit[made.train[0]]) & set(unit[made.test[0]])
     sums = [sum(s for i, s in enumerate(sizes) if chosen >> i & 1) for chosen in range(1, 2 ** len(sizes) - 1)]
     best = min(abs(total - test * sum(sizes)) for total in sums)

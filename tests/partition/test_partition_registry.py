@@ -46,6 +46,8 @@ def test_every_scheme_describes_itself_and_its_keys(name: str) -> None:
 
 IID_INSIDE: dict[str, object] = {"scheme": "iid"}
 SHARES = {"scheme": "majority", "groups": 2, "share": 0.5}
+NATURAL = {"scheme": "natural", "column": "x"}
+NESTED = {"scheme": "class_pairs", "inside": {"scheme": "rotation", "groups": 2}}
 WRONG: list[tuple[object, dict[str, object], str]] = [
     (None, {}, "partition.scheme: expected one of iid, rotation, "),
     (3, {}, "partition.scheme = 3: unknown partition; expected one of iid, "),
@@ -55,38 +57,20 @@ WRONG: list[tuple[object, dict[str, object], str]] = [
     ("iid", {"inside": IID_INSIDE}, "partition.inside: unknown key; there are no others"),
     ("rotation", {}, "partition: expected either groups or sizes"),
     ("rotation", {"groups": 2, "sizes": [1, 2]}, "partition: expected either groups or sizes"),
-    ("rotation", {"groups": "2"}, "partition.groups = '2': expected a valid integer"),
     ("rotation", {"groups": True}, "partition.groups = true: expected a valid integer"),
-    ("rotation", {"groups": 0}, "partition.groups = 0: expected a number greater than or equal to 1"),
-    ("concept", {"sizes": []}, "partition.sizes = []: List should have at least 1 item"),
     ("concept", {"sizes": [3, 0]}, "partition.sizes[1] = 0: expected a number greater than or equal to 1"),
     ("majority", {"groups": 2}, "partition.share: expected a value, found none"),
     ("majority", {"groups": 2, "share": 1.5}, "partition.share = 1.5: expected a number less than or equal to 1"),
     ("label_groups", {"labels": [[0], [1, 1]]}, "partition.labels[1] = [1, 1]: expected a list that names each class"),
     ("label_groups", {"labels": [[0], []]}, "partition.labels[1] = []: List should have at least 1 item"),
-    ("label_groups", {"labels": [[0], [-1]]}, "partition.labels[1][0] = -1: expected a number greater than"),
     ("dirichlet", {"alpha": 0}, "partition.alpha = 0: expected a number greater than 0"),
-    ("dirichlet", {"alpha": float("nan")}, "partition.alpha = nan: "),
     ("dirichlet", {"alpha": float("inf")}, "partition.alpha = inf: "),
     ("dirichlet", {"alpha": 1, "over": "x"}, "partition.over = 'x': expected 'clients' or 'classes'"),
     ("natural", {"column": ""}, "partition.column = '': String should have at least 1 character"),
     ("concept", {"groups": 2, "inside": 3}, "partition.inside = 3: expected a table"),
     ("concept", {"groups": 2, "inside": {"scheme": "shards", "per_client": 0}}, "partition.inside.per_client = 0: "),
-    (
-        "concept",
-        {"groups": 2, "inside": {"scheme": "natural", "column": "x"}},
-        "partition.inside = {'scheme': 'natural', 'column': 'x'}: expected a scheme that can work inside",
-    ),
-    (
-        "class_pairs",
-        {"inside": SHARES},
-        "partition.inside = {'scheme': 'majority', 'groups': 2, 'share': 0.5}: expected",
-    ),
-    (
-        "rotation",
-        {"groups": 2, "inside": {"scheme": "class_pairs", "inside": {"scheme": "rotation", "groups": 2}}},
-        "partition.inside = {'scheme': 'class_pairs', 'inside': {'scheme': 'rotation'...: expected ",
-    ),
+    ("class_pairs", {"inside": NATURAL}, "partition.inside = {'scheme': 'natural', 'column': 'x'}: expected a scheme"),
+    ("rotation", {"groups": 2, "inside": NESTED}, "partition.inside = {'scheme': 'class_pairs', 'inside': {'scheme'"),
 ]
 """A scheme, its keys, and how the line about them begins."""
 

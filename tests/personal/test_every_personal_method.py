@@ -7,10 +7,9 @@ from math import inf
 import pytest
 import torch
 
+import builders
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.config import load_experiment
 from fedstrata.core import CLIENT, SHARED, Plan
 from fedstrata.personal import PERSONAL
 from fedstrata.play.finish import make_personal
@@ -24,17 +23,8 @@ PAIRS = [(name, method) for name in ALGORITHMS for method in METHODS if name not
 @cache
 def federation(engine: str = "loop") -> RunSetup:
     """Eight clients in two groups, with samples for validation."""
-    return build_run(
-        load_experiment(
-            {
-                "data": {"name": "digits", "clients": 8, "samples": 40, "test": 0.2, "public": 32, "validation": 0.1},
-                "partition": {"scheme": "rotation", "groups": 2},
-                "model": {"name": "mlp", "hidden": [8]},
-                "local": {"lr": 0.1, "batch": 8},
-                "engine": {"name": engine},
-            }
-        )
-    )
+    data = {"clients": 8, "public": 32, "validation": 0.1}
+    return builders.federation(data=data, local={"lr": 0.1, "batch": 8}, engine={"name": engine})
 
 
 @cache

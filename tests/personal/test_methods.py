@@ -7,56 +7,32 @@ import pytest
 import torch
 
 import fedstrata
+from builders import answer, keys, layout_with, problem
 from fedstrata.algorithms.tuning import SHARES
 from fedstrata.base.errors import ExperimentError
 from fedstrata.config import load_experiment
-from fedstrata.core import Layout, LocalTraining, Mask, Problem, Report, Result, Rows, RuleAggregation, TensorSpec
+from fedstrata.core import LocalTraining, Report
 from fedstrata.personal import LastModels
 from fedstrata.personal.best import choose, cohort_weight, gains_over_untuned, keeps_tuning, with_all_samples
 from fedstrata.personal.finetune import tuned_mask
 from fedstrata.personal.stage import tuning_tasks
 
-LAYOUT = Layout(
-    (
-        TensorSpec("conv.weight", "conv", "conv", (2,)),
-        TensorSpec("norm.weight", "norm", "norm", (1,)),
-        TensorSpec("fc.weight", "fc", "linear", (2,)),
-    )
-)
-KEYS: dict[str, Any] = {
-    "rounds": 2,
-    "data": {"name": "digits", "clients": 6, "samples": 40},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.2, "batch": 8},
-    "engine": {"name": "loop"},
-    "algorithm": {"name": "oracle"},
-}
-
-
-def problem(lr: float = 0.3) -> Problem:
-    return Problem(
-        LAYOUT,
-        lambda start: torch.zeros(5),
-        clients=2,
-        aggregation=RuleAggregation(),
-        training=LocalTraining(epochs=4, lr=lr),
-    )
-
-
-def last(everything: Mask) -> LastModels:
-    return LastModels(
-        round=9,
-        clients=torch.arange(2),
-        models=torch.zeros(1, 5),
-        candidates=torch.zeros(2, 1, dtype=torch.int64),
-        load_local=tuple(not each for each in everything),
-        nodes=torch.zeros(1, dtype=torch.int64),
-    )
+LAYOUT = layout_with({"conv.weight": 2, "norm.weight": 1, "fc.weight": 2})
+KEYS: dict[str, Any] = keys(rounds=2, local={"batch": 8}, algorithm={"name": "oracle"})
 
 
 def test_the_learning_rate_of_a_tuning_falls_linearly_and_each_epoch_goes_on_from_the_last() -> None:
-    tasks = tuning_tasks(problem(), last(LAYOUT.everything), "tuning", 3, LAYOUT.everything, fold="A")
+    training = LocalTraining(epochs=4, lr=0.3)
+    first = torch.zeros(2, 1, dtype=torch.int64)
+    last = LastModels(
+        round=9,
+        clients=torch.arange(2),
+        models=torch.zeros(1, 5),
+        candidates=first,
+        load_local=LAYOUT.nothing,
+        nodes=torch.zeros(1, dtype=torch.int64),
+    )
+    tasks = tuning_tasks(problem(2, LAYOUT, training=training), last, "tuning", 3, LAYOUT.everything, fold="A")
     assert list(tasks) == ["tuning-A-1", "tuning-A-2", "tuning-A-3"]
     assert [round(task.training.lr, 6) for task in tasks.values()] == [0.3, 0.2, 0.1]
     assert [task.continues for task in tasks.values()] == ["", "tuning-A-1", "tuning-A-2"]
@@ -114,9 +90,8 @@ def test_the_unit_of_squared_errors_does_not_matter() -> None:
 
 def test_who_fits_its_own_data_worse_after_tuning_keeps_nothing_of_it() -> None:
     """The first client's loss falls, the second one's is no number, the third one's grows."""
-    rows = Rows(torch.arange(3), torch.zeros(3, 5))
     losses = torch.tensor([[1.0, 0.5], [1.0, torch.nan], [1.0, 1.5]])
-    done = Result(rows, torch.zeros(3, dtype=torch.int64), torch.full((3,), 40), losses)
+    done = answer(range(3), torch.zeros(3, 5), losses=losses)
     assert keeps_tuning(Report({"tuning-kept": done}), "tuning-kept") == {0: True, 1: False, 2: False}
     assert keeps_tuning(Report({}), "tuning-kept") == {}
 
