@@ -8,7 +8,7 @@ from baseline_federation import metrics_of
 from scripted import next_round
 
 import fedstrata as fs
-from builders import layout_with
+from builders import layout_with, with_tree_events
 from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_groups
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
@@ -56,7 +56,7 @@ def come(
 ) -> tuple[AdaCFLState, tuple[dict[str, Any], ...]]:
     report = Scripted([updates]).run(algorithm.plan(problem, state, torch.tensor(cohort)))
     placed, k = algorithm.assign(problem, state, report), len(state.models)
-    state, diagnostics = algorithm.update(problem, state, report)
+    state, diagnostics = with_tree_events(state, *algorithm.update(problem, state, report))
     assert torch.equal(placed, state.labels.clamp(max=k))  # founders belong to none that there was
     return state, tuple(dict(event) for event in diagnostics.events)
 

@@ -17,7 +17,7 @@ import torch
 from fedstrata.base.errors import UserCodeError
 from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State
+from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State, tree_events
 from fedstrata.core.state import StateT
 from fedstrata.objective.objective import in_user_code
 from fedstrata.uploads.steps import UploadStep, through
@@ -167,7 +167,7 @@ def play_rounds(
                 rejected=tuple(sorted(rejected)),
                 state=after,
                 diagnostics=diagnostics,
-                events=[*events, *noticed, *undone, *map(dict, diagnostics.events)],
+                events=[*events, *noticed, *undone, *map(dict, diagnostics.events), *tree_events(changed, after)],
                 seconds_planning=planned - began,
                 seconds_deciding=perf_counter() - clock,
                 replied=replied,
