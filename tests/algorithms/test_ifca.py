@@ -105,7 +105,7 @@ def test_a_shared_body_is_averaged_over_everybody_and_heads_inside_the_choice() 
 
 def test_a_shared_body_needs_a_server_that_takes_the_mean_as_it_is() -> None:
     problem = replace(toy_problem(2), server=ServerOptimizer(lr=0.5))
-    with pytest.raises(ExperimentError, match=r"share_body = true: expected false where server"):
+    with pytest.raises(ExperimentError, match=r"share_body = true: expected false with server.optimizer or server.lr"):
         IFCA(k=2, share_body=True).init(problem)
 
 

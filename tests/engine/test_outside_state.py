@@ -47,7 +47,7 @@ def in_place(network: Any) -> Tensor:
 
 def attribute(network: Any) -> float:
     network.steps += 1
-    return 1 + network.steps / 2
+    return 1 + float(network.steps) / 2
 
 
 def in_list(network: Any) -> float:

@@ -168,7 +168,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "a hook forward": changed(lambda module: module[2].register_forward_hook(print)),
     "a hook before": changed(lambda module: module[2].register_forward_pre_hook(print)),
     "a hook backward": changed(lambda module: module[2].register_full_backward_hook(print)),
-    "a hook at a tensor": changed(lambda module: module[1].weight.register_hook(print)),
+    "a hook at a tensor": changed(lambda module: module.get_parameter("1.weight").register_hook(print)),
     "a tensor outside the layers": changed(
         lambda module: module.register_parameter("scale", nn.Parameter(torch.ones(1)))
     ),

@@ -161,6 +161,7 @@ def test_init_without_flower_makes_nothing(tmp_path: Path, monkeypatch: pytest.M
 OWN = keys(
     in_process.KEYS,
     data={"clients": 2},
+    partition={"scheme": "iid"},
     model={"name": "deployed_net:net"},
     local={"loss": "deployed_losses.plain:loss"},
     algorithm={"name": "fedavg"},

@@ -79,7 +79,7 @@ def test_processes_and_devices_are_the_loop_in_every_bit(kind: str, desk: Path) 
     assert isinstance(spread.clients, Parallel)
     assert same(play(spread, "ifca"), expected)
     spread.clients.close()
-    score = expected[0][1][0].scores["client"]
+    score = expected[0][1].report.scores["client"]
     assert bool(score.correct.isfinite().all()) != (kind == "one") and torch.unique(score.correct).numel() > 1
 
 
@@ -89,4 +89,4 @@ def test_r2_of_a_single_test_sample_is_unknown_on_devices_too(desk: Path) -> Non
     here = federation(keys, desk / "devices")
     expected = play(here.setup, "ifca")
     assert same(play(replace(here.setup, clients=here.remote()[0]), "ifca"), expected)
-    assert bool(expected[0][-1][0].scores["client"].correct.isnan().all())
+    assert bool(expected[0][-1].report.scores["client"].correct.isnan().all())

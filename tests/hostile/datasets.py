@@ -220,18 +220,18 @@ def _archives() -> dict[str, Make]:
     }
 
 
-class _Command:
-    """Makes a file when it is unpickled."""
+class Command:
+    """Makes a folder where it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, ("gone",)
+        return os.mkdir, ("made-by-pickle",)
 
 
 def _headers() -> dict[str, Make]:
     data = _x().tobytes()
     side = "(40, 1, 4, 4)"
     pickled = io.BytesIO()
-    np.save(pickled, np.array([_Command()] * ROWS, dtype=object), allow_pickle=True)
+    np.save(pickled, np.array([Command()] * ROWS, dtype=object), allow_pickle=True)
     contents = {
         "objects that run a program": pickled.getvalue(),
         "a negative side": _header("'<f4'", "(-40, -1, 4, 4)") + data,

@@ -26,7 +26,7 @@ from safetensors.torch import save as to_bytes
 import fedstrata as fs
 from fedstrata.records.schema import Round
 from hostile.cases import sparse
-from hostile.datasets import deflated_zeros, raw_zip
+from hostile.datasets import Command, deflated_zeros, raw_zip
 
 REPORT = ("report", "run")
 FIGURES = ("report", "run", "--figures", "svg")
@@ -186,13 +186,15 @@ def _drafts() -> list[Case]:
 # Lines of rounds.jsonl.
 
 
+def _rewritten(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Change the content of a file of a run."""
+    return lambda run: (run / name).write_bytes(change((run / name).read_bytes()))
+
+
 def _rounds() -> list[Case]:
     def lines(name: str, change: Callable[[list[bytes]], list[bytes]]) -> Case:
-        def write(run: Path) -> None:
-            path = run / "rounds.jsonl"
-            path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-
-        return Case(name, write, (REPORT, RESUME))
+        rewritten = _rewritten("rounds.jsonl", lambda content: b"".join(change(content.splitlines(keepends=True))))
+        return Case(name, rewritten, (REPORT, RESUME))
 
     def second(name: str, old: bytes, new: bytes) -> Case:
         def change(found: list[bytes]) -> list[bytes]:
@@ -224,19 +226,18 @@ GONE = object()
 """Stands for a key that is taken out of a record."""
 
 
-def _changed(record: dict[str, Any], changes: dict[str, Any]) -> str:
-    """A record with some keys changed or gone, as JSON."""
-    return json.dumps({key: value for key, value in (record | changes).items() if value is not GONE})
+def _changed(record: bytes, changes: dict[str, Any]) -> bytes:
+    """A record in JSON with some keys changed or gone."""
+    return json.dumps({k: value for k, value in (json.loads(record) | changes).items() if value is not GONE}).encode()
 
 
 def _fields() -> list[Case]:
     def record(name: str, **changes: Any) -> Case:
-        def write(run: Path) -> None:
-            path = run / "rounds.jsonl"
-            first, second, *rest = path.read_text().splitlines()
-            path.write_text("\n".join([first, _changed(json.loads(second), changes), *rest, ""]))
+        def change(content: bytes) -> bytes:
+            first, second, *rest = content.splitlines()
+            return b"\n".join([first, _changed(second, changes), *rest, b""])
 
-        return Case(f"a round whose {name}", write)
+        return Case(f"a round whose {name}", _rewritten("rounds.jsonl", change))
 
     nested: list[Any] = []
     for _ in range(800):
@@ -264,19 +265,14 @@ def _fields() -> list[Case]:
 
 def _trees() -> list[Case]:
     def tree(name: str, *more: dict[str, Any], **changes: Any) -> Case:
-        def write(run: Path) -> None:
-            path = run / "tree.json"
-            root, *_ = json.loads(path.read_text())
-            path.write_text(json.dumps([root | changes, *more]))
+        def change(content: bytes) -> bytes:
+            return json.dumps([json.loads(content)[0] | changes, *more]).encode()
 
-        return Case(f"a tree {name}", write)
+        return Case(f"a tree {name}", _rewritten("tree.json", change))
 
     def summary(name: str, **changes: Any) -> Case:
-        def write(run: Path) -> None:
-            path = run / "summary.json"
-            path.write_text(_changed(json.loads(path.read_text()), changes))
-
-        return Case(f"a summary whose {name}", write, (REPORT, COMPARE))
+        rewritten = _rewritten("summary.json", lambda content: _changed(content, changes))
+        return Case(f"a summary whose {name}", rewritten, (REPORT, COMPARE))
 
     child = {"id": 1, "parent": 0, "members": [], "born": 1, "split": None, "layer": None, "criteria": {}, "why": ""}
     return [
@@ -293,13 +289,6 @@ def _trees() -> list[Case]:
 
 
 # Arrays.
-
-
-class _Unpickled:
-    """Writes a file where it is unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, ("touch canary-of-pickle",)
 
 
 def _arrays() -> list[Case]:
@@ -327,8 +316,8 @@ def _arrays() -> list[Case]:
         table("of infinities", scores, **{**good, "accuracy": [float("inf")] * n, "loss": [float("nan")] * n}),
         table("of 40 million equal rows", scores, **{name: _equal(4 * 10**7) for name in good}),
         table("of HTML", "gaps/00002.parquet", layer=[HTML], measure=[HTML], gap=[1.0]),
-        Case("clients/00004.parquet cut short", _cut(scores), (REPORT, RESUME, COMPARE)),
-        archive("that unpickle", **{key: np.array([_Unpickled()], dtype=object), f"{key}|clients": ids}),
+        Case("clients/00004.parquet cut short", _rewritten(scores, _first_half), (REPORT, RESUME, COMPARE)),
+        archive("that unpickle", **{key: np.array([Command()], dtype=object), f"{key}|clients": ids}),
         archive("of another shape", **{key: np.ones((2, 5)), f"{key}|clients": ids}),
         archive("of clients that are none", **{key: np.ones((3, 3)), f"{key}|clients": np.array([-1, 2**40, 7])}),
         archive("of infinities", **{key: np.full((3, 3), np.inf), f"{key}|clients": ids}),
@@ -344,8 +333,8 @@ def _equal(count: int) -> Any:
     return pa.DictionaryArray.from_arrays(np.zeros(count, dtype=np.int8), pa.array([1], pa.int64()))
 
 
-def _cut(name: str) -> Callable[[Path], object]:
-    return lambda run: os.truncate(run / name, (run / name).stat().st_size // 2)
+def _first_half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
 
 
 def _npy(shape: tuple[int, ...]) -> bytes:
@@ -389,7 +378,11 @@ def _checkpoints() -> list[Case]:
         tensors("with nodes that are none", lambda found: found["state.nodes"].fill_(10**9)),
         tensors("with a store of other names", lambda found: found.update({"store/../../x": torch.ones(1)})),
         Case("no checkpoints", lambda run: shutil.rmtree(run / "checkpoint"), both),
-        Case("an experiment that was edited", _edited, both),
+        Case(
+            "an experiment that was edited",
+            _rewritten("experiment.toml", lambda text: text.replace(b"lr = 0.1", b"lr = 0.2")),
+            both,
+        ),
     ]
 
 
@@ -422,13 +415,3 @@ def _with_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object
 def _header(header: dict[str, Any]) -> bytes:
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text
-
-
-def _without_checksums(run: Path) -> None:
-    for path in (run / "checkpoint").glob("*.sha256"):
-        path.unlink()
-
-
-def _edited(run: Path) -> None:
-    path = run / "experiment.toml"
-    path.write_text(path.read_text().replace("lr = 0.1", "lr = 0.2"))

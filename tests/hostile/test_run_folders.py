@@ -50,5 +50,5 @@ def test_a_hostile_run_folder_ends_in_a_page_or_in_one_line(
         if page.is_file() and not page.is_symlink():
             text = page.read_text(encoding="utf-8", errors="replace")
             assert "SECRET" not in text and "<img src=x" not in text
-        assert not list(place.rglob("canary-of-pickle"))
+        assert not list(place.rglob("made-by-pickle"))
     shutil.rmtree(place)

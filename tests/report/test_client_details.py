@@ -2,24 +2,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_run import CLIENTS, changed, write
+from synthetic_run import CLIENTS, changed
 
 from fedstrata.records.schema import ClientDescriptions, Confusion
 from fedstrata.report import client_details as module
 from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, facts_of, shown_rounds
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.reader import RunRecords, read
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import Reference
 
 KNOWN = ClientDescriptions(np.ones((CLIENTS, 3), dtype=np.int64), None, ("cat", "dog", "<owl>"))
 
 # Client 3: of 10 cats 4 are taken for dogs and 1 for an owl, of 5 dogs all are recognised. Client 4: no mistake.
 ROWS = [(3, 0, 0, 5), (3, 0, 1, 4), (3, 0, 2, 1), (3, 1, 1, 5), (4, 2, 2, 6)]
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
 
 
 def confused(records: RunRecords, rows: list[tuple[int, int, int, int]] = ROWS) -> Clusters:

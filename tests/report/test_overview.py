@@ -19,11 +19,6 @@ from fedstrata.report.references import Reference
 RUNS = Path(__file__).parent / "runs"
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
-
-
 def of(records: RunRecords) -> SimpleNamespace:
     clusters = Clusters(records)
     found = overview(clusters, cluster_means(clusters))

@@ -4,7 +4,7 @@ from math import nan
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from synthetic_run import TRUTH, changed, with_metrics_of, write
+from synthetic_run import TRUTH, changed, with_metrics_of
 
 from fedstrata.records.schema import Gap, Round
 from fedstrata.report.charts import all_charts, curves
@@ -19,12 +19,7 @@ from fedstrata.report.charts.curves import (
 )
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import GREY, PALETTE, blend, dash_of, palette
-from fedstrata.report.reader import RunRecords, read
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
+from fedstrata.report.reader import RunRecords
 
 
 def test_every_figure_is_one_that_plotly_accepts_under_a_name_of_its_own(records: RunRecords) -> None:

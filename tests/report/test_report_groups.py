@@ -12,11 +12,6 @@ from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords, read
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
-
-
 def described(records: RunRecords, counts: list[list[int]], means: np.ndarray | None = None) -> Clusters:
     """The run with the class counts of its four groups, the group of a client being its id modulo 4."""
     of_clients = np.array([counts[client % 4] for client in range(CLIENTS)])

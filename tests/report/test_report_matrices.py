@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_run import TRUTH, changed, write
+from synthetic_run import TRUTH, changed
 
 from fedstrata.records.arrays import ClientMatrix
 from fedstrata.records.schema import ALL_CLIENTS, MetricRecord
@@ -20,12 +20,7 @@ from fedstrata.report.charts.matrices import (
 )
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import RULE, SEQUENTIAL, Chart
-from fedstrata.report.reader import RunRecords, read
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
-    return read(write(tmp_path_factory.mktemp("records") / "run", count=12))
+from fedstrata.report.reader import RunRecords
 
 
 def lone(records: RunRecords, values: Any, clients: list[int], layers: int = 1, measure: str = "l2") -> list[Chart]:

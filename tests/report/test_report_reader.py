@@ -15,11 +15,6 @@ from fedstrata.report.reader import read
 from fedstrata.report.runs import find_runs
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "run", count=12)
-
-
 def test_a_whole_folder_is_read_without_a_note(folder: Path) -> None:
     records = read(folder)
     assert records.notes == ()

@@ -83,7 +83,7 @@ class IFCA(core.Algorithm[IFCAState]):
             why = f"expected fewer than rounds = {problem.rounds}: until they are over, the groups are random"
             raise ExperimentError(f"algorithm.warm_rounds = {self.warm_rounds}: {why}")
         if self.share_body and problem.server is not None:
-            why = "expected false where server.optimizer or server.lr is set, as the body belongs to no cluster"
+            why = "expected false with server.optimizer or server.lr, as the body belongs to no cluster"
             raise ExperimentError(f"algorithm.share_body = true: {why}")
         nobody = torch.full((problem.clients,), -1)
         state = replace(core.fixed_clusters(problem, nobody, self.k, "k_given"), models=self._draw(problem, 0))

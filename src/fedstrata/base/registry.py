@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -28,18 +29,17 @@ _GIVEN: dict[str, Any] = {}
 """What was given to this process as an object, and in a worker what its main process alone can import; by name."""
 
 
+@dataclass(frozen=True)
 class PortableObject:
     """An object that other processes get by value, as they cannot import it: it is of a script, notebook or function.
 
-    Args:
+    Attributes:
         thing: The object.
         name: Its name, for messages.
     """
 
-    def __init__(self, thing: Any, name: str) -> None:
-        """Keep it."""
-        self.thing = thing
-        self.name = name
+    thing: Any
+    name: str
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tell a pickler to send the code itself. Only this library's own processes receive it.

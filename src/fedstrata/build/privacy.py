@@ -185,7 +185,7 @@ def _delta(table: PrivacyTable, clients: int) -> float:
         ExperimentError: When it promises nothing.
     """
     if table.delta is None:
-        return min(_LARGEST_DELTA, clients**_DELTA_EXPONENT)
+        return min(_LARGEST_DELTA, float(clients**_DELTA_EXPONENT))
     if table.delta > 1 / clients:
         raise ExperimentError(
             f"privacy.delta = {table.delta:g}: expected at most {1 / clients:.1g}, one over the number of clients; a "
@@ -260,8 +260,7 @@ def _exposure(table: PrivacyTable, coverage: Coverage, rounds: int, participatio
         drawn[Sampled(rounds=1, clients=clients, expected=float(size), fixed=fixed)] += 1
     by_chance = tuple(replace(one, rounds=times) for one, times in drawn.items() if one.clients > one.expected)
     queries = rounds - sum(each.rounds for each in by_chance) + coverage.further_queries
-    adjacency = "replace_one" if fixed and by_chance else "add_or_remove_one"
-    return Exposure(adjacency, queries, by_chance)
+    return Exposure("replace_one" if fixed and by_chance else "add_or_remove_one", queries, by_chance)
 
 
 @lru_cache(maxsize=32)

@@ -116,12 +116,15 @@ class RunSetup:
     def steps(self) -> tuple[UploadStep, ...]:
         """What happens to a report between the clients and the algorithm, in this order."""
         server = self.server
-        # Nothing else than what was compressed fits into what travels, whoever sends it.
-        compressed = server.compression and CompressedUploads(server.compression, self.clients.store)
-        simulated = () if self.on_devices else (server.client_noise, self.byzantine, compressed)
+        found: list[UploadStep | None] = []
+        if not self.on_devices:
+            found += [server.client_noise, self.byzantine]
+            if server.compression is not None:
+                # Nothing else fits into what travels, whoever sends it.
+                found.append(CompressedUploads(server.compression, self.clients.store))
         # With noisy sums, whether a client counts must not depend on others: the noise is for what one client changes.
-        valid = ValidAnswers(server.problem.layout, compared=server.problem.aggregation.exact)
-        return (*(step for step in simulated if step is not None), valid)
+        found.append(ValidAnswers(server.problem.layout, compared=server.problem.aggregation.exact))
+        return tuple(step for step in found if step is not None)
 
     def truth(self, round: int) -> torch.Tensor | None:
         """The true group of each client in a round, (n,). It changes with the data of a client."""

@@ -33,6 +33,7 @@ from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.column_roles import Memory, ReadOptions
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
+from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
 from fedstrata.uploads.attacks.updates import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
@@ -82,8 +83,6 @@ def _check_attack(kind: str) -> str:
         raise ValueError(f"one of {', '.join((NO_ATTACK, *named_attacks()))}, or 'package.module:function'")
     return kind
 
-
-_LOSSES_OF_NUMBERS = ("mse", "mae", "huber")
 
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
@@ -253,7 +252,7 @@ class LocalTable(Table):
         of_numbers = own.metric in METRICS_OF_NUMBERS
         if of_numbers and self.loss in ("cross_entropy", "bce"):
             raise wrong_key("metric", self.metric, f"a metric of classes with loss = {self.loss!r}, such as 'accuracy'")
-        if not of_numbers and self.loss in _LOSSES_OF_NUMBERS and ":" not in str(own.metric):
+        if not of_numbers and self.loss in NUMBER_LOSSES and ":" not in str(own.metric):
             raise wrong_key("metric", self.metric, f"a metric of numbers with loss = {self.loss!r}, such as 'r2'")
         return self
 
@@ -265,7 +264,7 @@ class LocalTable(Table):
         """
         schedule = self.schedule or ("exponential" if self.lr_decay < 1 else "constant")
         own: dict[str, Any] = {"schedule": schedule}
-        own["metric"] = self.metric or ("r2" if self.loss in _LOSSES_OF_NUMBERS else "accuracy")
+        own["metric"] = self.metric or ("r2" if self.loss in NUMBER_LOSSES else "accuracy")
         if schedule == "cosine" and not self.schedule_rounds:
             own["schedule_rounds"] = rounds - self.warmup_rounds
         return self.model_copy(update=own)

@@ -127,7 +127,7 @@ def _place(
     for event in diagnostics.events:
         if event.get("client") == client.id:
             evidence |= {key: value for key, value in event.items() if key not in ("kind", "client", "node")}
-    found = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
+    found: dict[str, Any] = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {client.id: label}), torch.tensor([client.id]))
         members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]

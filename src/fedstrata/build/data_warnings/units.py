@@ -87,7 +87,8 @@ def divided_units(data: RunData) -> Iterator[str]:
     dataset = data.dataset
     if not data.own_test or dataset.units is None:
         return
-    both = np.intersect1d(*np.split(dataset.units, [len(dataset) - data.own_test]))
+    train, test = np.split(dataset.units, [len(dataset) - data.own_test])
+    both = np.intersect1d(train, test)
     if len(both):
         yield (
             f"{len(both)} values of data.unit = {dataset.unit!r} are in the training and in the test samples of "

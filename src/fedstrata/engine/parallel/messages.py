@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import pickle
 import weakref
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from io import BytesIO
 from multiprocessing.connection import Connection
@@ -25,9 +25,6 @@ from fedstrata.core.rows import IN_MEMORY, are_unsent, reserve, unsent_rows
 
 _ALIGNED = 64
 """Bytes to a multiple of which every tensor begins."""
-
-_Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
-"""A tensor's number, type and shape, and its axes, both from the outermost axis in memory to the innermost."""
 
 
 def pack(thing: Any) -> tuple[bytes, list[Tensor]]:
@@ -44,7 +41,15 @@ def pack(thing: Any) -> tuple[bytes, list[Tensor]]:
 
 def unpack(frame: bytes, tensors: Sequence[Tensor]) -> Any:
     """Put together what `pack` took apart. Every tensor has the memory layout of the one that was packed."""
-    return _Unpacker(frame, tensors).load()
+    token = _UNPACKED.set(tensors)
+    try:
+        return ForkingPickler.loads(frame)
+    finally:
+        _UNPACKED.reset(token)
+
+
+_UNPACKED = ContextVar[Sequence[Tensor]]("_UNPACKED")
+"""The bytes of the tensors of the frame that is put together."""
 
 
 class _Packer(ForkingPickler):
@@ -59,42 +64,24 @@ class _Packer(ForkingPickler):
         super().__init__(frame)
         self.tensors = list[Tensor]()
 
-    def persistent_id(self, part: Any) -> _Place | None:
-        """Note a tensor, and return what stands for it."""
-        if type(part) is not Tensor or part.requires_grad or _are_unsent_rows(part):
-            return None
-        axes = tuple(sorted(range(part.ndim), key=part.stride, reverse=True))
-        laid = part.permute(axes).contiguous()
-        self.tensors.append(laid.flatten().view(torch.uint8))
-        return len(self.tensors) - 1, part.dtype, tuple(laid.shape), axes
-
     def reducer_override(self, part: Any) -> Any:
         """Return how a part is made again."""
         if type(part) is Tensor and _are_unsent_rows(part):
             return unsent_rows, tuple(part.shape)
+        if type(part) is Tensor and not part.requires_grad:
+            axes = tuple(sorted(range(part.ndim), key=part.stride, reverse=True))
+            laid = part.permute(axes).contiguous()
+            self.tensors.append(laid.flatten().view(torch.uint8))
+            return _tensor, (len(self.tensors) - 1, part.dtype, tuple(laid.shape), axes)
         if is_dataclass(part) and not isinstance(part, type):
             return _made, (type(part), {field.name: getattr(part, field.name) for field in fields(part)})
         return NotImplemented
 
 
-class _Unpacker(pickle.Unpickler):
-    """The reader of what `_Packer` wrote.
-
-    Args:
-        frame: The frame.
-        tensors: The bytes of the tensors.
-    """
-
-    def __init__(self, frame: bytes, tensors: Sequence[Tensor]) -> None:
-        """Read nothing yet."""
-        super().__init__(BytesIO(frame))
-        self._tensors = tensors
-
-    def persistent_load(self, place: _Place) -> Tensor:
-        """Return the tensor that something stands for."""
-        number, dtype, shape, axes = place
-        laid = self._tensors[number].view(dtype).view(shape)
-        return laid.permute(sorted(range(len(axes)), key=axes.__getitem__))
+def _tensor(number: int, dtype: torch.dtype, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
+    """A tensor of the frame that is put together. Shape and axes begin with the outermost axis in memory."""
+    laid = _UNPACKED.get()[number].view(dtype).view(shape)
+    return laid.permute(sorted(range(len(axes)), key=axes.__getitem__))
 
 
 def _are_unsent_rows(part: Tensor) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from copy import deepcopy
 from hashlib import blake2b
 from io import BytesIO
 from itertools import count
 from math import prod
+from multiprocessing.reduction import ForkingPickler
 from types import MethodType
 
 import torch
@@ -203,7 +203,7 @@ def _description(module: nn.Module, layout: Layout) -> str:
     return blake2b(content.getvalue()).hexdigest()
 
 
-class _Describer(pickle.Pickler):
+class _Describer(ForkingPickler):
     """Writes a network with digests in place of tensors, and with the shapes alone of those that move.
 
     Args:
