@@ -156,6 +156,7 @@ def play_rounds(
         else:
             after, diagnostics = rules.algorithm.update(rules.problem, changed, report)
             undone = []
+        diagnostics = replace(diagnostics, events=(*diagnostics.events, *tree_events(changed, after)))
         observe(
             PlayedRound(
                 plan=plan,
@@ -167,7 +168,7 @@ def play_rounds(
                 rejected=tuple(sorted(rejected)),
                 state=after,
                 diagnostics=diagnostics,
-                events=[*events, *noticed, *undone, *map(dict, diagnostics.events), *tree_events(changed, after)],
+                events=[*events, *noticed, *undone, *map(dict, diagnostics.events)],
                 seconds_planning=planned - began,
                 seconds_deciding=perf_counter() - clock,
                 replied=replied,
