@@ -151,8 +151,9 @@ def _with_own_test(scheme: Scheme, pool: Pool, own_test: int) -> Partition:
         for client, part in enumerate(parts):
             if not len(part):
                 raise PartitionError(
-                    f"client {_name(allocation.names, client)} has no {kind} samples of its own; add some, leave the client "
-                    'out, or set data.test to the share of its training samples that is held out instead of "own"'
+                    f"client {_name(allocation.names, client)} has no {kind} samples of its own; add some, leave the "
+                    "client out, or set data.test to the share of its training samples that is held out instead of "
+                    "'own'"
                 )
     return _partition(allocation, allocation.samples, tuple(part + count for part in held_out))
 
