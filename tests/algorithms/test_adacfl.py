@@ -254,7 +254,7 @@ def test_a_founder_beside_the_only_cluster_gives_both_a_node() -> None:
     assert snapshot_of(state).epsilon == pytest.approx(1.3 * 0.3)
     state, events = come(algorithm, problem, state, points, [0, 1, 2])
     assert state.labels.tolist() == [0, 0, 1] and state.nodes.tolist() == [1, 2]
-    assert [event["kind"] for event in events] == ["split", "found", "place"]
+    assert [event["kind"] for event in events] == ["found", "place", "split"]
     assert decision_of(state).kind == "newcomer_beyond_epsilon"
 
 
