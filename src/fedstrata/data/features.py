@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.base.lazy_torch import torch
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, TRIAL_COLUMN, ReadOptions, label_column, may_be_feature
 from fedstrata.data.dataset import Dataset, channel_statistics, finite_float32
 from fedstrata.data.location import Location
@@ -38,31 +37,6 @@ from fedstrata.data.parquet_columns import (
     require_columns,
     unread_numbers,
 )
-
-
-def dataset_of_columns(
-    name: str,
-    columns: Mapping[str, np.ndarray],
-    options: ReadOptions,
-    place: str,
-) -> Dataset:
-    """Make a data set of columns of numbers, of which some are features and one holds the classes.
-
-    Args:
-        name: The name of the data set.
-        columns: The columns by their names, (samples,) each.
-        options: The columns that are inputs and classes.
-        place: Where the columns come from, for messages.
-
-    Raises:
-        DataError: When a column is missing, or holds something that does not fit.
-    """
-    options.refuse_windows(place)
-    label = label_column(columns, options, place)
-    features = feature_columns(columns, options, place)
-    inputs = torch.from_numpy(finite_features(columns, features, place))
-    rest = {key: values for key, values in columns.items() if key not in features}
-    return dataset_of_features(name, features, inputs, rest, label, place)
 
 
 def finite_features(
@@ -175,9 +149,9 @@ _SIZES = ("length", "channels")
 """The columns of the sizes of flat signals."""
 
 
-def holds_recordings(columns: Collection[str]) -> bool:
-    """Return whether files with these columns hold recordings: signals that belong to trials."""
-    return _SIGNAL in columns and TRIAL_COLUMN in columns
+def holds_recordings(schema: Any) -> bool:
+    """Return whether files with a ``pyarrow.Schema`` hold recordings: signals that belong to trials."""
+    return TRIAL_COLUMN in schema.names and _SIGNAL in schema.names and is_list(schema.field(_SIGNAL).type)
 
 
 def read_recordings(

@@ -22,7 +22,7 @@ from fedstrata.data.dataset import Dataset
 from fedstrata.data.location import Location, classes_of, client_of
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.npz import dataset_of_arrays
-from fedstrata.data.parquet_columns import Chunk, read_chunks
+from fedstrata.data.parquet_columns import Chunk, read_chunks, stored_bytes
 
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -45,7 +45,7 @@ def read_images(
         DataError: When an image is missing, unreadable or of another size, or all take too much memory.
     """
     mode = None if shape is None else "RGB" if shape[0] == 3 else "L"
-    stored = sum(file.stat().st_size for file in files)
+    stored = stored_bytes(files)
     for chunk, row, image in _decoded(files, column, mode):
         size = writer.shape[1:] or (shape or image.shape)[1:]
         if image.shape[1:] != size:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions, label_column, refuse_same_names
+from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions, label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.features import (
-    dataset_of_columns,
     dataset_of_features,
     feature_columns,
     finite_features,
@@ -24,12 +20,12 @@ from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import (
+    TableInMemory,
     dataset_of_answers,
     empty_columns,
     hugging_face_names,
     is_image,
     is_list,
-    is_scalar,
     read_answers,
     read_arrays,
     read_chunks,
@@ -61,7 +57,7 @@ def read_parquet(
     files = location.test if split == "test" else location.train
     writer = writer or InputWriter(str(files[0]))
     schema = read_schema(files[0])
-    if holds_recordings(schema.names) or (info and info.input_column == "signal"):
+    if holds_recordings(schema) or (info and info.input_column == "signal"):
         return read_recordings(location, files, options, writer)
     options.refuse_windows(str(files[0]))
     if info:
@@ -135,34 +131,19 @@ def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:
     return inputs[0], label
 
 
-def dataset_of_table(name: str, table: Any, options: ReadOptions, place: str) -> Dataset:
+def dataset_of_table(name: str, table: Any, options: ReadOptions) -> Dataset:
     """Make a data set of a ``pyarrow.Table`` with a row for each sample.
 
     The inputs are its one column of images or lists, or else its columns of numbers.
 
     Args:
-        name: The name of the data set.
+        name: The name of the data set, and of the table in messages.
         table: The table.
         options: The columns that are inputs and classes.
-        place: Where the table comes from, for messages.
 
     Raises:
         DataError: When a column is missing, or holds something that does not fit.
     """
-    refuse_same_names(table.column_names, place)
-    if not any(is_image(field.type) or is_list(field.type) for field in table.schema):
-        columns = {
-            field.name: to_numpy(table[field.name].combine_chunks()) for field in table.schema if is_scalar(field.type)
-        }
-        dataset = dataset_of_columns(name, columns, options, place)
-        names = hugging_face_names(table.schema.metadata, label_column(columns, options, place))
-        return replace(dataset, class_names=names) if len(names) == dataset.classes else dataset
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "train.parquet"
-        pq.write_table(table, file)
-        try:
-            return read_parquet(Location(name, None, (file,)), "train", options)
-        except RowError as error:
-            raise RowError(place, error.row, error.problem) from None
-        except DataError as error:
-            raise DataError(str(error).replace(str(file), place)) from None
+    # It takes the place of a file.
+    source: Any = TableInMemory(name, table)
+    return read_parquet(Location(name, None, (source,)), "train", options)

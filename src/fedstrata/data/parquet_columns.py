@@ -55,17 +55,34 @@ _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "
 
 
 @dataclass(frozen=True)
+class TableInMemory:
+    """A table in place of a Parquet file.
+
+    Attributes:
+        place: Where it comes from, for messages.
+        table: The ``pyarrow.Table``.
+    """
+
+    place: str
+    table: Any
+
+    def __str__(self) -> str:
+        """Return where it comes from."""
+        return self.place
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Consecutive rows of one column of a file.
 
     Attributes:
-        file: The file.
+        file: The file, or the table in place of it.
         column: The name of the column.
         first_row: The number of the first row inside the file.
         values: The rows, as a ``pyarrow.Array``. A dictionary-encoded column is written out.
     """
 
-    file: Path
+    file: Path | TableInMemory
     column: str
     first_row: int
     values: Any
@@ -164,8 +181,10 @@ def _row_bytes(group: Any, columns: Collection[str]) -> float:
     return largest
 
 
-def read_schema(file: Path) -> Any:
+def read_schema(file: Path | TableInMemory) -> Any:
     """Read the ``pyarrow.Schema`` of a file; raises as `opened`."""
+    if isinstance(file, TableInMemory):
+        return file.table.schema
     with opened(file) as parquet:
         return parquet.schema_arrow
 
@@ -190,13 +209,25 @@ def read_chunks(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple
         DataError: When a file is unreadable or lacks a column, or a text is too long.
     """
     for file in files:
-        with opened(file) as parquet:
-            require_columns(file, parquet.schema_arrow, columns)
-            rows = rows_at_once(parquet.metadata, columns)
-            first_row = 0
-            for batch in parquet.iter_batches(batch_size=rows, columns=list(columns)):
-                yield tuple(_chunk(file, column, first_row, batch.column(column)) for column in columns)
-                first_row += len(batch)
+        require_columns(file, read_schema(file), columns)
+        first_row = 0
+        for batch in _batches(file, list(columns)):
+            yield tuple(_chunk(file, column, first_row, batch.column(column)) for column in columns)
+            first_row += len(batch)
+
+
+def _batches(file: Path | TableInMemory, columns: list[str]) -> Iterator[Any]:
+    """Yield a ``pyarrow.RecordBatch`` of some columns after the other."""
+    if isinstance(file, TableInMemory):
+        yield from file.table.select(columns).to_batches(_ROWS)
+        return
+    with opened(file) as parquet:
+        yield from parquet.iter_batches(batch_size=rows_at_once(parquet.metadata, columns), columns=columns)
+
+
+def stored_bytes(files: Sequence[Path | TableInMemory]) -> int:
+    """Return the bytes that files or tables take where they are."""
+    return sum(file.table.nbytes if isinstance(file, TableInMemory) else file.stat().st_size for file in files)
 
 
 def is_list(kind: Any) -> bool:
@@ -216,11 +247,12 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _chunk(file: Path, column: str, first_row: int, values: Any) -> Chunk:
+def _chunk(file: Path | TableInMemory, column: str, first_row: int, values: Any) -> Chunk:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     chunk = Chunk(file, column, first_row, values)
-    if is_text(values.type):
+    # A text takes its bytes in a table, and may take few in a file.
+    if is_text(values.type) and not isinstance(file, TableInMemory):
         lengths = pc.utf8_length(values)
         longest = pc.max(lengths).as_py() or 0
         if longest > COLUMN_CHARACTERS:
@@ -313,7 +345,7 @@ def read_columns(files: Sequence[Path], skip: Collection[str]) -> dict[str, np.n
     wanted = [name for name in scalar_columns(files[0]) if name not in skip]
     if not wanted:
         return {}
-    stored = sum(file.stat().st_size for file in files)
+    stored = stored_bytes(files)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
     largest = dict.fromkeys(wanted, 0)
     rows = 0

@@ -139,7 +139,7 @@ def _of_tables(name: str, parts: Sequence[Part], options: ReadOptions) -> Datase
     table_schema(name, parts, options)
     table = pa.concat_tables([part.with_role_columns(part.table) for part in parts], promote_options="permissive")
     refuse_no_rows(len(table), name)
-    return dataset_of_table(name, table, options, name)
+    return dataset_of_table(name, table, options)
 
 
 def table_schema(name: str, parts: Sequence[Part], options: ReadOptions) -> Any:

@@ -1,22 +1,21 @@
 """Samples that equal others, and clients whose samples are near-copies of each other, such as noisy ones of one image.
 
-Where samples are distinct, the volume around a sample grows evenly from one nearest neighbour to the next. In d
-dimensions j log(r(j+1) / r(j)) then has the mean 1/d at every j, where r(j) is the distance to the j-th nearest
-neighbour: Facco et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood information", 2017.
-Copies stand out as a step: j neighbours are close, and the next one is far. It is compared with the growth between
-farther neighbours, which does not change with the number of copies.
+Where samples are distinct, the volume around a sample grows evenly from one nearest neighbour to the next: the step
+j log(r(j+1) / r(j)) has the same distribution at every j, where r(j) is the distance to the j-th nearest neighbour
+(Facco et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood information", 2017). Copies
+stand out: j neighbours are close, and the next one is far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
 
 from fedstrata.base.randomness import seed_of
 from fedstrata.build.data_warnings.run_data import RunData, first_few, samples_of
@@ -71,27 +70,24 @@ def noisy_copies(data: RunData) -> Iterator[str]:
     """Samples that resemble others of their client far more than the rest, and no unit keeps them together."""
     if data.experiment.data.copies > 1 or data.experiment.data.unit == ALL_INDEPENDENT:
         return
-    found = near_copies(data.dataset, data.partition)
-    if found is None:
+    copies = near_copies(data.dataset, data.partition)
+    if not copies:
         return
-    others = "one other" if found.copies == 1 else f"{found.copies} others"
+    most = max(copies.values())
+    others = "one other sample" if most == 1 else f"{most} others"
     unit = data.dataset.unit
     state = "is not set" if unit is None else f"= {unit!r} does not keep them together"
     yield (
-        f"{found.copied / found.samples:.0%} of {found.samples:,} samples that were compared look like copies with "
-        f"noise: mostly {others} of the same client, such as client {first_few([data.names[found.client]])}, are far "
-        f"closer to them than all the rest, and data.unit {state}. Halves of a client's samples are not independent "
-        "then: a split test finds groups that are not there, and scores come out too good. Name a column in data.unit "
-        f"whose equal values keep copies together, take copies out, or set data.unit = {ALL_INDEPENDENT!r} if all "
-        "samples are independent"
+        f"samples of client {first_few([data.names[client] for client in copies])} look like copies with noise: up to "
+        f"{others} of the same client are far closer to them than the rest, and data.unit {state}. Halves of a "
+        "client's samples are not independent then: a split test finds groups that are not there, and scores come out "
+        "too good. Name a column in data.unit whose equal values keep copies together, take copies out, or set "
+        f"data.unit = {ALL_INDEPENDENT!r} if all samples are independent"
     )
 
 
 _CLIENTS = 8
 """The largest number of clients that are looked at."""
-
-_QUERIES = 64
-"""The number of samples of a client whose neighbours are looked for."""
 
 _ROWS = 2048
 """The largest number of samples of a client among which neighbours are looked for."""
@@ -108,95 +104,81 @@ _READ_AT_ONCE = 2**18
 _LEVELS = 10
 """The number of values up to which a feature of a table is a category, which tells nothing about copies."""
 
-_NEIGHBOURS = 128
-"""The largest number of nearest neighbours that are looked at."""
+_COPIES = 16
+"""The largest number of copies of a sample, besides itself, that are looked for."""
 
-_COPIES = 15
-"""The largest number of copies of a sample, besides itself, that are found."""
+_FEWEST_COPIES = 3
+"""A class has neighbours enough to look for at least so many; else its samples are not compared."""
 
-_LARGEST_STEP = 6.0
-"""The size above which a step counts no more, so that a few exact copies in the data do not decide."""
+_FEWEST_SAMPLES = 32
+"""The number of compared samples of a client below which their steps tell nothing."""
 
-_COPIED_STEP = 1.5
-"""The smallest mean step after the last copy; steps of distinct samples have mean 1."""
+_COPIED_SHARE = 0.25
+"""The share of a client's samples that have to be copied."""
 
-_DIFFERENCE = 0.8
-"""How much the mean step after the last copy exceeds the next one at least."""
+_COPIED_STEP = 5.0
+"""The step after the last copy, as a multiple of the mean of the others, from which on there is a warning.
 
-_DROP = 0.6
-"""The largest share of the step after the last copy that the next one may have.
-
-It tells copies from samples on a curve, whose steps are large at all numbers of neighbours.
+Independent samples reach 3, and 4 on a closed curve. Copies whose noise is a fifth of the features' spread exceed 6.
 """
 
-_FEWEST_SAMPLES = 64
-"""The number of samples below which the mean of their steps tells nothing."""
 
-_SAMPLE_STEP = 3.0
-"""The step of one sample that is counted as a near-copy; one distinct sample in 20 has it by chance."""
-
-_COPIED_SHARE = 0.1
-"""The share of samples with such a step from which on there are near-copies; points on a grid have none."""
-
-
-@dataclass(frozen=True)
-class NearCopies:
-    """What was found.
-
-    Attributes:
-        samples: The number of samples that were looked at.
-        copied: The number of them that have near-copies, > 0.
-        copies: The number of near-copies that such samples mostly have, besides themselves.
-        client: The client in whose samples most were found.
-    """
-
-    samples: int
-    copied: int
-    copies: int
-    client: int
-
-
-@dataclass(frozen=True)
-class _Neighbourhoods:
-    """How the distance grows from neighbour to neighbour around some samples of one client.
-
-    Attributes:
-        steps: j log(r(j+1) / r(j)) at [query, j - 1]; 0 where j is too large to be a number of copies, (queries, 15).
-        next_steps: The same at j + 1, also 0 where j is too large, (queries, 15).
-        growth: The same growth between farther neighbours, from half of them to all, at several numbers of neighbours;
-            nan where the client has too few samples, (queries, 3).
-    """
-
-    steps: NDArray[np.float64]
-    next_steps: NDArray[np.float64]
-    growth: NDArray[np.float64]
-
-
-def near_copies(dataset: Dataset, partition: Partition) -> NearCopies | None:
+def near_copies(dataset: Dataset, partition: Partition) -> dict[int, int]:
     """Look for near-copies among the samples of each client, in a bounded number of clients and samples.
 
-    Copies that have one unit are kept together, so that only those of different units count. A client that has more
-    samples than are read at most is judged by some that follow each other.
+    A sample is compared with those of its class, as a class that is small and apart from all others is no set of
+    copies. Copies that have one unit are kept together, so that the first sample of each unit is compared alone. A
+    client that has more samples than are read at most is judged by some that follow each other.
 
     Args:
         dataset: The samples of all clients.
         partition: The samples of each client.
 
     Returns:
-        What was found, or None where samples look distinct. That is also so for tokens, and for features with few
-        different values, of which distinct samples may be equal.
+        The number of near-copies that samples of a client mostly have, by client; without clients whose samples look
+        distinct. That is also so for tokens, and for features with few different values, of which distinct samples may
+        be equal.
     """
     if dataset.holds_tokens:
-        return None
+        return {}
     rows = _looked_at(dataset, partition)
-    values = _comparable(dataset, list(rows.values()))
     found = {}
-    for (client, own), inputs in zip(rows.items(), values, strict=True):
+    for (client, own), values in zip(rows.items(), _comparable(dataset, list(rows.values())), strict=True):
         units = own if dataset.units is None else dataset.units[own]
-        neighbourhoods = _neighbourhoods(inputs, dataset.labels.numpy()[own], units)
-        if neighbourhoods is not None:
-            found[client] = neighbourhoods
-    return _judged(found) if found else None
+        _, first = np.unique(units, return_index=True)
+        classes = dataset.labels.numpy()[own[first]]
+        by_class = [_steps(values[first[classes == label]]) for label in np.unique(classes)]
+        if sum(map(len, by_class)) >= _FEWEST_SAMPLES:
+            steps = np.concatenate(by_class)
+            there = steps[:, ~np.isnan(steps).all(axis=0)]
+            large = np.nanquantile(there, 1 - _COPIED_SHARE, axis=0)
+            last = int(large.argmax())
+            # Equal distances, as between vertices of a cube, have no other steps.
+            if large[last] >= _COPIED_STEP * max(np.delete(large, last).mean(), 1 / 20):
+                found[client] = last + 1
+    return found
+
+
+def _steps(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return j log(r(j+1) / r(j)) around samples of one class at [sample, j - 1].
+
+    Args:
+        values: The samples, (samples', numbers).
+
+    Returns:
+        The steps, (samples'', 16). They are nan at a larger j than a quarter of the samples. Samples that equal all of
+        their neighbours have none.
+    """
+    most = min(_COPIES, len(values) // 4)
+    if most < _FEWEST_COPIES or values.shape[1] == 0:
+        return np.empty((0, _COPIES))
+    neighbours = NearestNeighbors(n_neighbors=most + 1).fit(values.astype(np.float64))
+    distances, _ = neighbours.kneighbors()
+    distances = distances[distances[:, -1] > 0]
+    # Exact copies are as far from each other as rounding errors; among several of them there is no step.
+    logarithms = np.log(np.maximum(distances, 1e-6 * distances[:, -1:]))
+    steps = np.arange(1, most + 1) * np.diff(logarithms, axis=1)
+    return np.pad(steps, ((0, 0), (0, _COPIES - most)), constant_values=np.nan)
 
 
 def _looked_at(dataset: Dataset, partition: Partition) -> dict[int, NDArray[np.int64]]:
@@ -243,93 +225,3 @@ def _without_ties(table: NDArray[np.float32]) -> NDArray[np.float32]:
             kept[:, features] = feature + rounding * rng.uniform(-0.5, 0.5, len(feature))
             features += 1
     return kept[:, :features]
-
-
-def _neighbourhoods(
-    values: NDArray[np.float32], classes: NDArray[np.int64], units: NDArray[np.generic]
-) -> _Neighbourhoods | None:
-    """Return how distances grow around some samples of a client; None where it has too few units.
-
-    A neighbour is the nearest sample of another unit.
-
-    Args:
-        values: The samples of the client, (samples', numbers).
-        classes: Their classes, (samples',).
-        units: Their units, (samples',). Each sample is a unit of its own where all are independent.
-    """
-    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
-    neighbours = min(_NEIGHBOURS, len(first) // 2)
-    copies = min(_COPIES, neighbours // 3)
-    if copies < 3 or values.shape[1] == 0:
-        return None
-    queries = evenly_spread(len(values), _QUERIES).numpy()
-    # Through inner products, the small distances of copies would lose their digits.
-    exact = "donot_use_mm_for_euclid_dist"
-    distances = torch.cdist(torch.from_numpy(values[queries]), torch.from_numpy(values), compute_mode=exact).numpy()
-    order = np.argsort(unit, kind="stable")
-    starts = np.searchsorted(unit[order], np.arange(len(first)))
-    to_units = np.minimum.reduceat(distances[:, order], starts, axis=1)
-    to_units[np.arange(len(queries)), unit[queries]] = np.inf
-    nearest = np.sort(to_units, axis=1)[:, :neighbours]
-    complete = nearest[:, -1] > 0
-    if not complete.any():
-        return None
-    queries = queries[complete]
-    # Exact copies are as far from each other as rounding errors; among several of them there is no step.
-    nearest = np.maximum(nearest[complete], 1e-6 * nearest[complete, -1:])
-    rank = np.arange(1, copies + 2)
-    steps = rank * np.log(nearest[:, rank] / nearest[:, rank - 1])
-    # A class that is small and apart from all others is no set of copies.
-    of_class = (classes[queries][:, None] == classes[first]).sum(axis=1, keepdims=True)
-    possible = rank[:-1] + 1 <= of_class / 2
-    padding = ((0, 0), (0, _COPIES - copies))
-    return _Neighbourhoods(
-        steps=np.pad(np.where(possible, steps[:, :-1], 0.0), padding),
-        next_steps=np.pad(np.where(possible, steps[:, 1:], 0.0), padding),
-        growth=_growth(nearest, copies),
-    )
-
-
-def _growth(nearest: NDArray[np.float64], copies: int) -> NDArray[np.float64]:
-    """Return the growth of distances, (queries, neighbours), beyond the copies: (queries, 3)."""
-    growth = np.full((len(nearest), 3), np.nan)
-    last = nearest.shape[1]
-    for place in range(growth.shape[1]):
-        half = last // 2
-        if half <= copies:
-            break
-        growth[:, place] = np.log(nearest[:, last - 1] / nearest[:, half - 1]) / np.log(last / half)
-        last = half
-    return growth
-
-
-def _judged(found: dict[int, _Neighbourhoods]) -> NearCopies | None:
-    """Return whether the samples of all clients together are near-copies, and how many."""
-    growth = np.concatenate([each.growth for each in found.values()])
-    there = ~np.isnan(growth).all(axis=0)
-    # Dimensions differ with the distance. The lowest one makes the fewest warnings.
-    usual = float(np.nanmedian(growth[:, there], axis=0).max())
-    # Equal distances, as between vertices of a cube, tell of no dimension.
-    usual = max(usual, 1 / 20)
-    steps = {client: _relative(each.steps, usual) for client, each in found.items()}
-    mean = np.concatenate(list(steps.values())).mean(axis=0)
-    following = np.concatenate([_relative(each.next_steps, usual) for each in found.values()]).mean(axis=0)
-    marked = (mean >= _COPIED_STEP) & (mean - following >= _DIFFERENCE) & (following <= _DROP * mean)
-    samples = sum(map(len, steps.values()))
-    if samples < _FEWEST_SAMPLES or not marked.any():
-        return None
-    copied = {client: int((each[:, marked].max(axis=1) >= _SAMPLE_STEP).sum()) for client, each in steps.items()}
-    if sum(copied.values()) < _COPIED_SHARE * samples:
-        return None
-    shares = {client: copied[client] / len(each) for client, each in steps.items()}
-    return NearCopies(
-        samples=samples,
-        copied=sum(copied.values()),
-        copies=int(np.argmax(np.where(marked, mean, 0.0))) + 1,
-        client=max(shares, key=lambda client: shares[client]),
-    )
-
-
-def _relative(steps: NDArray[np.float64], usual: float) -> NDArray[np.float64]:
-    """Return steps as multiples of the usual one, the largest ones as `_LARGEST_STEP`."""
-    return np.minimum(steps / usual, _LARGEST_STEP)
