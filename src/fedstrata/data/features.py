@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, TRIAL_COLUMN, ReadOptions, label_column, may_be_feature
-from fedstrata.data.dataset import Dataset, channel_statistics, finite_float32
+from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import (
@@ -48,22 +48,22 @@ def finite_features(
         first_row: The number of their first row.
 
     Raises:
-        DataError: When a number is missing or not finite.
+        DataError: When a number is missing or not finite as float32.
     """
-    for feature in features:
-        missing = np.flatnonzero(~np.isfinite(columns[feature].astype(np.float64)))
-        if len(missing):
-            others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise RowError(
-                place,
-                first_row + int(missing[0]),
-                f"of column {feature!r} holds no finite number{others}; fill it in, leave the row out, or name other "
-                "columns in data.inputs",
-            )
-    numbers = [
-        finite_float32(columns[feature], place, f"column {feature!r}", first_row)[:, None] for feature in features
-    ]
-    return np.concatenate(numbers, axis=1)
+    with np.errstate(over="ignore"):
+        numbers = np.stack([columns[feature].astype(np.float32) for feature in features], axis=1)
+    wrong = ~np.isfinite(numbers)
+    if wrong.any():
+        place_of_feature = int(np.argmax(wrong.any(axis=0)))
+        missing = np.flatnonzero(wrong[:, place_of_feature])
+        others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise RowError(
+            place,
+            first_row + int(missing[0]),
+            f"of column {features[place_of_feature]!r} holds no finite number{others}; fill it in, leave the row out, "
+            "or name other columns in data.inputs",
+        )
+    return numbers
 
 
 def feature_columns(columns: Mapping[str, np.ndarray], options: ReadOptions, place: str) -> tuple[str, ...]:
