@@ -18,7 +18,6 @@ from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import (
-    TableInMemory,
     empty_columns,
     is_image,
     is_list,
@@ -29,6 +28,7 @@ from fedstrata.data.parquet_columns import (
     read_schema,
     require_columns,
     scalar_columns,
+    table_source,
     to_numpy,
     unread_numbers,
 )
@@ -131,5 +131,5 @@ def dataset_of_table(name: str, table: Any, options: ReadOptions) -> Dataset:
         DataError: When a column is missing, or holds something that does not fit.
     """
     # It takes the place of a file.
-    source: Any = TableInMemory(name, table)
+    source: Any = table_source(name, table)
     return read_parquet(Location(name, None, (source,)), "train", options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -53,21 +53,30 @@ _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "
 """The bytes of a decoded value, by its physical type."""
 
 
-@dataclass(frozen=True)
-class TableInMemory:
+@dataclass(frozen=True, eq=False)
+class TableSource:
     """A table in place of a Parquet file.
 
     Attributes:
         place: Where it comes from, for messages.
-        table: The ``pyarrow.Table``.
+        schema: Its ``pyarrow.Schema``.
+        tables: The function that yields its rows, some at a time, as ``pyarrow.Table``.
+        stored: The bytes that it takes where it is.
     """
 
     place: str
-    table: Any
+    schema: Any
+    tables: Callable[[], Iterable[Any]]
+    stored: int
 
     def __str__(self) -> str:
         """Return where it comes from."""
         return self.place
+
+
+def table_source(place: str, table: Any) -> TableSource:
+    """Let a ``pyarrow.Table`` stand for a Parquet file."""
+    return TableSource(place, table.schema, lambda: (table,), table.nbytes)
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class Chunk:
         values: The rows, as a ``pyarrow.Array``. A dictionary-encoded column is written out.
     """
 
-    file: Path | TableInMemory
+    file: Path | TableSource
     column: str
     first_row: int
     values: Any
@@ -180,10 +189,10 @@ def _row_bytes(group: Any, columns: Collection[str]) -> float:
     return largest
 
 
-def read_schema(file: Path | TableInMemory) -> Any:
+def read_schema(file: Path | TableSource) -> Any:
     """Read the ``pyarrow.Schema`` of a file; raises as `opened`."""
-    if isinstance(file, TableInMemory):
-        return file.table.schema
+    if isinstance(file, TableSource):
+        return file.schema
     with opened(file) as parquet:
         return parquet.schema_arrow
 
@@ -210,29 +219,30 @@ def read_chunks(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple
     for file in files:
         require_columns(file, read_schema(file), columns)
         first_row = 0
-        for batch in _batches(file, list(columns)):
+        for batch in batches(file, list(columns)):
             yield tuple(_chunk(file, column, first_row, batch.column(column)) for column in columns)
             first_row += len(batch)
 
 
-def _batches(file: Path | TableInMemory, columns: list[str]) -> Iterator[Any]:
+def batches(file: Path | TableSource, columns: list[str]) -> Iterator[Any]:
     """Yield a ``pyarrow.RecordBatch`` of some columns after the other."""
-    if isinstance(file, TableInMemory):
-        yield from file.table.select(columns).to_batches(_ROWS)
+    if isinstance(file, TableSource):
+        for table in file.tables():
+            yield from table.select(columns).to_batches(_ROWS)
         return
     with opened(file) as parquet:
         yield from parquet.iter_batches(batch_size=rows_at_once(parquet.metadata, columns), columns=columns)
 
 
-def stored_bytes(files: Sequence[Path | TableInMemory]) -> int:
+def stored_bytes(files: Sequence[Path | TableSource]) -> int:
     """Return the bytes that files or tables take where they are."""
-    return sum(file.table.nbytes if isinstance(file, TableInMemory) else file.stat().st_size for file in files)
+    return sum(file.stored if isinstance(file, TableSource) else file.stat().st_size for file in files)
 
 
-def _row_count(file: Path | TableInMemory) -> int:
+def _row_count(file: Path | TableSource) -> int:
     """Return the number of rows of a file or table."""
-    if isinstance(file, TableInMemory):
-        return len(file.table)
+    if isinstance(file, TableSource):
+        return sum(map(len, file.tables()))
     with opened(file) as parquet:
         return int(parquet.metadata.num_rows)
 
@@ -254,12 +264,12 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _chunk(file: Path | TableInMemory, column: str, first_row: int, values: Any) -> Chunk:
+def _chunk(file: Path | TableSource, column: str, first_row: int, values: Any) -> Chunk:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     chunk = Chunk(file, column, first_row, values)
     # A text takes its bytes in a table, and may take few in a file.
-    if is_text(values.type) and not isinstance(file, TableInMemory):
+    if is_text(values.type) and not isinstance(file, TableSource):
         lengths = pc.utf8_length(values)
         longest = pc.max(lengths).as_py() or 0
         if longest > COLUMN_CHARACTERS:

@@ -78,9 +78,9 @@ class Part:
             return self.role_columns[name]
         if self.arrays is not None:
             return self.array(name)
-        from fedstrata.data.parquet_columns import TableInMemory, read_scalar_column
+        from fedstrata.data.parquet_columns import read_scalar_column, table_source
 
-        table: Any = TableInMemory(self.who, self.table)
+        table: Any = table_source(self.who, self.table)
         return read_scalar_column([table], name)
 
     def array(self, key: str) -> np.ndarray:
