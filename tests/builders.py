@@ -25,8 +25,23 @@ import fedstrata as fs
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment, load_experiment
-from fedstrata.core import TRAIN, Layout, LocalTask, LocalTraining, Plan, Problem, Report, Result, Rows, TensorSpec
+from fedstrata.core import (
+    TRAIN,
+    Diagnostics,
+    Layout,
+    LocalTask,
+    LocalTraining,
+    Plan,
+    Problem,
+    Report,
+    Result,
+    Rows,
+    State,
+    TensorSpec,
+    tree_events,
+)
 from fedstrata.core.layout import Kind
+from fedstrata.core.state import StateT
 from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
 from fedstrata.testing import toy_layout, toy_problem
 
@@ -279,3 +294,8 @@ def change_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor] | None = N
         found = {name: file.get_tensor(name) for name in file.keys()} | dict(tensors or {})  # noqa: SIM118 (no dict)
         said = file.metadata() | {name: json.dumps(value) for name, value in metadata.items()}
     seal_checkpoint(path, to_bytes(found, said))
+
+
+def with_tree_events(before: State, after: StateT, diagnostics: Diagnostics) -> tuple[StateT, Diagnostics]:
+    """What a round has made of a state, with what it did to the tree among the events, as a run records them."""
+    return after, replace(diagnostics, events=(*diagnostics.events, *tree_events(before, after)))

@@ -11,9 +11,9 @@ as a whole, with its docstring, and once. A name counts wherever it stands, in a
 name ``Plan`` of `fedstrata.core`. A method is found by the class that holds it. An import counts nothing by itself, and
 neither do the lines of imports.
 
-The methods of the class that ``init``, ``plan`` and ``update`` do not reach are left out, and so is all that only they
-name. Types and limits of keys, errors, and the way to import torch are left out: nobody reads them to understand an
-algorithm.
+The methods of the class, and of the classes that it inherits from, that ``init``, ``plan`` and ``update`` do not reach
+are left out, and so is all that only they name. Types and limits of keys, errors, and the way to import torch are left
+out: nobody reads them to understand an algorithm.
 """
 
 from __future__ import annotations
@@ -155,34 +155,58 @@ def named_in(node: ast.AST, module: str) -> Iterator[Definition]:
             yield found
 
 
-def parts_to_read(definition: Definition) -> list[ast.AST]:
-    """The syntax of an algorithm without the methods that `init`, `plan` and `update` do not reach."""
+def ancestry(start: Definition) -> list[Definition]:
+    """The class of an algorithm, then the library's classes that it inherits from, nearest first."""
+    assert isinstance(start.node, ast.ClassDef)
+    found = [start]
+    for base in start.node.bases:
+        above = next(named_in(base, start.module), None)
+        if above is not None and isinstance(above.node, ast.ClassDef):
+            found += ancestry(above)
+    return found
+
+
+def methods_of(definition: Definition) -> dict[str, ast.FunctionDef]:
+    """The methods that a class has in its own body, by name."""
     assert isinstance(definition.node, ast.ClassDef)
-    methods = {each.name: each for each in definition.node.body if isinstance(each, ast.FunctionDef)}
-    reached = [name for name in BEGIN if name in methods]
+    return {each.name: each for each in definition.node.body if isinstance(each, ast.FunctionDef)}
+
+
+def methods_left_out(start: Definition) -> dict[tuple[str, str], list[ast.FunctionDef]]:
+    """The methods of an algorithm and of what it inherits from that `init`, `plan` and `update` do not reach, by class.
+
+    A method that is written anew lower down is left out too.
+    """
+    classes = ancestry(start)
+    lowest = {name: each for cls in reversed(classes) for name, each in methods_of(cls).items()}
+    reached = [name for name in BEGIN if name in lowest]
     for name in reached:
-        for each in ast.walk(methods[name]):
+        for each in ast.walk(lowest[name]):
             own = each.attr if isinstance(each, ast.Attribute) else ""
-            if own in methods and own not in reached:
+            if own in lowest and own not in reached:
                 reached.append(own)
-    skipped = [each for name, each in methods.items() if name not in reached]
-    return [each for each in ast.iter_child_nodes(definition.node) if each not in skipped]
+    kept = [lowest[name] for name in reached]
+    return {(cls.module, cls.name): [each for each in methods_of(cls).values() if each not in kept] for cls in classes}
 
 
-def definitions_of(name: str) -> list[Definition]:
-    """All definitions that an algorithm reaches, its own class first."""
+def definitions_of(name: str) -> dict[Definition, int]:
+    """All definitions that an algorithm reaches, its own class first, each with the lines that are read of it."""
     module, _, attribute = targets()[name].partition(":")
     start = look_up(module, attribute)
     assert isinstance(start, Definition)
-    reached = {(start.module, start.name): start}
-    waiting = [found for part in parts_to_read(start) for found in named_in(part, start.module)]
+    left_out = methods_left_out(start)
+    lines = dict[Definition, int]()
+    waiting = [start]
     while waiting:
-        found = waiting.pop()
-        if (found.module, found.name) in reached or found.module in LEFT_OUT:
+        found = waiting.pop(0)
+        if found in lines or found.module in LEFT_OUT:
             continue
-        reached[found.module, found.name] = found
-        waiting += named_in(found.node, found.module)
-    return list(reached.values())
+        skipped = left_out.get((found.module, found.name), [])
+        lines[found] = found.lines - sum((each.end_lineno or each.lineno) - each.lineno + 1 for each in skipped)
+        for part in ast.iter_child_nodes(found.node):
+            if part not in skipped:
+                waiting += named_in(part, found.module)
+    return lines
 
 
 def targets() -> dict[str, str]:
@@ -190,16 +214,6 @@ def targets() -> dict[str, str]:
     node = read("fedstrata.algorithms").definitions["CLASSES"].node
     table = next(each for each in ast.walk(node) if isinstance(each, ast.Dict))
     return dict(ast.literal_eval(table))
-
-
-def lines_of(definition: Definition, is_start: bool) -> int:
-    """The lines of a definition that are read; of the algorithm's own class, without the methods that are left out."""
-    if not is_start:
-        return definition.lines
-    assert isinstance(definition.node, ast.ClassDef)
-    kept = parts_to_read(definition)
-    skipped = [each for each in definition.node.body if each not in kept]
-    return definition.lines - sum((each.end_lineno or each.lineno) - each.lineno + 1 for each in skipped)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -212,8 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.names or [*GOALS, "fedavg"]:
         found = definitions_of(name)
         by_file = defaultdict[str, dict[str, int]](dict)
-        for place, each in enumerate(found):
-            by_file[each.module][each.name] = lines_of(each, is_start=place == 0)
+        for each, lines_read in found.items():
+            by_file[each.module][each.name] = lines_read
         total = sum(sum(lines.values()) for lines in by_file.values())
         files, most = GOALS.get(name, (0, 0))
         goal = f"   goal: {files} files, {most:,} lines" if files else ""

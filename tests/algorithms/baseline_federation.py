@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import fedstrata as fs
+from builders import with_tree_events
 from fedstrata.build.build import build_run
 from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
@@ -42,7 +43,7 @@ def train(
     for _ in range(rounds):
         cohort, _absent = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
         report = setup.clients.run(setup.server.algorithm.plan(setup.server.problem, state, cohort))
-        state, note = setup.server.algorithm.update(setup.server.problem, state, report)
+        state, note = with_tree_events(state, *setup.server.algorithm.update(setup.server.problem, state, report))
         diagnostics.append(note)
     return state, diagnostics, score(setup, state)
 

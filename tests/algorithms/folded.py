@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from builders import with_tree_events
 from fedstrata.core import Decision, Diagnostics, Plan, Problem, Report, Result, Rows, State
 from fedstrata.testing import toy_layout, toy_problem
 from fedstrata.uploads.checks.update_checks import CheckName, Checks
@@ -124,7 +125,7 @@ def drive(
         plan = algorithm.plan(problem, current, cohort)
         lost = torch.tensor(list((absent or {}).get(round, ())), dtype=torch.int64)
         report = replace(clients.run(plan.only(~torch.isin(cohort, lost))), cohort=cohort)
-        current, diagnostics = algorithm.update(problem, current, report)
+        current, diagnostics = with_tree_events(current, *algorithm.update(problem, current, report))
         turns.append(Turn(plan, report, current, diagnostics))
     return turns
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from builders import with_tree_events
 from fedstrata.core import Algorithm, Diagnostics, Problem
 from fedstrata.core.state import StateT
 from fedstrata.testing import Scripted
@@ -30,4 +31,4 @@ def next_round(
     """
     ids = torch.arange(problem.clients) if cohort is None else torch.tensor(cohort, dtype=torch.int64)
     report = Scripted([updates], **script).run(algorithm.plan(problem, state, ids))
-    return algorithm.update(problem, state, report)
+    return with_tree_events(state, *algorithm.update(problem, state, report))

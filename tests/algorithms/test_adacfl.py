@@ -8,7 +8,7 @@ from baseline_federation import metrics_of
 from scripted import next_round
 
 import fedstrata as fs
-from builders import layout_with
+from builders import layout_with, with_tree_events
 from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_groups
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
@@ -56,7 +56,7 @@ def come(
 ) -> tuple[AdaCFLState, tuple[dict[str, Any], ...]]:
     report = Scripted([updates]).run(algorithm.plan(problem, state, torch.tensor(cohort)))
     placed, k = algorithm.assign(problem, state, report), len(state.models)
-    state, diagnostics = algorithm.update(problem, state, report)
+    state, diagnostics = with_tree_events(state, *algorithm.update(problem, state, report))
     assert torch.equal(placed, state.labels.clamp(max=k))  # founders belong to none that there was
     return state, tuple(dict(event) for event in diagnostics.events)
 
@@ -254,7 +254,7 @@ def test_a_founder_beside_the_only_cluster_gives_both_a_node() -> None:
     assert snapshot_of(state).epsilon == pytest.approx(1.3 * 0.3)
     state, events = come(algorithm, problem, state, points, [0, 1, 2])
     assert state.labels.tolist() == [0, 0, 1] and state.nodes.tolist() == [1, 2]
-    assert [event["kind"] for event in events] == ["split", "found", "place"]
+    assert [event["kind"] for event in events] == ["found", "place", "split"]
     assert decision_of(state).kind == "newcomer_beyond_epsilon"
 
 

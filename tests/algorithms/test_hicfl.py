@@ -21,6 +21,7 @@ from fedstrata.core import (
     aggregate,
     make_pending,
     reassign,
+    tree_events,
 )
 from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.noise import CentralNoise
@@ -304,13 +305,13 @@ def groups(moves: torch.Tensor, sizes: Sequence[int]) -> tuple[Problem, Any, Any
 def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_smaller() -> None:
     moves = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [4.0, 0.0]])
     problem, before, after, report = groups(moves, [2, 3, 1])
-    merged, events = reorganise(problem, before, after, report)
+    merged = reorganise(problem, before, after, report)
     assert merged.labels.tolist() == [0, 0, 1, 1, 1, 0]
     assert merged.models.tolist() == [[2.0, 0.0], [-1.0, 0.0]]  # (2 * 1 + 1 * 4) / 3
     assert merged.nodes.tolist() == [1, 2]
     assert merged.bipartition.max_norms.tolist() == [0.0, 1.0]
     assert merged.bipartition.max_compared_norms.tolist() == [10.0, 11.0]
-    assert events == ({"kind": "dissolve", "node": 3, "into": [1]},)
+    assert tree_events(after, merged) == [{"kind": "dissolve", "node": 3, "into": [1]}]
     assert [node.members for node in merged.tree[1:]] == [(0, 1, 5), (2, 3, 4), (5,)]
     assert [node.split for node in merged.tree[1:]] == [None, None, 2]
     assert decision_of(merged, 3) == Decision("merged", None, {"into": 1.0})
@@ -319,7 +320,7 @@ def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_sma
 def test_clusters_of_which_nobody_has_answered_are_merged_half_and_half() -> None:
     """With differential privacy they move by noise."""
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [2, 3])
-    merged, _ = reorganise(problem, before, after, report.without(torch.arange(5)))
+    merged = reorganise(problem, before, after, report.without(torch.arange(5)))
     assert merged.models.tolist() == [[2.5, 0.0]]
 
 
@@ -328,7 +329,7 @@ def test_with_differential_privacy_merged_clusters_count_by_their_members() -> N
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [1, 3])
     result = replace(report.results["train"], sizes=torch.tensor([1000, 1, 1, 1]))
     noisy = CentralNoise(problem.layout, (True,), clip_norm=5.0, noise_multiplier=0.0, answers=lambda round: 4.0)
-    merged, _ = reorganise(replace(problem, aggregation=noisy), before, after, Report({"train": result}))
+    merged = reorganise(replace(problem, aggregation=noisy), before, after, Report({"train": result}))
     assert merged.models.tolist() == [[3.25, 0.0]]  # (1 * 1 + 3 * 4) / 4
 
 
@@ -345,8 +346,8 @@ def test_clusters_that_a_third_one_is_torn_between_are_not_merged() -> None:
     """0 and 1 are similar; 2 is similar to 1, and in conflict with 0. So is 0 between 1 and 2."""
     torn = torch.tensor([[1.0, 0.0], [0.5, 1.0], [-0.5, 1.0]])
     problem, before, after, report = groups(torn, [1, 1, 1])
-    merged, events = reorganise(problem, before, after, report)
-    assert events == () and torch.equal(merged.models, after.models)
+    merged = reorganise(problem, before, after, report)
+    assert merged.tree == after.tree and torch.equal(merged.models, after.models)
 
 
 def test_the_next_most_similar_cluster_is_considered_when_the_most_similar_may_not_be_merged() -> None:
@@ -354,16 +355,16 @@ def test_the_next_most_similar_cluster_is_considered_when_the_most_similar_may_n
     degrees = torch.tensor([0.0, 20.0, -30.0, -75.0]) / 180 * math.pi
     moves = torch.stack([degrees.cos(), degrees.sin()], dim=1)
     problem, before, after, report = groups(moves, [1, 2, 2, 2])
-    merged, events = reorganise(problem, before, after, report)
+    merged = reorganise(problem, before, after, report)
     assert merged.labels.tolist() == [1, 0, 0, 1, 1, 2, 2]
-    assert events == ({"kind": "dissolve", "node": 1, "into": [3]},)
+    assert tree_events(after, merged) == [{"kind": "dissolve", "node": 1, "into": [3]}]
 
 
 def test_merging_goes_on_until_nobody_may_be_merged_and_of_equals_the_first_remains() -> None:
     moves = torch.tensor([[1.0, 0.0], [1.0, 0.2], [2.0, 0.0]])
     problem, before, after, report = groups(moves, [1, 1, 1])
-    merged, events = reorganise(problem, before, after, report)
-    assert len(merged.models) == 1 and len(events) == 2 and merged.nodes.tolist() == [1]
+    merged = reorganise(problem, before, after, report)
+    assert len(merged.models) == 1 and len(tree_events(after, merged)) == 2 and merged.nodes.tolist() == [1]
     assert merged.models[0].tolist() == pytest.approx([4 / 3, 0.2 / 3])
 
 
@@ -371,7 +372,7 @@ def test_a_client_that_waited_at_a_cluster_that_dissolved_is_offered_a_model() -
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [1.0, 0.1]]), [3, 2])
     away = make_pending(after, [4])
     present = Report({"train": report.results["train"].only(torch.arange(5) < 4)})
-    merged, _ = reorganise(problem, before, away, present)
+    merged = reorganise(problem, before, away, present)
     plan = HiCFL().plan(problem, merged, torch.arange(5))
     assert merged.labels.tolist() == [0, 0, 0, 0, -1] and plan.tasks["train"].candidates.tolist() == [[0]] * 5
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from baseline_federation import experiment, federation, metrics_of, train
 
-from builders import report_of
+from builders import report_of, with_tree_events
 from fedstrata.algorithms.ifca import IFCA, IFCAState
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
@@ -46,7 +46,7 @@ def step(
     algorithm: IFCA, problem: Problem, state: IFCAState, clients: Choosing, cohort: Sequence[int] | None = None
 ) -> tuple[IFCAState, Diagnostics]:
     ids = torch.arange(problem.clients) if cohort is None else torch.tensor(cohort, dtype=torch.int64)
-    return algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, ids)))
+    return with_tree_events(state, *algorithm.update(problem, state, clients.run(algorithm.plan(problem, state, ids))))
 
 
 def test_one_model_and_gradients_are_fedavg_with_one_full_batch_step_bit_for_bit() -> None:

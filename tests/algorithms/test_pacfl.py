@@ -8,7 +8,7 @@ import torch
 from baseline_federation import experiment
 from scripted import next_round
 
-from builders import layout_with
+from builders import layout_with, with_tree_events
 from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.algorithms.pacfl import PACFL, RESOLUTION
 from fedstrata.build.build import build_run
@@ -40,7 +40,7 @@ def play(
         plan = algorithm.plan(PROBLEM, state, torch.tensor(cohort))
         report = Scripted([UPDATES]).run(plan)
         sent = {name: vectors(plan.cohort[asked].tolist(), **keys) for name, asked in plan.client_stats.items()}
-        state, note = algorithm.update(PROBLEM, state, replace(report, client_stats=sent))
+        state, note = with_tree_events(state, *algorithm.update(PROBLEM, state, replace(report, client_stats=sent)))
         diagnostics.append(note)
     return state, diagnostics
 

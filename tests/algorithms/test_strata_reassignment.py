@@ -6,7 +6,7 @@ import pytest
 import torch
 from folded import Folded, Turn, drive, groups_of, problem_of
 
-from builders import answer
+from builders import answer, with_tree_events
 from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.reassignment import choosing_among_all, merge_alike_clusters
 from fedstrata.algorithms.strata.state import StrataState
@@ -91,7 +91,7 @@ def test_a_cluster_that_is_merged_with_another_ends_and_events_say_so() -> None:
     report = Folded(THREE).run(plan)
     trained = report.results[TRAIN]
     report = replace(report, results={TRAIN: replace(trained, losses=alike.losses)})
-    after, diagnostics = Strata().update(problem_of(18), state, report)
+    after, diagnostics = with_tree_events(state, *Strata().update(problem_of(18), state, report))
     assert groups_of(after) == [GROUPS[0], list(range(6, 18))]
     kinds = [event["kind"] for event in diagnostics.events]
     assert kinds == ["reassign"] * 6 + ["dissolve"]

@@ -33,7 +33,8 @@ def test_where_writing_fails_the_old_file_stays_and_no_draft(tmp_path: Path, mon
     path = tmp_path / "a"
     replace_file(path, b"old")
     monkeypatch.setattr(os, "fsync", full)
-    for write in (lambda: replace_file(path, b"new"), lambda: append_line(path, "line\n")):
+    writers: list[Callable[[], None]] = [lambda: replace_file(path, b"new"), lambda: append_line(path, "line\n")]
+    for write in writers:
         with pytest.raises(OSError, match="No space left"):
             write()
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]

@@ -79,7 +79,7 @@ def test_an_attack_of_ones_own_that_fails_is_told_in_one_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserCodeError) as failed:
         run(tmp_path / "run", TABLES, attack={"kind": f"{module}:attack", "share": 0.2})
-    assert message in failed.value.reason and failed.value.reason.startswith(f"attack.kind = '{module}:attack'")
+    assert message in str(failed.value) and str(failed.value).startswith(f"attack.kind = '{module}:attack'")
 
 
 def test_all_byzantine_clients_are_in_the_largest_group(tmp_path: Path) -> None:

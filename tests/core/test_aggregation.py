@@ -18,6 +18,7 @@ from fedstrata.core import (
     candidate_models,
     initial_state,
     make_pending,
+    tree_events,
 )
 from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
 from fedstrata.testing import toy_problem
@@ -35,14 +36,14 @@ def test_a_split_moves_each_half_by_its_own_members_and_grows_the_tree() -> None
     problem = toy_problem(4)
     report = report_of([0, 1, 2, 3], [0, 0, 0, 0], ones([1.0, 3.0, 10.0, 20.0]))
     labels, why = torch.tensor([0, 0, 1, 1]), Decision("torn", "conv", {"cross_max": -0.5})
-    state, diagnostics = aggregate(problem, initial_state(problem), report, labels, torch.tensor([0, 0]), {0: why})
+    before = initial_state(problem)
+    state, _ = aggregate(problem, before, report, labels, torch.tensor([0, 0]), {0: why})
     assert state.models[:, 0].tolist() == [2.0, 15.0]
     assert state.nodes.tolist() == [1, 2]
     whole = Node(0, None, (0, 1, 2, 3), born=0, split=1, decision=why)
     assert state.tree == (whole, Node(1, 0, (0, 1), born=1), Node(2, 0, (2, 3), born=1))
-    assert diagnostics.events == (
-        {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn", "values": {"cross_max": -0.5}},
-    )
+    split = {"kind": "split", "node": 0, "into": [1, 2], "layer": "conv", "why": "torn", "values": {"cross_max": -0.5}}
+    assert tree_events(before, state) == [split]
 
 
 def test_a_row_trained_from_another_model_is_left_out_and_counted() -> None:
@@ -86,7 +87,7 @@ def test_an_empty_report_changes_no_model() -> None:
     nothing = report_of([], [], torch.empty(0, 6))
     moved, diagnostics = aggregate(problem, state, nothing, state.labels, torch.tensor([0]))
     assert torch.equal(moved.models, state.models) and moved.round == 1
-    assert diagnostics.events == ()
+    assert diagnostics.events == () and tree_events(state, moved) == []
 
 
 @settings(deadline=None)
@@ -124,12 +125,13 @@ def test_a_regrouping_that_is_no_recursive_split_keeps_every_client_in_one_leaf(
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     state, _ = aggregate(problem, initial_state(problem), first, labels, torch.tensor([0, 0, 0]))
     again = report_of(list(range(6)), [1] * 6, ones([1.0] * 6))
-    state, diagnostics = aggregate(problem, state, again, torch.tensor([1, 1, 2, 0, 0, 2]), torch.tensor([1, 0, 1]))
+    before = state
+    state, _ = aggregate(problem, before, again, torch.tensor([1, 1, 2, 0, 0, 2]), torch.tensor([1, 0, 1]))
     assert state.nodes.tolist() == [4, 1, 5]
     assert [node.parent for node in state.tree[1:]] == [0, 0, 0, 2, 2]
     assert [node.members for node in state.tree[1:]] == [(0, 1), (2, 3), (4, 5), (3, 4), (2, 5)]
     assert [node.split for node in state.tree[1:]] == [None, 2, 2, None, None]
-    kinds = [(event["kind"], event["node"], event["into"]) for event in diagnostics.events]
+    kinds = [(event["kind"], event["node"], event["into"]) for event in tree_events(before, state)]
     assert kinds == [("split", 2, [4, 5]), ("dissolve", 3, [4, 5])]
 
 
@@ -140,9 +142,10 @@ def test_a_client_that_waits_at_a_cluster_that_dissolved_waits_at_the_nearest_on
     state = make_pending(state, [4])
     assert state.waiting.tolist() == [-1, -1, -1, -1, 2]
     second = report_of([0, 1, 2, 3], [0, 0, 1, 1], ones([1.0] * 4))
-    state, diagnostics = aggregate(problem, state, second, torch.tensor([0, 0, 0, 0, -1]), torch.tensor([0]))
+    before = state
+    state, _ = aggregate(problem, before, second, torch.tensor([0, 0, 0, 0, -1]), torch.tensor([0]))
     assert state.nodes.tolist() == [1] and state.waiting.tolist() == [-1, -1, -1, -1, 0]
-    assert diagnostics.events == ({"kind": "dissolve", "node": 2, "into": [1]},)
+    assert tree_events(before, state) == [{"kind": "dissolve", "node": 2, "into": [1]}]
     assert candidate_models(state, torch.tensor([4])).tolist() == [[0]]
 
 
@@ -157,7 +160,6 @@ def test_newcomers_found_a_cluster_below_the_first_node() -> None:
     assert state.models[:, 0].tolist() == [2.0, 6.0, 7.0] and state.nodes.tolist() == [1, 2, 3]
     assert (state.tree[3].parent, state.tree[3].members, state.tree[3].born) == (0, (2,), 2)
     assert state.tree[0].split == 1
-    assert diagnostics.events == ({"kind": "found", "node": 3, "clients": [2]},)
     assert diagnostics.metrics == (Metric("left_out", 1.0),)
     assert candidate_models(state, torch.tensor([3])).tolist() == [[0, 1, 2]]
 
@@ -169,11 +171,12 @@ def test_founding_beside_the_only_cluster_splits_the_first_node() -> None:
     report = report_of([0, 1], [0, 0], ones([1.0, 3.0]))
     why = {0: Decision("too far away")}
     labels, parents = torch.tensor([0, 0, 1]), torch.tensor([0, -1])
-    state, diagnostics = aggregate(problem, state, report, labels, parents, why, founded=ones([7.0]))
+    before = state
+    state, _ = aggregate(problem, before, report, labels, parents, why, founded=ones([7.0]))
     assert state.models[:, 0].tolist() == [2.0, 7.0] and state.nodes.tolist() == [1, 2]
     assert [(node.parent, node.members, node.split) for node in state.tree[1:]] == [(0, (0, 1), None), (0, (2,), None)]
-    assert [event["kind"] for event in diagnostics.events] == ["split", "found"]
-    assert diagnostics.events[0]["why"] == "too far away"
+    (event,) = tree_events(before, state)
+    assert event["kind"] == "split" and event["why"] == "too far away"
 
 
 def test_a_cluster_cannot_be_founded_without_a_model() -> None:

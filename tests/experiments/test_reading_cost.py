@@ -6,10 +6,10 @@ from experiments.tools import reading_cost
 COUNTED = '''"""A module."""
 
 from fedstrata import other as renamed
-from fedstrata.other import Noun, helper
+from fedstrata.other import Noun, Protocol, helper
 
 
-class Paper:
+class Paper(Protocol):
     """Nine lines count of this class: all but `assign`."""
 
     def init(self, noun: Noun) -> int:
@@ -32,8 +32,21 @@ class Noun:
     mean = LIMIT
 
 
+class Protocol:
+    """Seven lines count of this class: `init` is written anew, and nothing asks for `score`."""
+
+    def init(self) -> int:
+        return helper()
+
+    def update(self) -> None:
+        pass
+
+    def score(self) -> None:
+        helper()
+
+
 def helper() -> None:
-    """Reached by `assign` alone."""
+    """Reached by `assign`, by `score` and by an `init` that is not used."""
 '''
 REGISTRY = 'CLASSES = {"paper": "fedstrata.paper:Paper"}'
 
@@ -49,5 +62,4 @@ def test_a_definition_counts_whole_once_and_only_where_a_round_reaches_it(
     reading_cost.read.cache_clear()
     found = reading_cost.definitions_of("paper")
     reading_cost.read.cache_clear()
-    lines = {each.name: reading_cost.lines_of(each, is_start=each.name == "Paper") for each in found}
-    assert lines == {"Paper": 9, "Noun": 4, "LIMIT": 2}
+    assert {each.name: lines for each, lines in found.items()} == {"Paper": 9, "Protocol": 7, "Noun": 4, "LIMIT": 2}

@@ -7,6 +7,7 @@ import torch
 from fedstrata.base.errors import ExperimentError, UserCodeError
 from fedstrata.cli import main
 from fedstrata.objective import Objective, check_objective_names
+from fedstrata.objective.training import counted_share
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -69,7 +70,7 @@ def test_the_loss_of_several_batches_counts_every_token_that_is_no_padding_once(
     outputs = torch.tensor([[sure, sure], [torn, torn]])
     targets = torch.tensor([[0, 0], [1, -100]])
     parts = [(outputs[row : row + 1], targets[row : row + 1]) for row in range(2)]
-    weight = sum(float(Objective().counted_shares(each).sum()) for _, each in parts)
+    weight = sum(float(counted_share(each).sum()) for _, each in parts)
     loss = sum(Objective().loss_sum(*part) for part in parts) / weight
     assert loss == pytest.approx((2 * float(torch.tensor([-2.0]).exp().log1p()) + float(torch.tensor(2.0).log())) / 3)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from builders import with_tree_events
 from fedstrata.core import Algorithm, Diagnostics, Problem, State
 from fedstrata.testing import Scripted
 
@@ -41,7 +42,8 @@ def rounds(
     state = algorithm.init(problem)
     for _ in range(len(updates)):
         plan = algorithm.plan(problem, state, everyone)
-        state, note = algorithm.update(problem, state, replace(clients.run(plan), cohort=everyone))
+        report = replace(clients.run(plan), cohort=everyone)
+        state, note = with_tree_events(state, *algorithm.update(problem, state, report))
         yield state, note
 
 

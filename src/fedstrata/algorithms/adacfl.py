@@ -266,7 +266,8 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         split = {0: decisions[k]} if k == 1 and decisions else {}
         moved, diagnostics = core.aggregate(problem, state, report, placed.labels, parents, split, models)
         of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
-        events = [
+        foundings = [{"kind": "found", "node": node, "clients": list(moved.tree[node].members)} for node in of_nodes]
+        placings = [
             {"kind": "place", "client": client, "node": int(moved.nodes[placed.labels[client]]), "distance": away}
             for client, away in placed.distances.items()
         ]
@@ -275,7 +276,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
             tree=with_decisions(moved.tree, of_nodes),
             snapshot=replace(snapshot, centroids=torch.cat([snapshot.centroids, placed.founded])),
         )
-        return moved, replace(diagnostics, events=(*diagnostics.events, *events))
+        return moved, replace(diagnostics, events=(*diagnostics.events, *foundings, *placings))
 
 
 def with_registrations(client_stats: torch.Tensor, report: core.Report) -> torch.Tensor:

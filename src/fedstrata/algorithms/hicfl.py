@@ -141,12 +141,10 @@ class HiCFL(Algorithm[HiCFLState]):
         }
         moved, diagnostics = apply_decisions(problem, state, report, answers, decisions)
 
-        events = diagnostics.events
         if self.ending == "reorganise" and ending_round == round:
-            moved, merges = reorganise(problem, state, moved, report)
-            events = (*events, *merges)
+            moved = reorganise(problem, state, moved, report)
         moved = replace(moved, rounds_without_split=self._quiet_rounds(problem, moved, stability, decisions))
-        return moved, replace(diagnostics, events=events, metrics=(*diagnostics.metrics, *stability.metrics))
+        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
 
     def examine(
         self, problem: Problem, state: HiCFLState, stability: Stability, members: Result, cluster: int
@@ -254,9 +252,7 @@ class HiCFL(Algorithm[HiCFLState]):
         return proposed_splits(before, answers, decisions)
 
 
-def reorganise(
-    problem: Problem, before: State, after: HiCFLState, report: Report
-) -> tuple[HiCFLState, tuple[Mapping[str, object], ...]]:
+def reorganise(problem: Problem, before: State, after: HiCFLState, report: Report) -> HiCFLState:
     """Let the larger of two clusters that moved alike take over the smaller, until no two may be merged.
 
     Section V-C, re-organising clusters. Nothing travels for it: the server has the models.
@@ -268,7 +264,7 @@ def reorganise(
         report: The report of that round.
 
     Returns:
-        The state with the clusters that remain, and an event for each that dissolved.
+        The state with the clusters that remain.
     """
     k = len(after.models)
     moves = (after.models.double() - before.models)[:, problem.layout.conv_and_linear]
@@ -299,8 +295,7 @@ def reorganise(
     kept = torch.tensor(remain)
     merges = {small: Decision(kind="merged", values={"into": float(nodes[large])}) for small, large in into.items()}
     merged = with_clusters(replace(after, models=models.float()), labels, kept, merges, round=after.round)
-    events = tuple({"kind": "dissolve", "node": nodes[small], "into": [nodes[large]]} for small, large in into.items())
-    return replace(merged, bipartition=after.bipartition.of_clusters(kept, labels)), events
+    return replace(merged, bipartition=after.bipartition.of_clusters(kept, labels))
 
 
 def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:

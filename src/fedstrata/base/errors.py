@@ -112,13 +112,8 @@ class UserCodeError(FedstrataError):
 
     def __init__(self, reason: str, trace: str = "") -> None:
         """Keep the traceback."""
-        super().__init__(reason, trace)
-        self.reason = reason
+        super().__init__(reason)
         self.trace = trace
-
-    def __str__(self) -> str:
-        """The reason alone."""
-        return self.reason
 
 
 class MachineError(FedstrataError):

@@ -105,9 +105,15 @@ def choose_sweep(
     base = load_experiment(source, sets)
     _check_grid(grid)
     chosen = check_seeds(seeds, base.seed, prod(map(len, grid.values())))
-    settings = {label: setting for setting in _settings(grid) for label in [_label(setting)]}
+    # Every combination, the last key changing fastest.
+    combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    settings = {_label(setting): setting for setting in combinations}
     experiments = [
-        load_experiment(source, [*sets, *sets_of(setting)], tables={"label": label})
+        load_experiment(
+            source,
+            [*sets, *(f"{key}={_toml(value)}" for key, value in setting.items())],
+            tables={"label": label},
+        )
         for label, setting in settings.items()
     ]
     _require_one_metric(experiments)
@@ -149,11 +155,6 @@ def _require_one_metric(experiments: Sequence[Experiment]) -> None:
         )
 
 
-def _settings(grid: _Grid) -> list[dict[str, Any]]:
-    """Every combination, the last key changing fastest."""
-    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-
-
 def _label(setting: Mapping[str, Any]) -> str:
     """A name such as ``"lr=0.05 k=4"``; keys whose last parts are equal are written out."""
     last = [key.rpartition(".")[2] for key in setting]
@@ -166,11 +167,6 @@ def _label(setting: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else _toml(value)
-
-
-def sets_of(setting: Mapping[str, Any]) -> list[str]:
-    """Write keys and values as changes of an experiment, ``"dotted.key=value"``."""
-    return [f"{key}={_toml(value)}" for key, value in setting.items()]
 
 
 def _toml(value: Any) -> str:

@@ -49,9 +49,6 @@ _SELECTORS = {
 }
 """The tables in which one key decides what the other keys mean: this key and its default."""
 
-_MODEL_ARGUMENTS = ("shape", "classes", "seed")
-"""The arguments that every network is given, so that no option of a network can have their names."""
-
 
 def load_experiment(
     source: Source = None,
@@ -280,8 +277,6 @@ def _check_model(model: ModelTable) -> None:
     if model.name and model.name not in MODELS and ":" not in model.name:
         raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
     for key, value in model.options.items():
-        if key in _MODEL_ARGUMENTS:
-            raise ExperimentError(f"model.{key}: unknown key; a network gets its {key} from the experiment")
         items = value if isinstance(value, list) else [value]
         place = f"{dotted(('model', key))} = {shown(value)}"
         if not all(isinstance(item, str | int | float) for item in items):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from operator import index
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
@@ -136,26 +136,20 @@ def choose_all(
     base = load_experiment(source, sets)
     alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
     entries = _entries([algorithms] if alone else list(algorithms), base)
-    names = [entry.tables["algorithm"]["name"] if entry.tables else entry.label for entry in entries]
+    names = [tables["algorithm"]["name"] for _, tables in entries]
     if entries and base.report.baseline and BASELINE_ALGORITHM not in names:
-        entries.append(_Entry(BASELINE_ALGORITHM, {}))
+        entries += _entries([BASELINE_ALGORITHM], base)
+    labels = [label for label, _ in entries]
     chosen = check_seeds(seeds, base.seed, len(entries))
-    _require_distinct("--algorithms", [entry.label for entry in entries])
+    _require_distinct("--algorithms", labels)
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
-    if len(others) < len(sets) and base.algorithm.name not in [entry.label for entry in entries]:
+    if len(others) < len(sets) and base.algorithm.name not in labels:
         unused = next(text for text in sets if text not in others)
         raise ExperimentError(
             f"--set {unused}: expected {base.algorithm.name}, whose key it is, among the algorithms that are compared; "
             "compare it too, or write algorithms.<name>.<key> for another algorithm"
         )
-    experiments = [
-        load_experiment(source, others, tables=entry.tables)
-        if entry.tables
-        else load_experiment(
-            source, [*(sets if entry.label == base.algorithm.name else others), f"algorithm.name={entry.label}"]
-        )
-        for entry in entries
-    ]
+    experiments = [load_experiment(source, others, tables=tables) for _, tables in entries]
     names = labels_of([{"name": each.algorithm.name, **_method_of(each)} for each in experiments])
     experiments = [
         each if each.label or name == each.algorithm.name else each.model_copy(update={"label": name})
@@ -176,12 +170,12 @@ def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequenc
         ExperimentError: When they are no list of whole numbers, or one of them is out of range or given twice. Also
             when there would be too many runs.
     """
-    listed = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else None
-    if seeds is None:
-        listed = [own]
-    if listed is None or not all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in listed):
-        raise ExperimentError(f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]")
-    chosen = list(map(int, listed))
+    try:
+        chosen = [own] if seeds is None else [index(seed) for seed in seeds]
+    except TypeError:
+        raise ExperimentError(
+            f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]"
+        ) from None
     wrong = [seed for seed in chosen if not 0 <= seed <= MAX_SEED]
     if wrong:
         raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
@@ -232,23 +226,15 @@ def comparison_folder(
     return begun_experiments(wanted, folder), folder
 
 
-class _Entry(NamedTuple):
-    """An algorithm that takes part in a comparison.
+def _entries(algorithms: Sequence[Any], base: Experiment) -> list[tuple[str, dict[str, Any]]]:
+    """Tell apart what takes part: names, tables of the experiment that have a name of their own, and objects.
 
-    Attributes:
-        label: What its runs are called.
-        tables: The tables that replace those of the source; empty for an algorithm by its name.
+    Returns:
+        What the runs of each are called, and the tables that replace those of the source.
     """
-
-    label: str
-    tables: Mapping[str, Any]
-
-
-def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
-    """Tell apart what takes part: names, tables of the experiment that have a name of their own, and objects."""
     given = [each for each in algorithms if not isinstance(each, str)]
     labels = iter(labels_of([algorithm_table(each) for each in given]))
-    entries = list[_Entry]()
+    entries = []
     for each in algorithms:
         own = base.algorithms.get(each, {}) if isinstance(each, str) else {}
         if not isinstance(each, str):
@@ -261,18 +247,19 @@ def _entries(algorithms: Sequence[Any], base: Experiment) -> list[_Entry]:
                 )
             entries.append(_labelled(each, own))
         elif each in ALGORITHMS or ":" in each:
-            entries.append(_Entry(each, {}))
+            options = base.algorithm.options if each == base.algorithm.name else {}
+            entries.append((each, {"algorithm": {"name": each, **options}}))
         else:
             known = [*ALGORITHMS, *base.algorithms, "'package.module:Class'"]
             raise ExperimentError(unknown("--algorithms", each, "algorithm", dict.fromkeys(known)))
     return entries
 
 
-def _labelled(label: str, table: Mapping[str, Any]) -> _Entry:
+def _labelled(label: str, table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     own = dict(table)
     personal = {"personal": own.pop("personal")} if "personal" in own else {}
     named = {} if label == table["name"] else {"label": label}
-    return _Entry(label, {"algorithm": own, **personal, **named})
+    return label, {"algorithm": own, **personal, **named}
 
 
 def labels_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -63,6 +63,7 @@ from fedstrata.core.state import (
     extend_state,
     make_pending,
     reassign,
+    tree_events,
 )
 
 __all__ = [
@@ -119,5 +120,6 @@ __all__ = [
     "make_pending",
     "members_in_cohort",
     "reassign",
+    "tree_events",
     "weighted_mean",
 ]

@@ -29,7 +29,6 @@ from fedstrata.core.state import (
     ServerMoments,
     State,
     StateT,
-    Tree,
     UpdateHistory,
     descends,
     nearest_open_ancestor,
@@ -208,12 +207,12 @@ def aggregate(
             moves.
 
     Returns:
-        The state after the round, and its events. The metric ``left_out`` counts the updates that were not averaged,
-        because they did not start from the model of the client's cluster, or too few clients sent one.
+        The state after the round, and the events of the checks. The metric ``left_out`` counts the updates that were
+        not averaged, because they did not start from the model of the client's cluster, or too few clients sent one.
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     k = len(parents)
-    of_checks: Sequence[Mapping[str, Any]] = ()
+    of_checks: tuple[Mapping[str, Any], ...] = ()
     if problem.checks is not None and asked and not any(sent_as_values):
         here = torch.where(labels < 0, -1, parents[labels])
         checked = problem.checks.check(problem.layout, state.history, report, state.labels, here)
@@ -243,12 +242,7 @@ def aggregate(
         )
     after = replace(after, models=after.models + moves, server=moments)
 
-    foundings = [
-        {"kind": "found", "node": node, "clients": list(after.tree[node].members)}
-        for node in after.nodes[parents < 0].tolist()
-    ]
-    events = (*of_checks, *_splits(after.tree, after.round), *_dissolutions(state, after), *foundings)
-    return after, Diagnostics(events, (Metric("left_out", float((~counted).sum())),))
+    return after, Diagnostics(of_checks, (Metric("left_out", float((~counted).sum())),))
 
 
 def with_clusters(
@@ -282,29 +276,6 @@ def with_clusters(
         round=round,
         tree=with_members(tree, members),
     )
-
-
-def _splits(tree: Tree, round: int) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that was split in this round, with the values of the decision."""
-    events: list[dict[str, object]] = []
-    for node in tree:
-        into = [child.id for child in tree if child.parent == node.id]
-        if node.split == round and into:
-            decision = node.decision or Decision("")
-            cause = {"layer": decision.layer, "why": decision.kind, "values": dict(decision.values)}
-            events.append({"kind": "split", "node": node.id, "into": into, **cause})
-    return tuple(events)
-
-
-def _dissolutions(before: State, after: State) -> tuple[dict[str, object], ...]:
-    """An event for every cluster that ended without a child: its clients went to others."""
-    parents = {node.parent for node in after.tree}
-    events: list[dict[str, object]] = []
-    for cluster, node in enumerate(before.nodes.tolist()):
-        if after.tree[node].split == after.round and node not in parents:
-            labels = after.labels[before.labels == cluster].unique()
-            events.append({"kind": "dissolve", "node": node, "into": after.nodes[labels[labels >= 0]].tolist()})
-    return tuple(events)
 
 
 class Algorithm(Protocol[StateT]):

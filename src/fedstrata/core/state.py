@@ -202,6 +202,33 @@ def extend_state(state: State, kind: type[StateT], **parts: Any) -> StateT:
     return kind(**{each.name: getattr(state, each.name) for each in fields(State)}, **parts)
 
 
+def tree_events(before: State, after: State) -> list[dict[str, Any]]:
+    """What a round did to the tree: an event for each cluster that was split, and for each that ended without a child.
+
+    Args:
+        before: The state before the round.
+        after: The state after it.
+
+    Returns:
+        The events as `fedstrata.records.schema` has them: "split", with the children and the values of the decision,
+        in the order of the nodes, then "dissolve", with the clusters that the clients went to.
+    """
+    events = list[dict[str, Any]]()
+    gone = {node.id: node for node in after.tree if node.split == after.round}
+    for node in gone.values():
+        into = [child.id for child in after.tree if child.parent == node.id]
+        if into:
+            decision = node.decision or Decision("")
+            cause = {"layer": decision.layer, "why": decision.kind, "values": dict(decision.values)}
+            events.append({"kind": "split", "node": node.id, "into": into, **cause})
+    parents = {node.parent for node in after.tree}
+    for cluster, of_cluster in enumerate(before.nodes.tolist()):
+        if of_cluster in gone and of_cluster not in parents:
+            labels = after.labels[before.labels == cluster].unique()
+            events.append({"kind": "dissolve", "node": of_cluster, "into": after.nodes[labels[labels >= 0]].tolist()})
+    return events
+
+
 def make_pending(state: StateT, clients: Sequence[int], node: int | None = None) -> StateT:
     """Make clients pending.
 

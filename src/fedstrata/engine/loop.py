@@ -33,6 +33,7 @@ from fedstrata.engine.plain_networks import plain_network
 from fedstrata.models import layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
+from fedstrata.objective.training import counted_share
 
 EVALUATION_BATCH = 1024
 """Samples of a batch without gradients."""
@@ -337,7 +338,7 @@ class Loop:
         weight = 0.0
         with torch.inference_mode():
             for inputs, targets in self._batches(index, EVALUATION_BATCH):
-                shares = self._objective.counted_shares(targets)
+                shares = counted_share(targets)
                 if not bool(shares.any()):
                     continue
                 outputs = self._applied(inputs)

@@ -160,13 +160,8 @@ def tied_warning(network: torch.nn.Module, layout: Layout) -> str | None:
     if not weights or weights[-1][0] == weights[-1][1]:
         return None
     last, source = weights[-1]
+    selected = [repr(slot.name) for slot, sent in zip(layout.tensors, layout.select("head"), strict=True) if sent]
     return (
         f"the network {type(network).__name__} has {last!r} from {source!r}, so the selector 'head' stands for "
-        f"{_selected(layout)} only. Select layers by their names"
+        f"{', '.join(selected)} only. Select layers by their names"
     )
-
-
-def _selected(layout: Layout) -> str:
-    """The tensors that "head" selects."""
-    names = [slot.name for slot, sent in zip(layout.tensors, layout.select("head"), strict=True) if sent]
-    return ", ".join(map(repr, names))

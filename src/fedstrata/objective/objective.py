@@ -187,16 +187,12 @@ class Objective:
         return found
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> float:
-        """The mean loss of a batch times its samples, of which each counts by `counted_shares`."""
+        """The mean loss of a batch times its samples, of which each counts by `counted_share`."""
         if self.classifies and targets.ndim == 1:
             return float(torch.nn.functional.cross_entropy(outputs, targets, reduction="sum"))
-        return float(self.loss_of(outputs, targets)) * float(self.counted_shares(targets).sum())
-
-    def counted_shares(self, targets: Tensor) -> Tensor:
-        """The share of each sample's targets that are not padding, (b,)."""
         from fedstrata.objective.training import counted_share
 
-        return counted_share(targets)
+        return float(self.loss_of(outputs, targets)) * float(counted_share(targets).sum())
 
     def mistakes(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How wrong each sample is, (b,) in [0, 1]; as `fedstrata.objective.metrics.mistakes`."""
@@ -214,7 +210,9 @@ class Objective:
             ExperimentError: When it returns no number.
         """
         if self.metric == "accuracy":
-            wrong = self.mistakes(outputs, targets)[self.counted_shares(targets) > 0]
+            from fedstrata.objective.training import counted_share
+
+            wrong = self.mistakes(outputs, targets)[counted_share(targets) > 0]
             return 1 - float(wrong.double().mean())
         found = call("metric", self.metric, outputs, targets)
         try:

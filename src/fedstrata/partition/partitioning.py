@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.base.errors import PartitionError, PartitionKeyError
+from fedstrata.base.errors import PartitionError, PartitionKeyError, check_rules
 from fedstrata.base.limits import LABEL_CELLS
 from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total_samples
 
@@ -72,9 +72,7 @@ class Partition:
         }
         # Sorting is several times as fast as np.unique.
         rules["no sample occurs twice"] = bool((np.diff(np.sort(positions)) != 0).all())
-        for rule, holds in rules.items():
-            if not holds:
-                raise PartitionError(f"expected a partition in which {rule}, found one that breaks this rule")
+        check_rules("partition", rules, "one that breaks this rule", PartitionError)
 
 
 def _ascend(positions: IntArray, sizes: IntArray) -> bool:
@@ -136,9 +134,9 @@ def partition_samples(
         return _with_own_test(scheme, Pool(labels, classes, clients, samples, seed, columns or {}), own_test)
     pool = Pool(labels, classes, clients, samples_to_draw(samples, test), seed, columns or {})
     allocation = scheme.allocate(pool)
-    name = partial(_name, allocation)
     rng = partial(holdout_rng, seed)
-    train, held_out = _split_all(labels, allocation.samples, test, rng, unit, name, spread_units=spread_units)
+    names = allocation.names
+    train, held_out = _split_all(labels, allocation.samples, test, rng, unit, names, spread_units=spread_units)
     return _partition(allocation, train, held_out)
 
 
@@ -153,8 +151,9 @@ def _with_own_test(scheme: Scheme, pool: Pool, own_test: int) -> Partition:
         for client, part in enumerate(parts):
             if not len(part):
                 raise PartitionError(
-                    f"client {_name(allocation, client)} has no {kind} samples of its own; add some, leave the client "
-                    'out, or set data.test to the share of its training samples that is held out instead of "own"'
+                    f"client {_name(allocation.names, client)} has no {kind} samples of its own; add some, leave the "
+                    "client out, or set data.test to the share of its training samples that is held out instead of "
+                    "'own'"
                 )
     return _partition(allocation, allocation.samples, tuple(part + count for part in held_out))
 
@@ -181,15 +180,10 @@ def with_validation(
     Raises:
         PartitionError: When a client has too few training samples.
     """
-
-    def rng(client: int) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence([seed, crc32(b"validation split"), client]))
-
-    def name(client: int) -> str:
-        return partition.names[client] if partition.names else str(client)
-
+    rng = partial(holdout_rng, seed, split="validation")
+    names = partition.names
     try:
-        train, validation = _split_all(labels, partition.train, share, rng, unit, name, spread_units=spread_units)
+        train, validation = _split_all(labels, partition.train, share, rng, unit, names, spread_units=spread_units)
     except PartitionError as error:
         raise PartitionKeyError(f"data.validation = {share}: {error}") from None
     return replace(partition, train=train, validation=validation)
@@ -201,7 +195,7 @@ def _split_all(
     share: float,
     rng: Callable[[int], np.random.Generator],
     unit: NDArray[Any] | None,
-    name: Callable[[int], str],
+    names: tuple[str, ...],
     *,
     spread_units: bool,
 ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
@@ -213,7 +207,7 @@ def _split_all(
         share: The share that is held out.
         rng: Returns the generator of a client.
         unit: The independent unit of each sample of the data set; None where all are independent.
-        name: Returns the name of a client.
+        names: The name of each client; empty where they have none.
         spread_units: Whether the units that are held out are spread over the classes.
 
     Raises:
@@ -231,7 +225,7 @@ def _split_all(
                     own = parts[client]
                     held.append(hold_out(labels[own], share, rng(client), unit[own], spread=spread_units))
             except PartitionError as error:
-                raise PartitionError(f"client {name(client)} cannot be split: {error}") from None
+                raise PartitionError(f"client {_name(names, client)} cannot be split: {error}") from None
         if unit is None:
             held += _hold_out_by_class([labels[parts[client]] for client in some], totals, [rng(c) for c in some])
     kept = tuple(positions[~mask] for positions, mask in zip(parts, held, strict=True))
@@ -243,9 +237,9 @@ def _partition(allocation: Allocation, train: tuple[IntArray, ...], test: tuple[
     return Partition(train, test, allocation.truth, allocation.turns, allocation.relabel, allocation.names)
 
 
-def _name(allocation: Allocation, client: int) -> str:
+def _name(names: tuple[str, ...], client: int) -> str:
     """Return the name of a client, or its number."""
-    return allocation.names[client] if allocation.names else str(client)
+    return names[client] if names else str(client)
 
 
 def samples_to_draw(samples: int, test: float) -> int:
@@ -256,9 +250,9 @@ def samples_to_draw(samples: int, test: float) -> int:
     return samples and samples + max(1, round(samples * test / (1 - test)))
 
 
-def holdout_rng(seed: int, client: int) -> np.random.Generator:
-    """Return the random stream of one client's test split."""
-    return np.random.default_rng(np.random.SeedSequence([seed, crc32(b"test split"), client]))
+def holdout_rng(seed: int, client: int, split: str = "test") -> np.random.Generator:
+    """Return the random stream of one client's test split, or of another split."""
+    return np.random.default_rng(np.random.SeedSequence([seed, crc32(f"{split} split".encode()), client]))
 
 
 def hold_out(

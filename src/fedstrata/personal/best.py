@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -67,16 +68,17 @@ class Best:
         gains = gains_over_untuned(losses, in_nats=problem.classifies)
         weight = cohort_weight(gains, sizes) if self.prior == "cohort" else torch.zeros(sizes.shape[1])
         chosen = choose(gains, sizes, weight)
-        options = [_Option(tuning, share) for tuning in tunings for share in SHARES]
+        # What a client may choose: an alternative of tuning, and how much of its model is kept.
+        options = list(product(tunings, SHARES))
         choices = [options[number] for number in chosen.tolist()]
         report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
         keeps = {client: kept for tuning in tunings for client, kept in keeps_tuning(report, tuning.kept).items()}
         nodes = last.nodes[last.candidates[:, 0]].tolist()
         return tuple(
-            PersonalChoice(client, node, float(option.tuning.epochs), with_all_samples(option.share))
+            PersonalChoice(client, node, float(tuning.epochs), with_all_samples(share))
             if keeps.get(client, False)
             else PersonalChoice(client, node, epochs=0.0, share=0.0)
-            for client, node, option in zip(last.clients.tolist(), nodes, choices, strict=True)
+            for client, node, (tuning, share) in zip(last.clients.tolist(), nodes, choices, strict=True)
         )
 
     def _tunings(self, problem: Problem, last: LastModels) -> list[_Tuning]:
@@ -138,14 +140,6 @@ class _Tuning:
         candidates = self.last.candidates.expand(shares.shape)
         nothing = self.problem.layout.nothing
         return replace(task, trainable=nothing, continues=end, candidates=candidates, shares=shares)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Option:
-    """What a client may choose: an alternative of tuning, and how much of its model is kept."""
-
-    tuning: _Tuning
-    share: float
 
 
 def _validation_tasks(tunings: Sequence[_Tuning]) -> dict[str, LocalTask]:
@@ -266,7 +260,9 @@ def with_all_samples(share: float) -> float:
     return 2 * share / (1 + share)
 
 
-def _final_tasks(problem: Problem, tunings: Sequence[_Tuning], choices: Sequence[_Option]) -> Mapping[str, LocalTask]:
+def _final_tasks(
+    problem: Problem, tunings: Sequence[_Tuning], choices: Sequence[tuple[_Tuning, float]]
+) -> Mapping[str, LocalTask]:
     """Every client tunes on all of its data as it has chosen, and keeps its share of the tuned model.
 
     A client that keeps nothing of it does not train, and goes on using the model that it has. So does one whose tuning
@@ -274,7 +270,7 @@ def _final_tasks(problem: Problem, tunings: Sequence[_Tuning], choices: Sequence
     """
     tasks = dict[str, LocalTask]()
     for tuning in tunings:
-        shares = torch.tensor([[with_all_samples(each.share) if each.tuning is tuning else 0.0] for each in choices])
+        shares = torch.tensor([[with_all_samples(share) if chosen is tuning else 0.0] for chosen, share in choices])
         if not bool(shares.any()):
             continue
         with_and_without = torch.cat([torch.zeros_like(shares), shares], dim=1)

@@ -7,13 +7,13 @@ network run it, and it composes with every algorithm. The personal model stays i
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedstrata.algorithms.tuning import tuning_by_epochs
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.registry import Registry
-from fedstrata.core import Algorithm, LocalTask, LocalTraining, Mask, Plan, Problem, Report
+from fedstrata.core import Algorithm, LocalTask, Mask, Plan, Problem, Report
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,6 @@ class LastModels:
     candidates: torch.Tensor
     load_local: Mask
     nodes: torch.Tensor
-
-    def task(self, problem: Problem, training: LocalTraining, trainable: Mask, stream: str) -> LocalTask:
-        """Every client trains some tensors of its model. Nothing is sent or saved."""
-        nothing = problem.layout.nothing
-        return LocalTask(
-            candidates=self.candidates,
-            training=training,
-            trainable=trainable,
-            upload=nothing,
-            load_local=self.load_local,
-            save_local=nothing,
-            stream=stream,
-        )
 
     def plan(self, problem: Problem, tasks: Mapping[str, LocalTask], round: int) -> Plan:
         """A plan of some tasks."""
@@ -107,6 +94,8 @@ def tuning_tasks(
 ) -> dict[str, LocalTask]:
     """Every client tunes its model, in a task for each epoch, with a rate that falls from that of the experiment to 0.
 
+    Nothing is sent or saved.
+
     Args:
         problem: What is fixed for the run. Its learning rate is that before any schedule.
         last: What the clients start from.
@@ -118,7 +107,17 @@ def tuning_tasks(
     Returns:
         The tasks in their order. The last one ends with the tuned model.
     """
-    task = replace(last.task(problem, problem.training, trainable, stream=name), fold=fold)
+    nothing = problem.layout.nothing
+    task = LocalTask(
+        candidates=last.candidates,
+        training=problem.training,
+        trainable=trainable,
+        upload=nothing,
+        load_local=last.load_local,
+        save_local=nothing,
+        stream=name,
+        fold=fold,
+    )
     return tuning_by_epochs(task, problem.training, f"{name}-{fold}", epochs, stream=name)
 
 

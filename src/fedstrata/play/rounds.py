@@ -17,7 +17,7 @@ import torch
 from fedstrata.base.errors import UserCodeError
 from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State
+from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State, tree_events
 from fedstrata.core.state import StateT
 from fedstrata.objective.objective import in_user_code
 from fedstrata.uploads.steps import UploadStep, through
@@ -156,6 +156,7 @@ def play_rounds(
         else:
             after, diagnostics = rules.algorithm.update(rules.problem, changed, report)
             undone = []
+        diagnostics = replace(diagnostics, events=(*diagnostics.events, *tree_events(changed, after)))
         observe(
             PlayedRound(
                 plan=plan,

@@ -101,6 +101,7 @@ def _in_each_cluster(
         weights: torch.Tensor,
         labels: torch.Tensor,
         k: int,
+        /,
         *args: _Options.args,
         **options: _Options.kwargs,
     ) -> torch.Tensor:

@@ -202,7 +202,8 @@ def recognised(found: Confusion, classes: int) -> NDArray[float64]:
     right = found.samples * (found.truth == found.predicted)
     held = np.bincount(found.truth, weights=found.samples, minlength=classes)
     hits = np.bincount(found.truth, weights=right, minlength=classes)
-    return np.divide(100 * hits, held, out=np.full(classes, np.nan), where=held > 0)
+    shares: NDArray[float64] = np.divide(100 * hits, held, out=np.full(classes, np.nan), where=held > 0)
+    return shares
 
 
 def feature_means(clusters: Clusters, known: ClientDescriptions, means: NDArray[np.float32]) -> Chart:

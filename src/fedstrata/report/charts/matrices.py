@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import dendrogram, linkage
 from scipy.spatial.distance import squareform
 
+from fedstrata.records.arrays import ClientMatrix
 from fedstrata.records.schema import ALL_CLIENTS
 from fedstrata.report.catalogue import COMPARABLE, COMPARED_BY, SIMILARITIES, compared_by, event_text
 from fedstrata.report.clusters import Clusters, NodeMatrices
@@ -35,7 +36,7 @@ from fedstrata.report.drawing import (
     rounded,
     threshold_line,
 )
-from fedstrata.report.reader import ClientMatrix, RunRecords
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.words import capital, slug
 
 MOST_SHOWN = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.state import UpdateHistory
@@ -84,7 +84,8 @@ _History = TypeVar("_History", DirectionHistory, NormHistory)
 def _without(history: _History, clients: torch.Tensor) -> _History:
     """A history in which some clients, bool (n,), have what every client has before its first upload: zeros."""
     tensors = {name: values for name, values in vars(history).items() if isinstance(values, torch.Tensor)}
-    return replace(history, **{name: values.masked_fill(clients, 0) for name, values in tensors.items()})
+    changed: dict[str, Any] = {name: values.masked_fill(clients, 0) for name, values in tensors.items()}
+    return replace(history, **changed)
 
 
 @dataclass(frozen=True)
