@@ -31,6 +31,7 @@ from fedstrata.base.limits import (
     file_problem,
     memory_problem,
 )
+from fedstrata.base.quoting import listed
 from fedstrata.data.column_roles import ReadOptions, may_be_feature
 from fedstrata.data.dataset import check_sample_size, expected_classes, finite_float32
 from fedstrata.data.location import Location
@@ -420,17 +421,11 @@ def unread_numbers(columns: Mapping[str, np.ndarray], read: str, options: ReadOp
     numbers = [name for name, values in columns.items() if values.dtype.kind in "fiu" and may_be_feature(name, options)]
     if not numbers or options.inputs:
         return ()
+    are = "is" if len(numbers) == 1 else "are"
     return (
-        f"the inputs are those of column {read!r} alone; {_listed(numbers)} not read. Put these numbers into {read!r} "
-        f"if they are features, or set data.inputs = [{read!r}] if they are not",
+        f"the inputs are those of column {read!r} alone; {listed(list(map(repr, numbers)))} {are} not read. Put these "
+        f"numbers into {read!r} if they are features, or set data.inputs = [{read!r}] if they are not",
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Some columns in words, with the verb."""
-    some = ", ".join(map(repr, names[:5]))
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{some}{more} {'is' if len(names) == 1 else 'are'}"
 
 
 def read_answers(location: Location, files: Sequence[Path], column: str) -> Answers:
