@@ -36,17 +36,15 @@ def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, tm
 def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(tmp_path: Path) -> None:
     late = run(tmp_path / "late", TABLES, attack={"kind": "sign_flip", "share": 0.3, "from_round": 3})
     honest = run(tmp_path / "honest", TABLES)
-    assert [record["acc_client"] for record in late.rounds[:2]] == [
-        record["acc_client"] for record in honest.rounds[:2]
-    ]
-    assert late.rounds[-1]["acc_client"] != honest.rounds[-1]["acc_client"]
+    ours, theirs = ([record["acc_client"] for record in found.rounds] for found in (late, honest))
+    assert ours[:2] == theirs[:2] and ours[-1] != theirs[-1]
 
 
 def test_a_resumed_run_is_attacked_in_the_same_way(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", TABLES, attack={"kind": "noise", "share": 0.2})
-    half = {"kind": "noise", "share": 0.2}
-    run(tmp_path / "half", TABLES, rounds=2, attack=half)
-    resumed = run(tmp_path / "half", TABLES, attack=half, resume=True)
+    attack = {"kind": "noise", "share": 0.2}
+    whole = run(tmp_path / "whole", TABLES, attack=attack)
+    run(tmp_path / "half", TABLES, rounds=2, attack=attack)
+    resumed = run(tmp_path / "half", TABLES, attack=attack, resume=True)
     assert torch.equal(resumed.state.models, whole.state.models)
 
 
@@ -83,18 +81,16 @@ def test_an_attack_of_ones_own_that_fails_is_told_in_one_line(
 
 
 def test_all_byzantine_clients_are_in_the_largest_group(tmp_path: Path) -> None:
-    tables = {**TABLES, "partition": {"scheme": "rotation", "sizes": [3, 7]}}
-    found = fs.run(
-        {**tables, "attack": {"kind": "zero", "share": 0.4, "where": "one_cluster"}}, tmp_path / "a", quiet=True
-    )
+    partition = {"scheme": "rotation", "sizes": [3, 7]}
+    attack = {"kind": "zero", "share": 0.4, "where": "one_cluster"}
+    found = run(tmp_path / "run", TABLES, partition=partition, attack=attack)
     told = found.summary["attack"]["clients"]
     assert len(told) == 3 and min(told) >= 3
 
 
 def test_the_reference_of_a_run_is_attacked_as_well(tmp_path: Path) -> None:
-    tables = {**TABLES, "algorithm": {"name": "oracle"}, "report": {"baseline": True}}
     attack = {"kind": "sign_flip", "share": 0.3}
-    fs.run({**tables, "attack": attack}, tmp_path / "run", quiet=True)
+    run(tmp_path / "run", TABLES, algorithm={"name": "oracle"}, report={"baseline": True}, attack=attack)
     alone = run(tmp_path / "alone", TABLES, attack=attack)
     assert torch.equal(fs.load(tmp_path / "run" / "baseline").state.models, alone.state.models)
 
@@ -134,8 +130,7 @@ def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], tables
 @pytest.mark.parametrize("method", ["none", "best"])
 def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, method: str) -> None:
     attack = {"kind": "zero", "losses": "for_splits"}
-    keys = {**TABLES, "algorithm": {"name": algorithm}, "personal": {"method": method}, "attack": attack}
-    warnings = build_run(load_experiment(keys)).warnings
+    warnings = federation(TABLES, algorithm={"name": algorithm}, personal={"method": method}, attack=attack).warnings
     assert any("attack.losses" in line for line in warnings) is warned
 
 
@@ -179,8 +174,8 @@ def test_the_success_rate_of_a_backdoor_counts_triggered_samples_of_other_classe
 
 @pytest.mark.parametrize("attack", [{"kind": "backdoor", "strength": 2.0}, {"kind": "split", "losses": "for_splits"}])
 def test_an_attacked_run_has_the_same_bits_in_processes(attack: dict[str, Any], tmp_path: Path) -> None:
-    tables = {**TABLES, "algorithm": {"name": "strata"}, "attack": {**attack, "share": 0.2}}
-    loop = fs.run(tables, tmp_path / "loop", quiet=True)
-    processes = fs.run({**tables, "engine": {"name": "processes", "workers": 2}}, tmp_path / "processes", quiet=True)
+    tables = keys(TABLES, algorithm={"name": "strata"}, attack={**attack, "share": 0.2})
+    loop = run(tmp_path / "loop", tables)
+    processes = run(tmp_path / "processes", tables, engine={"name": "processes", "workers": 2})
     assert torch.equal(loop.state.models, processes.state.models)
     assert loop.summary["attack"] == processes.summary["attack"]

@@ -12,6 +12,8 @@ from fedstrata.testing import toy_problem
 UPDATES = torch.tensor(
     [[3.0, 4, 0, 1, 0, 0], [4.0, 3, 0, 0, 1, 0], [0.0, 0, 5, 0, 2, 0], [0.0, 3, 4, 0, 1, 1]],
 )
+LAYOUT = toy_problem(4).layout
+TRUTH = torch.tensor([0, 0, 1, 1])
 START = torch.tensor([1.0, 0, 0, 0, 1, 0])
 
 
@@ -25,8 +27,7 @@ def plan_and_report(clients: list[int]) -> tuple[Plan, Report]:
 
 
 def test_the_gap_of_every_layer_reproduces_golden_case_2() -> None:
-    truth = torch.tensor([0, 0, 1, 1])
-    records = gaps(toy_problem(4).layout, *plan_and_report([0, 1, 2, 3]), truth, ["dcos", "dl2", "l2", "cos"])
+    records = gaps(LAYOUT, *plan_and_report([0, 1, 2, 3]), TRUTH, ["dcos", "dl2", "l2", "cos"])
     found = {(record["layer"], record["measure"]): record["gap"] for record in records}
     golden = {
         ("conv", "dcos"): 0.32,
@@ -44,15 +45,14 @@ def test_the_gap_of_every_layer_reproduces_golden_case_2() -> None:
 
 
 def test_without_two_groups_among_those_who_answered_there_is_no_gap() -> None:
-    records = gaps(toy_problem(4).layout, *plan_and_report([0, 1]), torch.tensor([0, 0, 1, 1]), ["dcos"])
+    records = gaps(LAYOUT, *plan_and_report([0, 1]), TRUTH, ["dcos"])
     assert all(math.isnan(float(record["gap"])) for record in records)
 
 
 def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
-    truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    plan = replace(plan, tasks={"train": replace(plan.tasks["train"], upload_values=layout.select("fc"))})
-    records = gaps(layout, plan, report, truth, ["cos", "dcos"])
+    plan = replace(plan, tasks={"train": replace(plan.tasks["train"], upload_values=LAYOUT.select("fc"))})
+    records = gaps(LAYOUT, plan, report, TRUTH, ["cos", "dcos"])
     found = {(record["layer"], record["measure"]): float(record["gap"]) for record in records}
     assert found["fc", "cos"] == pytest.approx(-1.0)  # the cosines of golden case 1's updates, not of its weights
     assert found["conv", "cos"] == pytest.approx(0.807692 - 0.554700, abs=1e-6)
@@ -61,29 +61,27 @@ def test_the_weights_of_a_tensor_that_is_sent_as_values_are_those_values() -> No
 
 def test_what_is_not_sent_is_not_measured() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
-    truth, layout = torch.tensor([0, 0, 1, 1]), toy_problem(4).layout
-    silent = replace(plan.tasks["train"], upload=layout.nothing)
-    assert gaps(layout, replace(plan, tasks={"train": silent}), report, truth, ["dcos"]) == []
+    silent = replace(plan.tasks["train"], upload=LAYOUT.nothing)
+    assert gaps(LAYOUT, replace(plan, tasks={"train": silent}), report, TRUTH, ["dcos"]) == []
     base = replace(plan.tasks["train"], upload=(True, False))
     both = replace(report, results={"head": report.results["train"], "train": report.results["train"]})
-    records = gaps(layout, replace(plan, tasks={"head": silent, "train": base}), both, truth, ["dcos", "cos"])
+    records = gaps(LAYOUT, replace(plan, tasks={"head": silent, "train": base}), both, TRUTH, ["dcos", "cos"])
     assert [str(record["layer"]) for record in records if math.isnan(float(record["gap"]))] == ["fc", "fc"]
 
 
 def test_the_union_of_all_data_is_no_client_that_could_be_apart_from_others() -> None:
     plan, report = plan_and_report([0, 1, 2, 3])
     union = replace(plan, cohort=torch.tensor([4]))
-    assert gaps(toy_problem(4).layout, union, report, torch.tensor([0, 0, 1, 1]), ["dcos"]) == []
+    assert gaps(LAYOUT, union, report, TRUTH, ["dcos"]) == []
 
 
 def test_all_clients_are_compared_by_what_each_selector_names() -> None:
     """Updates of the convolution: (3, 4, 0), (4, 3, 0), (0, 0, 5), (0, 3, 4), all of length 5."""
     plan, report = plan_and_report([3, 0, 2])
-    layout = toy_problem(4).layout
-    one, all_of_them = client_matrices(layout, plan, report, 4, ["dcos"], ["conv", "*"])
+    one, all_of_them = client_matrices(LAYOUT, plan, report, 4, ["dcos"], ["conv", "*"])
     assert (one.node, one.layer, one.measure, one.clients.tolist()) == (ALL_CLIENTS, "conv", "dcos", [3, 0, 2])
     torch.testing.assert_close(one.values[0, 1:], torch.tensor([12 / 25, 20 / 25], dtype=one.values.dtype))
     # Over all columns the updates of clients 0 and 2 have the lengths sqrt(26) and sqrt(29), and no common column.
     assert all_of_them.layer == "*" and float(all_of_them.values[1, 2]) == 0.0
-    names = [(each.layer, each.measure) for each in client_matrices(layout, plan, report, 4, ["l2", "dcos"])]
+    names = [(each.layer, each.measure) for each in client_matrices(LAYOUT, plan, report, 4, ["l2", "dcos"])]
     assert names == [(layer, measure) for measure in ("l2", "dcos") for layer in ("conv", "fc", "all")]

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,17 +13,21 @@ import tomli_w
 import fedstrata
 from fedstrata import cli
 from fedstrata.results.assign import assign
-from own_data import arrays, keys, save
+from own_data import Arrays, arrays, keys, save
 
 SORTED = ["Bern", "Ghent", "Lyon", "Oslo"]
+
+
+def tables(folder: Path, columns: Arrays | None = None) -> dict[str, Any]:
+    """The tables of an experiment on four sites."""
+    return keys(save(folder / "mine.npz", columns or arrays()), unit="trial")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedstrata.Run:
     """Four sites in two groups that are drawn at random; Lyon comes late."""
     folder = tmp_path_factory.mktemp("named")
-    file = save(folder / "mine.npz", arrays())
-    experiment = keys(file, unit="trial") | {
+    experiment = tables(folder) | {
         "rounds": 3,
         "algorithm": {"name": "random_groups", "groups": 2},
         "events": {"join": [{"round": 2, "clients": [2]}]},
@@ -59,16 +64,15 @@ def test_the_page_has_no_client_by_its_number(run: fedstrata.Run) -> None:
 
 
 def test_a_name_from_the_data_cannot_write_html_into_the_page(tmp_path: Path) -> None:
-    file = save(tmp_path / "mine.npz", arrays(sites=("<b>Lyon</b>", "Ghent", "Oslo", "Bern")))
-    found = fedstrata.run(keys(file, unit="trial"), tmp_path / "run", quiet=True)
+    columns = arrays(sites=("<b>Lyon</b>", "Ghent", "Oslo", "Bern"))
+    found = fedstrata.run(tables(tmp_path, columns), tmp_path / "run", quiet=True)
     assert "<b>Lyon</b>" not in (found.folder / "report.html").read_text()
 
 
 def test_the_terminal_names_the_members_and_who_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = save(tmp_path / "mine.npz", arrays())
     experiment = tmp_path / "experiment.toml"
     more = {"rounds": 2, "events": {"join": [{"round": 2, "clients": [2]}]}}
-    experiment.write_text(tomli_w.dumps(keys(file, unit="trial") | more))
+    experiment.write_text(tomli_w.dumps(tables(tmp_path) | more))
     with pytest.raises(SystemExit):
         cli.main(["run", str(experiment), "--out", str(tmp_path / "run")])
     told = capsys.readouterr()
@@ -80,7 +84,7 @@ def test_numbers_of_a_column_are_names_too(tmp_path: Path) -> None:
     """Subject 16 is never shown as client 3."""
     columns = arrays()
     columns["site"] = np.repeat([16, 3, 7, 11], 48)
-    found = fedstrata.run(keys(save(tmp_path / "mine.npz", columns), unit="trial"), tmp_path / "run", quiet=True)
+    found = fedstrata.run(tables(tmp_path, columns), tmp_path / "run", quiet=True)
     assert found.names == ("3", "7", "11", "16")
     assert in_the_table((found.folder / "report.html").read_text(), 3, "16")
 
@@ -94,7 +98,6 @@ def test_a_newcomer_has_the_name_of_its_file_and_the_company_of_names(run: fedst
 
 
 def test_a_comparison_knows_the_names(tmp_path: Path) -> None:
-    file = save(tmp_path / "mine.npz", arrays())
-    found = fedstrata.compare(keys(file, unit="trial"), ["fedavg", "local"], out=tmp_path / "both", quiet=True)
+    found = fedstrata.compare(tables(tmp_path), ["fedavg", "local"], out=tmp_path / "both", quiet=True)
     assert list(found.names) == SORTED
     assert json.loads((tmp_path / "both" / "comparison.json").read_text())["clients"] == SORTED

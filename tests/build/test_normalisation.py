@@ -12,11 +12,7 @@ from fedstrata.data import load_dataset
 from fedstrata.engine import ClientData
 from fedstrata.play.run import run_experiment
 from fedstrata.results.assign import assign
-from own_data import Arrays, arrays, as_test, keys, save, without
-
-
-def built(folder: Path, columns: Arrays, **data: Any) -> ClientData:
-    return build_run(load_experiment(keys(save(folder / "mine.npz", columns), **data))).client_data
+from own_data import arrays, as_test, built, keys, save, without
 
 
 def trained_on(data: ClientData) -> np.ndarray:
@@ -30,7 +26,7 @@ def trained_on(data: ClientData) -> np.ndarray:
     ids=["test samples", "samples for validation", "clients that take no part"],
 )
 def test_only_training_samples_say_how_all_are_normalised(options: dict[str, Any], tmp_path: Path) -> None:
-    data = built(tmp_path, arrays(), unit="trial", **options)
+    data = built(tmp_path, arrays(), unit="trial", **options).client_data
     rows = trained_on(data)
     assert data.dataset.mean == pytest.approx(rows.mean(axis=0), abs=1e-5)
     assert data.dataset.std == pytest.approx(rows.std(axis=0), abs=1e-5)
@@ -41,12 +37,12 @@ def test_only_training_samples_say_how_all_are_normalised(options: dict[str, Any
 
 def test_test_samples_of_ones_own_have_no_say_either(tmp_path: Path) -> None:
     far = without(arrays(seed=1), "trial")
-    data = built(tmp_path, without(arrays(), "trial") | as_test(far | {"x": far["x"] + 100}))
+    data = built(tmp_path, without(arrays(), "trial") | as_test(far | {"x": far["x"] + 100})).client_data
     assert data.dataset.mean == pytest.approx(arrays()["x"].mean(axis=0), abs=1e-5)
 
 
 def test_numbers_that_are_not_to_be_normalised_stay(tmp_path: Path) -> None:
-    dataset = built(tmp_path, arrays(), unit="trial", normalise="none").dataset
+    dataset = built(tmp_path, arrays(), unit="trial", normalise="none").client_data.dataset
     assert (dataset.mean, dataset.std) == ((0.0,) * 3, (1.0,) * 3)
 
 

@@ -16,13 +16,8 @@ from fedstrata.data.memory import keep
 from fedstrata.results.assign import assign
 from own_data import SITES, arrays
 
-KEYS: dict[str, Any] = {
-    "rounds": 2,
-    "data": {"unit": "trial"},
-    "model": {"name": "mlp"},
-    "algorithm": {"name": "fedavg"},
-    "engine": {"name": "loop"},
-}
+PLAIN = {"model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}}
+KEYS: dict[str, Any] = {"rounds": 2, "data": {"unit": "trial"}, **PLAIN}
 
 
 def clients(seed: int = 0) -> dict[str, Any]:
@@ -62,8 +57,7 @@ def test_a_newcomer_may_be_a_table(tmp_path: Path) -> None:
         rows = {"a": x[:, 0], "b": x[:, 1], "visit_id": list(range(40)), "label": ["ill", "well"] * 20}
         csv.write_csv(table(rows), folder / f"{name}.csv")
     (folder / "Rome.csv").rename(tmp_path / "Rome.csv")
-    keys = {key: value for key, value in KEYS.items() if key != "data"} | {"data": {"name": str(folder)}}
-    run = fedstrata.run(keys, tmp_path / "run", quiet=True)
+    run = fedstrata.run(KEYS | {"data": {"name": str(folder)}}, tmp_path / "run", quiet=True)
     assert json.loads((run.folder / "data.json").read_text())["inputs"] == "a, b; no inputs: visit_id"
     (placed,) = assign(run.folder, [tmp_path / "Rome.csv"])
     turned = csv.read_csv(tmp_path / "Rome.csv").select(["label", "b", "visit_id", "a"])
@@ -81,12 +75,9 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x[:, 0] + 2 * x[:, 1]
 
 
-LEARN_NUMBERS = {"model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}}
-
-
 def test_numbers_are_learnt_from_arrays_with_test_samples_of_their_own(tmp_path: Path) -> None:
     sites = {name: (pairs(60, seed), pairs(20, seed + 9)) for seed, name in enumerate(SITES)}
-    keys = LEARN_NUMBERS | {"local": {"loss": "mse", "lr": 0.05}}
+    keys = PLAIN | {"local": {"loss": "mse", "lr": 0.05}}
     run = fedstrata.run(keys, tmp_path / "run", clients=sites, rounds=3, quiet=True)
     assert run.summary["acc_client"] > 0.5  # R2
 
@@ -103,7 +94,7 @@ def regression_files(folder: Path) -> Path:
 def test_numbers_are_refused_as_classes(tmp_path: Path) -> None:
     data = {"data": {"name": str(regression_files(tmp_path / "sites"))}}
     with pytest.raises(InputError, match="loss"):
-        fedstrata.run(LEARN_NUMBERS | data, tmp_path / "run", rounds=1, quiet=True)
+        fedstrata.run(PLAIN | data, tmp_path / "run", rounds=1, quiet=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -122,7 +113,7 @@ def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
     name = keep({"a": (tokens, tokens[:, 0] % 2), "b": (tokens[::-1], tokens[::-1, 0] % 2)})
     data = {"name": name, "tokens": True, "normalise": normalise}
     model = {"model": {"name": "own_network:token_network"}}
-    held = build_run(load_experiment(LEARN_NUMBERS | model | {"data": data})).client_data
+    held = build_run(load_experiment(PLAIN | model | {"data": data})).client_data
     inputs, _ = held.samples(held.train(0))
     assert str(inputs.dtype) == "torch.int64" and set(map(tuple, inputs.tolist())) <= set(map(tuple, tokens.tolist()))
 
@@ -147,11 +138,8 @@ def test_a_run_goes_on_when_its_data_have_moved_and_with_another_engine_of_the_s
     old.mkdir()
     columns = {"a": np.arange(40.0) % 7, "b": np.arange(40.0) % 5, "label": np.arange(40) % 2}
     csv.write_csv(table(columns), old / "mine.csv")
-    keys = {
-        **KEYS,
-        "data": {"name": "mine.csv", "root": str(old), "clients": 4, "samples": 0},
-        "partition": {"scheme": "iid"},
-    }
+    data = {"name": "mine.csv", "root": str(old), "clients": 4, "samples": 0}
+    keys = {**KEYS, "data": data, "partition": {"scheme": "iid"}}
     begun = fedstrata.run(keys, tmp_path / "run", sets=["rounds=1", "engine.name=processes"], quiet=True)
     old.rename(new)
     sets = ["rounds=2", f"data.root={new}", "engine.name=loop"]
@@ -164,12 +152,7 @@ def test_a_run_goes_on_when_its_data_have_moved_and_with_another_engine_of_the_s
 def test_texts_among_numbers_to_learn_are_refused(tmp_path: Path) -> None:
     values = ["0.0", "1.5", "<5", "3.0"] * 10
     csv.write_csv(table({"a": np.arange(40.0), "target": values}), tmp_path / "x.csv")
-    keys = {
-        **KEYS,
-        "data": {"name": str(tmp_path / "x.csv"), "clients": 2, "samples": 0},
-        "partition": {"scheme": "iid"},
-    }
-    with pytest.raises(
-        ExperimentError, match=r"local\.loss = 'mse': expected numbers to learn, found the texts '0.0', '1"
-    ):
-        build_run(load_experiment({**keys, "local": {"loss": "mse"}}))
+    data = {"name": str(tmp_path / "x.csv"), "clients": 2, "samples": 0}
+    keys = {**PLAIN, "data": data, "partition": {"scheme": "iid"}, "local": {"loss": "mse"}}
+    with pytest.raises(ExperimentError, match=r"'mse': expected numbers to learn, found the texts '0\.0', '1"):
+        build_run(load_experiment(keys))

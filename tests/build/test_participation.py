@@ -6,10 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fedstrata as fs
+from builders import federation, run
 from fedstrata import core
 from fedstrata.base.errors import ExperimentError
-from fedstrata.build.build import build_run
 from fedstrata.build.participation import Participation, participation_of, sample_cohort
 from fedstrata.config import load_experiment
 from fedstrata.core import initial_state
@@ -17,7 +16,11 @@ from fedstrata.testing import toy_problem
 
 
 def of(**events: Any) -> Participation:
-    return participation_of(load_experiment({"data": {"clients": 6}, "events": events}))
+    return with_tables(events=events)
+
+
+def with_tables(clients: int = 6, **tables: Any) -> Participation:
+    return participation_of(load_experiment({"data": {"clients": clients}, **tables}))
 
 
 def two_clusters(round: int) -> core.State:
@@ -49,8 +52,7 @@ def test_clients_take_part_from_the_round_they_join_until_the_round_they_leave()
     ],
 )
 def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], expected: list[float]) -> None:
-    events = {"leave": [{"round": 2, "clients": [0]}]}
-    participation = participation_of(load_experiment({"data": {"clients": 6}, "cohort": cohort, "events": events}))
+    participation = with_tables(cohort=cohort, events={"leave": [{"round": 2, "clients": [0]}]})
     assert [participation.expected_answers(round) for round in (1, 2)] == pytest.approx(expected)
     if not participation.poisson:
         cohort_of_2, dropped = participation.sample(2)
@@ -59,10 +61,10 @@ def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], ex
 
 def test_a_drop_out_of_everybody_who_stays_is_refused() -> None:
     """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort never answers."""
-    keys: dict[str, Any] = {"rounds": 5, "data": {"clients": 6}, "cohort": {"fraction": 0.5, "dropout": 0.5}}
-    participation_of(load_experiment(keys))
+    cohort = {"fraction": 0.5, "dropout": 0.5}
+    with_tables(rounds=5, cohort=cohort)
     with pytest.raises(ExperimentError, match="as all of the 1 clients of round 5 would drop out"):
-        participation_of(load_experiment({**keys, "events": {"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]}}))
+        with_tables(rounds=5, cohort=cohort, events={"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]})
 
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
@@ -147,30 +149,16 @@ def test_events_that_cannot_happen_are_one_clear_error(message: str, events: dic
 
 
 def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path) -> None:
-    run = fs.run(
-        {
-            "rounds": 4,
-            "data": {"clients": 9, "samples": 40},
-            "partition": {"scheme": "rotation", "groups": 2},
-            "algorithm": {"name": "fedavg"},
-            "events": {
-                "join": [{"round": 3, "clients": [7]}],
-                "leave": [{"round": 3, "clients": [0]}],
-                "change": [{"round": 2, "client": 1, "takes_data_of": 8}],
-            },
-        },
-        tmp_path / "run",
-        quiet=True,
-    )
-    assert [record["cohort"] for record in run.rounds] == [
-        [0, 1, 2, 3, 4, 5, 6],
-        [0, 1, 2, 3, 4, 5, 6],
-        [1, 2, 3, 4, 5, 6, 7],
-        [1, 2, 3, 4, 5, 6, 7],
-    ]
-    assert run.rounds[1]["labels"] == [0, 0, 0, 0, 0, 0, 0, -1, -1]
-    assert run.rounds[3]["labels"] == [-1, 0, 0, 0, 0, 0, 0, 0, -1] and run.rounds[3]["pending"] == []
-    kinds = [[event["kind"] for event in record["events"]] for record in run.rounds]
+    events = {
+        "join": [{"round": 3, "clients": [7]}],
+        "leave": [{"round": 3, "clients": [0]}],
+        "change": [swap(2, 1, 8)],
+    }
+    rounds = run(tmp_path / "run", data={"clients": 9}, events=events).rounds
+    assert [record["cohort"] for record in rounds] == [list(range(7))] * 2 + [list(range(1, 8))] * 2
+    assert rounds[1]["labels"] == [0, 0, 0, 0, 0, 0, 0, -1, -1]
+    assert rounds[3]["labels"] == [-1, 0, 0, 0, 0, 0, 0, 0, -1] and rounds[3]["pending"] == []
+    kinds = [[event["kind"] for event in record["events"]] for record in rounds]
     assert kinds == [[], ["change"], ["join", "leave"], []]
 
 
@@ -200,9 +188,9 @@ def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_we
 
 def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None:
     """Of two clients, or of three, one or two would always answer. Each by itself, all numbers of answers occur."""
-    keys = {"cohort": {"dropout": 0.5}, "privacy": {"kind": "central", "epsilon": 8.0, "clip_norm": 1.0}}
+    privacy = {"kind": "central", "epsilon": 8.0, "clip_norm": 1.0}
     for clients in (2, 3):
-        participation = participation_of(load_experiment({**keys, "data": {"clients": clients}}))
+        participation = with_tables(clients, cohort={"dropout": 0.5}, privacy=privacy)
         assert participation.independent_dropout
         answers = [clients - len(participation.sample(round).dropped) for round in range(1, 401)]
         assert set(answers) == set(range(clients + 1))
@@ -221,18 +209,17 @@ def test_of_a_secret_seed_all_bits_count(poisson: bool) -> None:
 
 
 def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
-    keys = {
-        "data": {"name": "digits", "clients": 4, "samples": 60},
-        "partition": {"scheme": "quantity", "alpha": 1.0},
-        "cohort": {"fraction": 0.5, "sampling": "size"},
-        "events": {"change": [{"round": 2, "client": 0, "takes_data_of": 3}]},
-    }
-    setup = build_run(load_experiment(keys))
+    setup = federation(
+        data={"clients": 4, "samples": 60},
+        partition={"scheme": "quantity", "alpha": 1.0},
+        cohort={"fraction": 0.5, "sampling": "size"},
+        events={"change": [swap(2, 0, 3)]},
+    )
     assert setup.server.participation.weights is not None
     sizes = [len(setup.client_data.train(client)) for client in range(4)]
     assert setup.server.participation.weights(1).tolist() == sizes and len(set(sizes)) > 1
     assert setup.server.participation.weights(2).tolist() == [sizes[3], *sizes[1:]]
-    assert build_run(load_experiment({"data": {"clients": 4}})).server.participation.weights is None
+    assert federation(data={"clients": 4}).server.participation.weights is None
 
 
 @pytest.mark.parametrize(
@@ -246,4 +233,4 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
 )
 def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
-        participation_of(load_experiment({"data": {"clients": 3}, "cohort": cohort}))
+        with_tables(3, cohort=cohort)

@@ -11,7 +11,7 @@ import fedstrata as fs
 from builders import federation, keys, run
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError, RecordError
-from fedstrata.build.run_setup import RunSetup
+from fedstrata.build.privacy import PrivateRun
 from fedstrata.personal.finetune import FineTuned
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
@@ -35,8 +35,20 @@ CENTRAL = {"kind": "central", "noise_multiplier": 0.5}
 LOCAL = {"kind": "local", "noise_multiplier": 0.05}
 
 
-def last_models(setup: RunSetup, rounds: int = 3) -> torch.Tensor:
-    return builders.last_models(setup, rounds)
+def private_of(**changes: Any) -> PrivateRun:
+    """What a run with such noise is accounted for by."""
+    private = federation(TABLES, **changes).server.private
+    assert private is not None
+    return private
+
+
+def eager(name: str) -> dict[str, Any]:
+    """The table of an algorithm that decides early."""
+    return {"name": name, **EAGER.get(name, {})}
+
+
+def last_models(rounds: int = 3, **changes: Any) -> torch.Tensor:
+    return builders.last_models(federation(TABLES, **changes), rounds)
 
 
 def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
@@ -49,11 +61,9 @@ def test_the_summary_says_what_epsilon_covers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("multiplier", "amplified"), [(2.0, True), (0.05, False)])
 def test_sampling_amplifies_where_there_is_enough_noise(multiplier: float, amplified: bool) -> None:
-    cohort = {"fraction": 0.3, "sampling": "poisson"}
-    private = federation(
-        TABLES, privacy={"kind": "central", "noise_multiplier": multiplier}, cohort=cohort
-    ).server.private
-    assert private is not None and private.summary["amplified_by_sampling"] == amplified
+    noise = {"kind": "central", "noise_multiplier": multiplier}
+    private = private_of(privacy=noise, cohort={"fraction": 0.3, "sampling": "poisson"})
+    assert private.summary["amplified_by_sampling"] == amplified
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
@@ -70,23 +80,18 @@ def test_a_resumed_run_has_the_same_noise(name: str, privacy: dict[str, Any], tm
 
 def test_a_run_whose_noise_was_computed_for_its_rounds_cannot_be_extended(tmp_path: Path) -> None:
     """The rounds that are over had less noise than the same epsilon needs over more rounds."""
-    few, many = (
-        federation(TABLES, privacy={"kind": "central", "epsilon": 8.0}, rounds=rounds).server.private
-        for rounds in (2, 4)
-    )
-    assert few is not None and many is not None and few.mechanism.noise_multiplier < many.mechanism.noise_multiplier
-    run(tmp_path / "run", TABLES, privacy={"kind": "central", "epsilon": 8.0}, rounds=2)
-    with pytest.raises(
-        RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4; start a new"
-    ):
+    privacy = {"kind": "central", "epsilon": 8.0}
+    few, many = (private_of(privacy=privacy, rounds=rounds).mechanism for rounds in (2, 4))
+    assert few.noise_multiplier < many.noise_multiplier
+    run(tmp_path / "run", TABLES, privacy=privacy, rounds=2)
+    with pytest.raises(RecordError, match=r"expected rounds = 2 as before with privacy\.epsilon, .* found 4"):
         fs.run(None, tmp_path / "run", sets=["rounds=4"], resume=True, quiet=True)
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, LOCAL])
 def test_workers_have_the_same_noise_as_the_loop(privacy: dict[str, Any]) -> None:
-    loop = last_models(federation(TABLES, privacy=privacy))
-    processes = last_models(federation(TABLES, privacy=privacy, engine={"name": "processes", "workers": 2}))
-    assert torch.equal(loop, processes)
+    processes = last_models(privacy=privacy, engine={"name": "processes", "workers": 2})
+    assert torch.equal(last_models(privacy=privacy), processes)
 
 
 REFUSED = {"central": ["local", "centralized", "fedtsdp", "adacfl"], "local": ["local", "centralized", "fedtsdp"]}
@@ -96,26 +101,20 @@ REFUSED = {"central": ["local", "centralized", "fedtsdp", "adacfl"], "local": ["
 @pytest.mark.parametrize("kind", ["central", "local"])
 def test_an_algorithm_of_ones_own_that_declares_what_it_discloses_is_private(kind: str) -> None:
     privacy = {"kind": kind, "noise_multiplier": 0.5}
-    own, fedavg = (
-        federation(TABLES, privacy=privacy, algorithm={"name": "own_algorithm:Declared"}),
-        federation(TABLES, privacy=privacy),
-    )
-    assert own.server.private is not None and fedavg.server.private is not None
-    assert own.server.private.summary == fedavg.server.private.summary and own.server.private.coverage.decisions
-    assert torch.equal(last_models(own), last_models(fedavg))
-    with pytest.raises(
-        ExperimentError, match=r"Undeclared': what an algorithm of your own sends and gives away is not"
-    ):
-        federation(TABLES, privacy=privacy, algorithm={"name": "own_algorithm:Undeclared"})
+    declared, undeclared = ({"name": f"own_algorithm:{kind}"} for kind in ("Declared", "Undeclared"))
+    own = private_of(privacy=privacy, algorithm=declared)
+    assert own.summary == private_of(privacy=privacy).summary and own.coverage.decisions
+    assert torch.equal(last_models(privacy=privacy, algorithm=declared), last_models(privacy=privacy))
+    with pytest.raises(ExperimentError, match="Undeclared': what an algorithm of your own sends and gives away is"):
+        federation(TABLES, privacy=privacy, algorithm=undeclared)
 
 
 @pytest.mark.parametrize("kind", ["central", "local"])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name: str, kind: str) -> None:
-    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
     privacy = {"kind": kind, "noise_multiplier": 0.5}
     try:
-        setup = federation(TABLES, privacy=privacy, **algorithm)
+        setup = federation(TABLES, privacy=privacy, algorithm=eager(name))
     except ExperimentError as error:
         assert str(error).startswith(f"privacy.kind = '{kind}': expected 'none' with algorithm.name = '{name}': ")
         assert name in REFUSED[kind]
@@ -123,32 +122,27 @@ def test_every_algorithm_has_differential_privacy_or_is_refused_in_one_line(name
     assert name not in REFUSED[kind]
     private = setup.server.private
     assert private is not None and private.epsilon > 0
-    assert not torch.equal(last_models(federation(TABLES, privacy={}, **algorithm)), last_models(setup))
+    assert not torch.equal(last_models(algorithm=eager(name)), builders.last_models(setup, 3))
 
 
 @pytest.mark.parametrize("name", [*BY_SUMS, *BY_UPDATES])
 def test_no_model_moves_but_by_the_noisy_means(name: str) -> None:
     """Clipped to almost nothing, and with as little noise, no update reaches a model."""
-    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
+    privacy = {"kind": "central", "noise_multiplier": 1.0, "clip_norm": 1e-12}
     try:
-        setup = federation(
-            TABLES, privacy={"kind": "central", "noise_multiplier": 1.0, "clip_norm": 1e-12}, **algorithm
-        )
+        setup = federation(TABLES, privacy=privacy, algorithm=eager(name))
     except ExperimentError:
         return
     starts = torch.stack([setup.server.problem.fresh(number) for number in range(64)])
-    models = last_models(setup)
-    away = torch.cdist(models, starts, compute_mode="donot_use_mm_for_euclid_dist")
+    away = torch.cdist(builders.last_models(setup, 3), starts, compute_mode="donot_use_mm_for_euclid_dist")
     assert bool(away.min(dim=1).values.le(1e-4).all())
 
 
 def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> None:
     noise = {"kind": "central", "noise_multiplier": 1.0}
-    poisson = federation(TABLES, privacy=noise, cohort={"fraction": 0.2, "sampling": "poisson"}).server.private
-    uniform = federation(TABLES, privacy=noise, cohort={"fraction": 0.2}).server.private
-    everyone = federation(TABLES, privacy=noise).server.private
-    assert poisson is not None and uniform is not None and everyone is not None
-    assert poisson.epsilon < everyone.epsilon
+    poisson = private_of(privacy=noise, cohort={"fraction": 0.2, "sampling": "poisson"})
+    uniform = private_of(privacy=noise, cohort={"fraction": 0.2})
+    assert poisson.epsilon < private_of(privacy=noise).epsilon
     assert (poisson.exposure.adjacency, uniform.exposure.adjacency) == ("add_or_remove_one", "replace_one")
     (sampled,) = uniform.exposure.sampled
     assert (sampled.clients, sampled.expected, sampled.fixed) == (10, 2, True)
@@ -156,34 +150,28 @@ def test_poisson_sampling_gives_away_less_than_all_clients_in_each_round() -> No
 
 def test_clients_that_leave_are_not_drawn_from() -> None:
     events = {"leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}]}
-    private = federation(TABLES, privacy=CENTRAL, cohort={"fraction": 0.2}, events=events).server.private
-    assert private is not None
-    assert {(each.rounds, each.clients, each.expected) for each in private.exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
+    exposure = private_of(privacy=CENTRAL, cohort={"fraction": 0.2}, events=events).exposure
+    assert {(each.rounds, each.clients, each.expected) for each in exposure.sampled} == {(2, 10, 2), (2, 5, 1)}
 
 
 def test_a_cohort_that_was_rounded_to_one_client_moves_the_model_by_its_whole_update() -> None:
     """A tenth of four clients is one. Hardly any noise is added, and nothing is clipped."""
     tables = {"data": {"name": "digits", "clients": 4, "samples": 60}, "cohort": {"fraction": 0.1}}
-    private = last_models(
-        federation(TABLES, privacy={"kind": "central", "noise_multiplier": 1e-6, "clip_norm": 100.0}, **tables),
-        rounds=1,
-    )
-    assert torch.allclose(private, last_models(federation(TABLES, privacy={}, **tables), rounds=1), atol=1e-3)
+    privacy = {"kind": "central", "noise_multiplier": 1e-6, "clip_norm": 100.0}
+    assert torch.allclose(last_models(1, privacy=privacy, **tables), last_models(1, **tables), atol=1e-3)
 
 
 def test_strata_is_charged_for_the_models_of_groups_that_it_compares() -> None:
     """Ten rounds have tests in 2, 3, 4, 6 and 9. After the first, outliers may send an update in every round."""
-    private = federation(TABLES, privacy=CENTRAL, rounds=10, algorithm={"name": "strata"}).server.private
-    assert private is not None and private.exposure.queries == 10 + 5
-    assert not private.coverage.decisions
-    local = federation(TABLES, privacy=LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2}).server.private
-    assert local is not None and local.exposure.queries == 10 + 5 * 2 + 8
+    private = private_of(privacy=CENTRAL, rounds=10, algorithm={"name": "strata"})
+    assert private.exposure.queries == 10 + 5 and not private.coverage.decisions
+    local = private_of(privacy=LOCAL, rounds=10, algorithm={"name": "strata", "folds": 2})
+    assert local.exposure.queries == 10 + 5 * 2 + 8
 
 
 @pytest.mark.parametrize("name", BY_SUMS)
 def test_clients_send_one_update_in_each_round(name: str) -> None:
-    private = federation(TABLES, privacy=LOCAL, algorithm={"name": name, **EAGER.get(name, {})}).server.private
-    assert private is not None and private.exposure.queries == 4
+    assert private_of(privacy=LOCAL, algorithm=eager(name)).exposure.queries == 4
 
 
 @pytest.mark.parametrize("noise", [{}, LOCAL], ids=["none", "local"])
@@ -191,7 +179,7 @@ def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dic
     """Ten clients in four groups of two or three."""
     setup = federation(TABLES, privacy={**noise, "min_cluster": 3}, algorithm={"name": "random_groups", "groups": 4})
     sizes = setup.server.algorithm.init(setup.server.problem).labels.bincount(minlength=4)
-    moved = (last_models(setup, rounds=1) != setup.server.problem.fresh(0)).any(dim=1)
+    moved = (builders.last_models(setup, 1) != setup.server.problem.fresh(0)).any(dim=1)
     assert sorted(sizes.tolist()) == [2, 2, 3, 3] and torch.equal(moved, sizes >= 3)
 
 
@@ -199,19 +187,16 @@ def test_small_clusters_keep_their_model_with_and_without_local_noise(noise: dic
 @pytest.mark.parametrize("kind", ["central", "local"])
 def test_where_newcomers_choose_a_model_by_its_loss_epsilon_does_not_cover_clusters(name: str, kind: str) -> None:
     """FedAvg has one model, of which nobody has a choice."""
-    algorithm = {"algorithm": {"name": name, **EAGER.get(name, {})}}
     privacy = {"kind": kind, "noise_multiplier": 0.5}
     for events, covered in (({}, True), ({"join": [{"round": 2, "clients": [3]}]}, name == "fedavg")):
-        private = federation(TABLES, privacy=privacy, **algorithm, events=events).server.private
-        assert private is not None and private.coverage.decisions == covered
-        assert covered != any("which model a client chooses" in each for each in private.coverage.not_covered)
+        coverage = private_of(privacy=privacy, algorithm=eager(name), events=events).coverage
+        assert coverage.decisions == covered
+        assert covered != any("which model a client chooses" in each for each in coverage.not_covered)
 
 
 def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
     def outside(privacy: dict[str, Any], **tables: Any) -> str:
-        private = federation(TABLES, privacy=privacy, **tables).server.private
-        assert private is not None
-        return ", ".join(private.coverage.not_covered)
+        return ", ".join(private_of(privacy=privacy, **tables).coverage.not_covered)
 
     best = {"personal": {"method": "best"}}
     assert "how much of a tuned model" in outside(LOCAL, **best) and "tuned model" not in outside(LOCAL)
@@ -239,26 +224,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two amounts": ({"privacy": {**CENTRAL, "epsilon": 2.0}}, "either epsilon or noise_multiplier"),
     "nobody adds noise": ({"privacy": {"epsilon": 2.0}}, "no epsilon with kind = 'none'"),
     "a size that nothing reaches": ({"privacy": {"min_cluster": 11}}, "min_cluster = 11: expected at most 10"),
-    "no clusters": (
-        {"privacy": {"min_cluster": 2}, "algorithm": {"name": "centralized"}},
-        "one model of all data, and no clusters",
-    ),
-    "a rule that takes one": (
-        {"privacy": {"min_cluster": 2}, "server": {"aggregation": "krum"}},
-        "hand on the update of a single client",
-    ),
-    "a delta that promises nothing": (
-        {"privacy": {**CENTRAL, "delta": 0.2}},
-        "privacy.delta = 0.2: expected at most 0.1, one over the number of clients",
-    ),
-    "a robust rule": (
-        {"privacy": CENTRAL, "server": {"aggregation": "median"}},
-        "server.aggregation = 'median': expected 'mean' or 'plain_mean' with privacy.kind = 'central'",
-    ),
-    "unequal chances": (
-        {"privacy": CENTRAL, "cohort": {"fraction": 0.5, "sampling": "size"}},
-        "cohort.sampling = 'size': expected clients of equal chance",
-    ),
+    "no clusters": ({"privacy": {"min_cluster": 2}, "algorithm": {"name": "centralized"}}, "and no clusters"),
+    "a rule that takes one": ({"privacy": {"min_cluster": 2}, "server": {"aggregation": "krum"}}, "of a single client"),
+    "a delta that promises nothing": ({"privacy": {**CENTRAL, "delta": 0.2}}, "delta = 0.2: expected at most 0.1"),
+    "a robust rule": ({"privacy": CENTRAL, "server": {"aggregation": "median"}}, "'median': expected 'mean' or"),
+    "unequal chances": ({"privacy": CENTRAL, "cohort": {"fraction": 0.5, "sampling": "size"}}, "of equal chance"),
     "one client with all data": ({"privacy": CENTRAL, "algorithm": {"name": "centralized"}}, "is no client"),
     "raw centroids": ({"privacy": CENTRAL, "algorithm": {"name": "adacfl"}}, "without noise"),
     "scaled by counts": (

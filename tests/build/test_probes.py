@@ -144,29 +144,17 @@ def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"probe": {"matrices": ["cos"], "layers": ["conv9"]}},
-            r"^probe\.layers = 'conv9' matches no layer; this model has linear1",
-        ),
+        ({"probe": {"matrices": ["cos"], "layers": ["conv9"]}}, "layers = 'conv9' matches no layer"),
         (
             {"probe": {"matrices": ["cos"], "rounds": [1, 5]}},
-            r"^probe\.rounds = \[1, 5\]: expected rounds from 1 to rounds = 4$",
+            r"rounds = \[1, 5\]: expected rounds from 1 to",
         ),
-        (
-            {"algorithm": {"name": "fedavg"}, "probe": {"bipartition": True}},
-            r"^probe\.bipartition = true: needs an algorithm that splits clusters in two .*name = 'fedavg'",
-        ),
-        (
-            {"algorithm": {"name": "cfl"}, "probe": {"unstable_weights": True}},
-            r"^probe\.unstable_weights = true: needs an algorithm that keeps the last uploads .* 'cfl' does not",
-        ),
-        (
-            {"partition": {"scheme": "dirichlet", "alpha": 1.0}, "probe": {"bipartition": True}},
-            r"^probe\.bipartition = true: needs a partition with true groups, but partition\.scheme = 'dirichlet'",
-        ),
+        ({"algorithm": {"name": "fedavg"}, "probe": {"bipartition": True}}, "bipartition = true: .*name = 'fedavg'"),
+        ({"algorithm": {"name": "cfl"}, "probe": {"unstable_weights": True}}, "unstable_weights = true: .* 'cfl'"),
+        ({"partition": {"scheme": "iid"}, "probe": {"bipartition": True}}, "bipartition = true: .*scheme = 'iid'"),
     ],
 )
 def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=rf"^probe\.{message}") as caught:
         run(tmp_path / "run", SMALL, **changes)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()

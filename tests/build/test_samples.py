@@ -6,21 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import federation
 from fedstrata.base.errors import PartitionError
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
+from fedstrata.build.run_setup import RunSetup
 
 
-def experiment(file: Path, x: Any, y: Any, **partition: Any) -> dict[str, Any]:
+def built(file: Path, x: Any, y: Any, **partition: Any) -> RunSetup:
+    """What a run of such samples is built from."""
     np.savez(file, x=x, y=y)
-    return {
-        "rounds": 1,
-        "data": {"name": str(file), "clients": 4, "test": 0.2},
-        "partition": partition,
-        "model": {"name": "mlp"},
-        "local": {} if y.dtype == np.int64 else {"loss": "mse"},
-        "algorithm": {"name": "fedavg"},
-    }
+    data = {"name": str(file), "clients": 4, "test": 0.2}
+    local = {} if y.dtype == np.int64 else {"loss": "mse"}
+    return federation(data=data, partition=partition, local=local)
 
 
 CLASSES = np.arange(200) % 2
@@ -37,9 +33,8 @@ NUMBERS = np.linspace(0.0, 1.0, 200)
 )
 def test_what_cannot_be_turned_is_refused(tmp_path: Path, shape: tuple[int, ...], groups: int, found: str) -> None:
     x = np.random.default_rng(0).random(shape, dtype=np.float32)
-    keys = experiment(tmp_path / "own.npz", x, CLASSES, scheme="rotation", groups=groups)
     with pytest.raises(PartitionError, match=rf"^partition.scheme = 'rotation': {found}"):
-        build_run(load_experiment(keys))
+        built(tmp_path / "own.npz", x, CLASSES, scheme="rotation", groups=groups)
 
 
 @pytest.mark.parametrize(
@@ -53,5 +48,5 @@ def test_what_cannot_be_turned_is_refused(tmp_path: Path, shape: tuple[int, ...]
 def test_mixes_of_classes_need_classes(tmp_path: Path, partition: dict[str, Any]) -> None:
     x = np.random.default_rng(0).random((200, 3), dtype=np.float32)
     with pytest.raises(PartitionError, match=rf"'{partition['scheme']}': expected samples of several classes"):
-        build_run(load_experiment(experiment(tmp_path / "numbers.npz", x, NUMBERS, **partition)))
-    build_run(load_experiment(experiment(tmp_path / "classes.npz", x, CLASSES, **partition)))
+        built(tmp_path / "numbers.npz", x, NUMBERS, **partition)
+    built(tmp_path / "classes.npz", x, CLASSES, **partition)

@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-from builders import keys
+from builders import federation, keys, run
 from fedstrata.base.errors import ExperimentError
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
-from fedstrata.play.run import run_experiment
 from fedstrata.uploads.checks.update_checks import Checks
 
 KEYS = keys(
@@ -32,23 +29,22 @@ KEYS = keys(
     ],
 )
 def test_what_is_checked(name: str, tables: dict[str, Any], names: tuple[str, ...] | None) -> None:
-    checks = build_run(load_experiment({**KEYS, "algorithm": {"name": name}, **tables})).server.problem.checks
+    checks = federation(KEYS, algorithm={"name": name}, **tables).server.problem.checks
     assert checks == (None if names is None else Checks(names))  # type: ignore[arg-type]  # names of checks
 
 
 def test_with_central_noise_no_client_changes_how_another_one_counts() -> None:
-    private = {"privacy": {"kind": "central", "noise_multiplier": 1.0}, "server": {"checks": ["norms"]}}
     with pytest.raises(ExperimentError, match=r"expected \[\] with privacy.kind = 'central'"):
-        build_run(load_experiment({**KEYS, **private}))
+        federation(KEYS, privacy={"kind": "central", "noise_multiplier": 1.0}, server={"checks": ["norms"]})
 
 
 def test_a_run_of_fedavg_leaves_flipped_signs_out_and_a_resumed_one_knows_whose_they_were(tmp_path: Path) -> None:
-    tables = {**KEYS, "attack": {"kind": "sign_flip", "share": 0.2}, "server": {"checks": ["directions"]}}
-    whole = run_experiment(load_experiment(tables), tmp_path / "whole", quiet=True)
+    tables = keys(KEYS, attack={"kind": "sign_flip", "share": 0.2}, server={"checks": ["directions"]})
+    whole = run(tmp_path / "whole", tables)
     attackers = whole.summary["attack"]["clients"]
     found = [event for record in whole.rounds for event in record["events"] if event["kind"] == "reversed"]
     assert found and all(event["clients"] == attackers for event in found)
-    run_experiment(load_experiment({**tables, "rounds": 3}), tmp_path / "half", quiet=True)
-    half = run_experiment(load_experiment(tables), tmp_path / "half", quiet=True, resume=True)
+    run(tmp_path / "half", tables, rounds=3)
+    half = run(tmp_path / "half", tables, resume=True)
     assert [record["events"] for record in half.rounds] == [record["events"] for record in whole.rounds]
     assert half.summary["acc_client"] == whole.summary["acc_client"]

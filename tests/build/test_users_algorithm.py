@@ -10,7 +10,6 @@ import fedstrata as fs
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.base.errors import UserCodeError
 from fedstrata.core import Plan, Problem, Report, State
-from fedstrata.play.rounds import with_place_of_errors
 
 KEYS: dict[str, Any] = {"rounds": 3, "data": {"clients": 4, "samples": 20}, "engine": {"name": "loop"}}
 
@@ -53,8 +52,3 @@ def test_a_comparison_tells_it_and_shows_where_to_whom_asks(tmp_path: Path, capl
     (line,) = compared.troubles
     assert "plan of round 2 failed: KeyError" in line
     assert any(record.exc_info and "no such cluster" in str(record.exc_info[1]) for record in caplog.records)
-
-
-def test_algorithms_of_the_library_are_called_as_they_are() -> None:
-    algorithm = FedAvg()
-    assert with_place_of_errors(algorithm) is algorithm

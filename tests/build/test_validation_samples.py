@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import fedstrata as fs
-from builders import keys
+from builders import federation, keys, run
 from fedstrata.base.errors import PartitionError
-from fedstrata.build.build import build_run
-from fedstrata.config import load_experiment
 from fedstrata.partition import Partition, with_validation
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -44,10 +41,7 @@ def test_a_client_with_too_few_samples_is_named() -> None:
 
 
 def test_the_test_samples_are_those_of_a_run_without_validation() -> None:
-    with_some, without = (
-        build_run(load_experiment({**KEYS, "data": {**KEYS["data"], "validation": share}})).client_data
-        for share in (0.2, 0.0)
-    )
+    with_some, without = (federation(KEYS, data={"validation": share}).client_data for share in (0.2, 0.0))
     for client in range(4):
         assert torch.equal(with_some.test(client), without.test(client))
         taken = with_some.held_out(client, "validation")
@@ -57,10 +51,10 @@ def test_the_test_samples_are_those_of_a_run_without_validation() -> None:
 
 
 def test_the_summary_has_the_round_that_validation_selects(tmp_path: Path) -> None:
-    run = fs.run(KEYS, tmp_path / "run", quiet=True)
-    accuracies = [record["acc_validation"] for record in run.rounds]
+    found = run(tmp_path / "run", KEYS)
+    accuracies = [record["acc_validation"] for record in found.rounds]
     selected = accuracies.index(max(accuracies))
-    assert run.summary["selected_round"] == selected + 1
-    assert run.summary["acc_selected"] == run.rounds[selected]["acc_client"]
-    plain = fs.run({**KEYS, "data": {**KEYS["data"], "validation": 0.0}}, tmp_path / "plain", quiet=True)
+    assert found.summary["selected_round"] == selected + 1
+    assert found.summary["acc_selected"] == found.rounds[selected]["acc_client"]
+    plain = run(tmp_path / "plain", KEYS, data={"validation": 0.0})
     assert "acc_selected" not in plain.summary and "acc_validation" not in plain.rounds[0]

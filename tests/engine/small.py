@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,23 @@ from fedstrata.data import Dataset
 from fedstrata.engine import ClientData, Engine, Loop
 from fedstrata.models import layout_of, row_of
 from fedstrata.partition import Partition
+
+RECIPES = {
+    "sgd": LocalTraining(epochs=1, batch=5, lr=0.1),
+    "epochs": LocalTraining(epochs=3, batch=4, lr=0.1),
+    "momentum": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9),
+    "adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
+    "whole": LocalTraining(epochs=2, batch=0, lr=0.1),
+    "decay": LocalTraining(epochs=2, batch=5, lr=0.1, weight_decay=0.1),
+    "momentum with decay": LocalTraining(batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adam with decay": LocalTraining(batch=5, lr=0.01, optimizer="adam", weight_decay=0.1),
+    "adamw": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
+    "clipped": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.5),
+    "steps": LocalTraining(steps=7, batch=5, lr=0.1),
+    "steps of everything": LocalTraining(steps=3, batch=0, lr=0.1),
+    "clipped adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", clip_norm=0.5),
+}
+"""Ways of local training that engines are compared by."""
 
 
 def dataset(samples: int = 60, seed: int = 0) -> Dataset:
@@ -46,12 +64,22 @@ def network(norm: bool = False, seed: int = 0) -> nn.Sequential:
         )
 
 
-def loop_of(sizes: list[int], norm: bool = False, turns: list[int] | None = None) -> tuple[Loop, Layout, torch.Tensor]:
+def data_of(sizes: list[int], turns: list[int] | None = None, seed: int = 0) -> ClientData:
+    """Clients with so many training samples, and four to be tested on."""
+    return ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes, turns=turns), seed=seed)
+
+
+def loop_of(
+    sizes: list[int],
+    norm: bool = False,
+    turns: list[int] | None = None,
+    module: nn.Module | None = None,
+    **options: Any,
+) -> tuple[Loop, Layout, torch.Tensor]:
     """An engine over small data, its layout, and an initial row (p,)."""
-    module = network(norm)
+    module = module or network(norm)
     layout = layout_of(module)
-    client_data = ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes, turns=turns), seed=0)
-    return Loop(module, layout, client_data), layout, row_of(module, layout)
+    return Loop(module, layout, data_of(sizes, turns), **options), layout, row_of(module, layout).cpu()
 
 
 NAMES = ("train", "second", "third", "fourth", "fifth", "sixth")

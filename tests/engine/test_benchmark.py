@@ -30,11 +30,6 @@ def spec() -> SimulationSpec:
     return SimulationSpec(network, dataset(sum(SIZES) + 80), partition_of(SIZES), seed=0)
 
 
-def candidates(spec: SimulationSpec, workers: int) -> tuple[EngineCandidate, ...]:
-    """The engines of a processor."""
-    return engine_candidates(spec, workers, "cpu")
-
-
 class Clock:
     """Says how long each engine takes for a client, and notes what it was asked."""
 
@@ -55,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_the_fastest_is_chosen_and_says_by_how_much(spec: SimulationSpec, clock: Clock) -> None:
     clock.times = {Loop: 0.040, Vectorized: 0.080, Parallel: 0.025}
-    chosen, why = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS)
+    chosen, why = choose_engine(spec, engine_candidates(spec, 2, "cpu"), TRAINING, COHORT, ROUNDS)
     # Four steps of each client.
     assert why == "processes: 2 workers, 160 steps/s against 100 for loop and 50 for batched"
     assert chosen == EngineCandidate("processes", workers=2)
@@ -72,12 +67,12 @@ def test_the_one_that_rounds_otherwise_must_be_a_quarter_faster(
     spec: SimulationSpec, clock: Clock, time: float, name: str
 ) -> None:
     clock.times = {Loop: 0.040, Vectorized: time, Parallel: 1.0}
-    chosen, _ = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, ROUNDS)
+    chosen, _ = choose_engine(spec, engine_candidates(spec, 2, "cpu"), TRAINING, COHORT, ROUNDS)
     assert chosen.name == name
 
 
 def test_a_small_run_takes_the_loop_untried(spec: SimulationSpec, clock: Clock) -> None:
-    chosen, why = choose_engine(spec, candidates(spec, 2), TRAINING, COHORT, 20)
+    chosen, why = choose_engine(spec, engine_candidates(spec, 2, "cpu"), TRAINING, COHORT, 20)
     # 20 clients of 8 steps, 0.2 ms each, in 20 rounds; the samples hardly count.
     assert chosen.name == "loop" and not clock.asked
     assert why == "loop: some 0.6 s of work in all, which no other could shorten by much"

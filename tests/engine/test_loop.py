@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import dataset, fit_of, loop_of, network, partition_of, plan_of, scored, updates_of
+from small import RECIPES, data_of, dataset, fit_of, loop_of, network, partition_of, plan_of, scored, updates_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -49,7 +49,7 @@ def textbook(
     optimizer = textbook_optimizer(module, training)
     order = generator(7, "train", 1, client)
     visited = [index[torch.randperm(len(index), generator=order)] for _ in range(training.steps or training.epochs)]
-    size = min(training.batch, len(index))
+    size = min(training.batch or len(index), len(index))
     batches = [batch for samples in visited for batch in samples.split(size)]
     if training.steps:  # through the shuffled data again and again
         batches = list(torch.cat(visited)[: training.steps * size].split(size))
@@ -137,19 +137,7 @@ def test_a_client_trains_the_same_bits_whoever_else_takes_part(training: LocalTr
     assert alone.results["train"].updates.values.abs().max() > 0
 
 
-OPTIONS = {
-    "plain": LocalTraining(epochs=2, batch=5, lr=0.1),
-    "decay": LocalTraining(epochs=2, batch=5, lr=0.1, weight_decay=0.1),
-    "momentum with decay": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
-    "adam with decay": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", weight_decay=0.1),
-    "adamw": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
-    "clipped": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.5),
-    "counted steps": LocalTraining(steps=3, batch=10, lr=0.1),
-    "clipped adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", clip_norm=0.5),
-}
-
-
-@pytest.mark.parametrize("training", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("training", RECIPES.values(), ids=RECIPES)
 def test_local_training_equals_a_textbook_loop_over_the_same_batches(training: LocalTraining) -> None:
     engine, layout, start = loop_of([12, 9])
     result = engine.run(plan_of(start[None], fit_of(layout, [[0], [0]], training=training))).results["train"]
@@ -247,9 +235,8 @@ def test_the_proximal_term_pulls_towards_the_received_model() -> None:
 def test_a_parameter_that_the_network_froze_stays_frozen() -> None:
     module = network()
     module.get_submodule("fc").requires_grad_(False)
-    engine, layout, start = loop_of([10])
-    frozen = type(engine)(module, layout, engine._client_data)
-    update = frozen.run(plan_of(start[None], fit_of(layout, [[0]]))).results["train"].updates.values[0]
+    engine, layout, start = loop_of([10], module=module)
+    update = updates_of(engine, start, fit_of(layout, [[0]]))[0]
     assert not update[layout.columns(layout.select("fc"))].any() and update.any()
 
 
@@ -263,10 +250,8 @@ def test_a_last_batch_of_one_sample_is_left_out_before_a_batch_norm() -> None:
 
 @pytest.mark.parametrize("middle", [nn.BatchNorm1d(4, track_running_stats=False), OwnNorm()], ids=["torch", "own"])
 def test_every_layer_that_normalises_over_a_batch_is_spared_a_batch_of_one_sample(middle: nn.Module) -> None:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), middle, nn.Linear(4, 3))
-    layout = layout_of(module)
-    engine = Loop(module, layout, ClientData(dataset(15), partition_of([11]), seed=0))
-    update = engine.run(plan_of(row_of(module, layout)[None], fit_of(layout, [[0]]))).results["train"].updates.values
+    engine, layout, start = loop_of([11], module=nn.Sequential(nn.Flatten(), nn.Linear(36, 4), middle, nn.Linear(4, 3)))
+    update = updates_of(engine, start, fit_of(layout, [[0]]))
     assert update.isfinite().all() and update.any()
 
 
@@ -322,7 +307,7 @@ def test_only_those_that_are_asked_tell_about_their_data() -> None:
 
 
 def test_batches_are_the_same_however_many_are_normalised_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = ClientData(dataset(60), partition_of([30, 22], turns=[1, 3]), seed=0)
+    data = data_of([30, 22], turns=[1, 3])
     index = torch.arange(52).flip(0)
     found = []
     for many in (4, 16):
@@ -347,11 +332,8 @@ class InPlace(nn.Module):
 
 
 def test_a_network_that_changes_its_input_does_not_change_that_of_the_next_model() -> None:
-    module = InPlace()
-    layout = layout_of(module)
-    row = row_of(module, layout)
-    client_data = ClientData(dataset(12), partition_of([8]), seed=0)
-    for engine in (Loop(module, layout, client_data), Vectorized(module, layout, client_data)):
+    loop, layout, row = loop_of([8], module=InPlace())
+    for engine in (loop, Vectorized(loop._module, layout, loop._client_data)):
         inputs = torch.ones(2, 1, 6, 6)
         first, second = engine.outputs(torch.stack([row, row]), inputs)
         assert torch.equal(first, second) and bool((inputs == 1).all())

@@ -6,16 +6,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from small import dataset, fit_of, loop_of, partition_of, plan_of
+from small import data_of, dataset, fit_of, loop_of, partition_of, plan_of
 
 from fedstrata.base.errors import ContractError, DataError
 from fedstrata.core import FOLDS, SINGULAR_VECTORS
 from fedstrata.engine import ClientData
 from fedstrata.engine.client_data import client_stat
-
-
-def holdings_of(sizes: list[int], seed: int = 0) -> ClientData:
-    return ClientData(dataset(sum(sizes) + 4 * len(sizes)), partition_of(sizes), seed=seed)
 
 
 def samples(client_data: ClientData, part: str, client: int = 0) -> set[int]:
@@ -24,7 +20,7 @@ def samples(client_data: ClientData, part: str, client: int = 0) -> set[int]:
 
 @pytest.mark.parametrize(("size", "quarters"), [(8, [2, 2, 2, 2]), (11, [2, 3, 3, 3]), (2, [0, 1, 0, 1])])
 def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> None:
-    client_data = holdings_of([size])
+    client_data = data_of([size])
     assert [len(samples(client_data, part)) for part in FOLDS[3:]] == quarters
     for half in "AB":
         assert samples(client_data, f"{half}1") | samples(client_data, f"{half}2") == samples(client_data, half)
@@ -47,18 +43,18 @@ def test_a_client_whose_tokens_are_all_padding_is_refused(split: str, first: int
 
 
 def test_parts_are_drawn_anew_for_another_seed_and_another_client() -> None:
-    one, other = holdings_of([40, 40]), holdings_of([40, 40], seed=1)
-    assert samples(one, "A") == samples(holdings_of([40, 40]), "A") != samples(other, "A")
+    one, other = data_of([40, 40]), data_of([40, 40], seed=1)
+    assert samples(one, "A") == samples(data_of([40, 40]), "A") != samples(other, "A")
     assert {index - 44 for index in samples(one, "A1", client=1)} != samples(one, "A1")
 
 
 def test_a_part_that_there_is_not_is_refused() -> None:
     with pytest.raises(ContractError, match="expected a fold, one of all, A, B, A1, A2, B1, B2, found 'C'"):
-        holdings_of([8]).train(0, "C")
+        data_of([8]).train(0, "C")
 
 
 def test_at_most_so_many_samples_are_the_same_ones_every_time_and_fewer_are_among_more() -> None:
-    client_data = holdings_of([20, 20])
+    client_data = data_of([20, 20])
     index = client_data.train(1)
     five, nine = (client_data.train(1, max_samples=most) for most in (5, 9))
     assert (len(five), len(nine)) == (5, 9) and set(five.tolist()) < set(nine.tolist()) < set(index.tolist())
@@ -100,7 +96,8 @@ def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() 
     models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
     fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
     result = engine.run(plan_of(models, fit)).results["train"]
-    inputs, labels = ClientData(dataset(16), partition_of([12]), seed=0).samples(holdings_of([12]).train(0, "B"))
+    data = data_of([12])
+    inputs, labels = data.samples(data.train(0, "B"))
     wrong = (engine.outputs(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
     assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
     assert result.chosen.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]

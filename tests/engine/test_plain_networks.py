@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 import torch
-from small import dataset, fit_of, partition_of, updates_of
+from small import RECIPES, fit_of, loop_of, updates_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedstrata.core import LocalTraining
-from fedstrata.engine import ClientData, Loop, loop
+from fedstrata.core import Layout, LocalTraining
+from fedstrata.engine import Loop, loop
 from fedstrata.engine.plain_networks import PlainNetwork, plain_network
-from fedstrata.models import layout_of, make, row_of
+from fedstrata.models import make
 from fedstrata.objective import Objective
 
 SHAPES = {"grey": (1, 6, 6), "colour": (3, 4, 4), "row": (30,)}
@@ -182,38 +182,26 @@ def test_other_networks_are_left_to_autograd(name: str) -> None:
     assert plain_network(module, list(module.parameters())) is None
 
 
-TRAINING = {
-    "SGD": LocalTraining(epochs=2, batch=5, lr=0.1),
-    "all samples at once": LocalTraining(epochs=2, batch=0, lr=0.1),
-    "momentum and decay": LocalTraining(epochs=2, batch=5, lr=0.1, momentum=0.9, weight_decay=0.1),
-    "clipping": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.1),
-    "Adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam"),
-    "AdamW with decay": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
-}
-
-
-def engine_of(**options: object) -> tuple[Loop, Tensor]:
-    """An engine with clients of 12 and 9 samples, and the row from which they start."""
+def engine_of(**options: object) -> tuple[Loop, Layout, Tensor]:
+    """An engine with clients of 12 and 9 samples, its layout, and the row from which they start."""
     torch.manual_seed(2)
     module = nn.Sequential(OrderedDict(flat=nn.Flatten(), fc1=nn.Linear(36, 10), relu=nn.ReLU(), fc2=nn.Linear(10, 3)))
-    client_data = ClientData(dataset(29), partition_of([12, 9]), seed=0)
-    return Loop(module, layout_of(module), client_data, **options), row_of(module, layout_of(module))  # type: ignore[arg-type]  # the options are mixed
+    return loop_of([12, 9], module=module, **options)  # type: ignore[arg-type]  # the options are mixed
 
 
 @pytest.mark.parametrize("prox", [0.0, 0.5])
 @pytest.mark.parametrize(
     "trainable", [(True, True, True, True), (False, False, True, True), (True, False, False, True)]
 )
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("training", RECIPES.values(), ids=RECIPES)
 def test_the_loop_trains_the_bits_that_autograd_leads_to(
-    name: str, trainable: tuple[bool, ...], prox: float, monkeypatch: pytest.MonkeyPatch
+    training: LocalTraining, trainable: tuple[bool, ...], prox: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = []
     for find in (plain_network, lambda module, moving: None):
         monkeypatch.setattr(loop, "plain_network", find)
-        engine, start = engine_of()
-        layout = layout_of(engine._module)
-        task = fit_of(layout, [[0], [0]], training=TRAINING[name], trainable=trainable, prox_weight=prox)
+        engine, layout, start = engine_of()
+        task = fit_of(layout, [[0], [0]], training=training, trainable=trainable, prox_weight=prox)
         moved.append(updates_of(engine, start, task))
     assert torch.equal(*moved)
     assert moved[0].abs().max() > 0
@@ -247,6 +235,6 @@ def test_the_loop_computes_without_autograd_what_is_plain(
     options: dict[str, object], used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PlainNetwork, "gradients", refuse)
-    engine, start = engine_of(**options)
+    engine, layout, start = engine_of(**options)
     with pytest.raises(Used) if used else nullcontext():
-        assert updates_of(engine, start, fit_of(layout_of(engine._module), [[0], [0]])).any()
+        assert updates_of(engine, start, fit_of(layout, [[0], [0]])).any()

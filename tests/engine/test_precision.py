@@ -1,17 +1,16 @@
 import torch
-from small import dataset, fit_of, network, partition_of, plan_of, scored, updates_of
+from small import fit_of, loop_of, plan_of, scored, updates_of
 from torch import Tensor
 
 from fedstrata.core import LocalTraining
-from fedstrata.engine import ClientData, Loop
-from fedstrata.models import layout_of, row_of
+from fedstrata.engine import Loop
 
-LAYOUT, START = layout_of(network()), row_of(network(), layout_of(network()))
+_, LAYOUT, START = loop_of([12, 12])
 STEP = fit_of(LAYOUT, [[0], [0]], training=LocalTraining(batch=0, lr=0.1), save_local=LAYOUT.everything)
 
 
-def engine_of(precision: str = "float32") -> Loop:
-    return Loop(network(), LAYOUT, ClientData(dataset(32), partition_of([12, 12]), seed=0), precision=precision)
+def engine_of(precision: str) -> Loop:
+    return loop_of([12, 12], precision=precision)[0]
 
 
 def updates(precision: str) -> Tensor:

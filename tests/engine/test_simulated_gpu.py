@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from simulated_gpu import Note, SimulatedGPU, fetched
-from small import dataset, fit_of, network, partition_of, plan_of, scored
-from test_batched import RECIPES, SIZES, assert_close, close
+from small import RECIPES, fit_of, network, partition_of, plan_of, scored
+from test_batched import SIZES, assert_close, close, twins, twins_of
 from torch import Tensor, nn
 
-from fedstrata.core import Layout, LocalTraining
+from fedstrata.core import LocalTraining
 from fedstrata.data import Dataset
-from fedstrata.engine import ClientData, Loop
+from fedstrata.engine import ClientData
 from fedstrata.engine.vectorized import Vectorized, run_together
 from fedstrata.engine.vectorized.network import Network
 from fedstrata.models import layout_of, make, row_of
@@ -40,12 +40,6 @@ def noise(shape: tuple[int, ...], samples: int) -> Dataset:
     return Dataset("noise", inputs, labels, 3, mean=(0.5,) * shape[0], std=(0.3,) * shape[0])
 
 
-def twins(module: nn.Module, data: Dataset, sizes: list[int], **options: Any) -> tuple[Loop, Vectorized, Layout]:
-    """The loop, and the engine on the device that is there, over the same data."""
-    client_data, layout = ClientData(data, partition_of(sizes), seed=0), layout_of(module)
-    return Loop(module, layout, client_data), Vectorized(module, layout, client_data, device="cuda", **options), layout
-
-
 def counted(notes: Sequence[Note]) -> Counter[str]:
     """How often the host starts something or waits."""
     kinds = Counter(note.kind for note in notes if not note.recorded)
@@ -55,14 +49,16 @@ def counted(notes: Sequence[Note]) -> Counter[str]:
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: str) -> None:
     module = make(name, SHAPES[name], 3, seed=0)
-    start = row_of(module, layout_of(module))
+    layout = layout_of(module)
+    start = row_of(module, layout)
+    client_data = ClientData(noise(SHAPES[name], 45), partition_of([12, 7, 10]), seed=0)
     with SimulatedGPU() as gpu:
-        _, engine, layout = twins(module, noise(SHAPES[name], 45), [12, 7, 10])
+        engine = Vectorized(module, layout, client_data, device="cuda")
         plan = scored(plan_of(start[None], fit_of(layout, [[0]] * 3, training=PLAIN)), layout, 3)
         for _ in range(3):
             found = fetched(engine.run(plan))
     # Not the loop: max pooling of noise may choose another pixel after rounding.
-    assert_close(found, Vectorized(module, layout, engine.client_data, im2col=True).run(plan))
+    assert_close(found, Vectorized(module, layout, client_data, im2col=True).run(plan))
     assert any(note.kind == "replay" for note in gpu.notes)
 
 
@@ -70,8 +66,7 @@ def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: st
 @pytest.mark.parametrize("training", RECIPES.values(), ids=RECIPES)
 def test_every_recipe_equals_the_loop_when_its_steps_are_replayed(training: LocalTraining) -> None:
     with SimulatedGPU() as gpu:
-        loop, engine, layout = twins(network(), dataset(80), SIZES)
-        start = row_of(network(), layout)
+        loop, engine, layout, start = twins(SIZES, device="cuda")
         for round in (1, 2, 3, 4):
             task = fit_of(layout, [[0]] * 5, training=replace(training, lr=training.lr / round), prox_weight=0.1)
             plan = plan_of(start[None], task, round=round)
@@ -82,8 +77,7 @@ def test_every_recipe_equals_the_loop_when_its_steps_are_replayed(training: Loca
 
 def test_batch_norms_personal_tensors_and_choices_equal_the_loop() -> None:
     with SimulatedGPU():
-        loop, engine, layout = twins(network(norm=True), dataset(80), SIZES)
-        start = row_of(network(norm=True), layout)
+        loop, engine, layout, start = twins(SIZES, norm=True, device="cuda")
         for round in (1, 2, 3):
             task = fit_of(layout, [[0, 1]] * 5, training=RECIPES["momentum"], save_local=layout.everything)
             plan = scored(plan_of(torch.stack([start, start * 1.1]), task, round=round), layout, 5)
@@ -94,8 +88,7 @@ def test_batch_norms_personal_tensors_and_choices_equal_the_loop() -> None:
 @pytest.mark.parametrize("values", [True, False], ids=["values", "shapes"])
 def test_a_round_of_training_never_waits_for_the_device(values: bool) -> None:
     with SimulatedGPU(values) as gpu:
-        _, engine, layout = twins(network(norm=True), dataset(80), SIZES)
-        start = row_of(network(norm=True), layout)
+        _, engine, layout, start = twins(SIZES, norm=True, device="cuda")
         plan = plan_of(start[None], fit_of(layout, [[0]] * 5))
         for _ in range(4):
             before = len(gpu.notes)
@@ -112,9 +105,9 @@ def test_a_round_of_training_never_waits_for_the_device(values: bool) -> None:
 def test_a_recorded_step_is_started_by_one_copy_and_one_replay(federations: int) -> None:
     """Its samples are read inside the recording, whoever owns them."""
     with SimulatedGPU(values=False) as gpu:
-        engines = [twins(network(), dataset(80, seed), [20, 20])[1] for seed in range(federations)]
-        layout = engines[0].trainers.network.layout
-        plan = plan_of(row_of(network(), layout)[None], fit_of(layout, [[0]] * 2))
+        _, engine, layout, start = twins([20, 20], device="cuda")
+        engines = [engine, twins([20, 20], device="cuda")[1]][:federations]
+        plan = plan_of(start[None], fit_of(layout, [[0]] * 2))
         for _ in range(2):
             before = len(gpu.notes)
             run_together([(engine, plan) for engine in engines])
@@ -125,8 +118,7 @@ def test_a_recorded_step_is_started_by_one_copy_and_one_replay(federations: int)
 
 def test_half_precision_multiplies_16_bits_and_keeps_weights_in_float32() -> None:
     with SimulatedGPU(own="cpu") as gpu:
-        _, engine, layout = twins(network(), dataset(80), SIZES, precision="bfloat16")
-        start = row_of(network(), layout)
+        _, engine, layout, start = twins(SIZES, device="cuda", precision="bfloat16")
         for round in (1, 2, 3):
             plan = plan_of(start[None], fit_of(layout, [[0]] * 5), round=round)
             found = fetched(engine.run(plan))
@@ -161,8 +153,8 @@ def test_products_are_exact_while_the_device_computes_unless_training_is_to_roun
         return logits(self, names, tensors, inputs, train)
 
     with SimulatedGPU(values=False):
-        _, engine, layout = twins(network(), dataset(80), SIZES, precision=precision)
-        plan = scored(plan_of(row_of(network(), layout)[None], fit_of(layout, [[0]] * 5)), layout, 5)
+        _, engine, layout, start = twins(SIZES, device="cuda", precision=precision)
+        plan = scored(plan_of(start[None], fit_of(layout, [[0]] * 5)), layout, 5)
         engine.run(plan)  # how much memory a step needs is found out without its precision
         monkeypatch.setattr(Network, "logits", watched)
         engine.run(plan)
@@ -179,10 +171,8 @@ class Curious(nn.Linear):
 
 
 def test_a_network_that_looks_at_its_values_is_trained_without_recordings() -> None:
-    module = Curious(36, 3)
-    start = row_of(module, layout_of(module))
     with SimulatedGPU() as gpu:
-        loop, engine, layout = twins(module, dataset(40), [20])
+        loop, engine, layout, start = twins_of(Curious(36, 3), [20], device="cuda")
         for round in (1, 2, 3):
             plan = plan_of(start[None], fit_of(layout, [[0]], training=LocalTraining(batch=5, lr=0.1)), round=round)
             engine.trainers.network._step_bytes[1, 6, 6] = 1, 0  # one client: torch would refuse two

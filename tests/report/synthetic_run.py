@@ -1,12 +1,15 @@
 """A run folder as the training loop writes it: clients in 4 true groups, splits in rounds 4, 7 and 7."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import tomli_w
 import torch
 from plotly.offline import get_plotlyjs
 
@@ -14,6 +17,7 @@ from fedstrata.core import Matrix, Score
 from fedstrata.objective.metric_info import ACCURACY, dump_metric
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import MetricRecord, Record
+from fedstrata.report.reader import RunRecords
 
 R = TypeVar("R", bound=Record)
 
@@ -202,9 +206,36 @@ def edit_rounds(folder: Path, change: Callable[[dict[str, Any]], Mapping[str, An
     file.write_text("".join(json.dumps(line | change(line)) + "\n" for line in lines), encoding="utf-8")
 
 
+def edit_nodes(folder: Path, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Other values for some keys of the nodes: what `change` returns for each of them."""
+    file = folder / "tree.json"
+    file.write_text(json.dumps([node | change(node) for node in json.loads(file.read_text(encoding="utf-8"))]))
+
+
+def name_all(folder: Path, name: str) -> None:
+    """Give a run one name for everything that a file of a run names."""
+    edit(folder / "summary.json", versions={name: name}, truth=[name] * CLIENTS)
+    edit_nodes(folder, lambda node: {"why": name, "layer": name, "criteria": {name: 1.0}})
+    split = {"kind": "split", "node": 0, "into": [1, 2], "layer": name, "why": name}
+    metrics = [{"name": name, "value": 1.0}, {"name": name, "value": 2.0, "node": 1}]
+    evil = {"metrics": metrics, f"acc_{name}": 0.5, "events": [split, {"kind": name, name: name}]}
+    edit_rounds(folder, lambda line: evil)
+    names = {table: {"name": name} for table in ("algorithm", "data", "model")}
+    experiment = tomli_w.dumps({"rounds": 30, **names, "partition": {"scheme": name}})
+    (folder / "experiment.toml").write_text(f"{experiment}# {name}\n", encoding="utf-8")
+
+
 def text_of(page: Path) -> str:
     """A page without plotly's bundle."""
     return page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+
+
+def figures_of(text: str) -> dict[str, Any]:
+    """The charts of a page, by their names."""
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    figures: dict[str, Any] = json.loads(found[1])
+    return figures
 
 
 def metrics_of(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
@@ -226,3 +257,14 @@ def with_metrics_of(record: R, values: Mapping[str, float | None]) -> R:
 def changed(record: R, **changes: object) -> R:
     """A record with other values for some fields."""
     return record.model_copy(update=changes)
+
+
+def every_round(records: RunRecords, **changes: object) -> RunRecords:
+    """A run with other values for some fields of all its rounds."""
+    return replace(records, rounds=tuple(changed(each, **changes) for each in records.rounds))
+
+
+def last_round(records: RunRecords, **changes: object) -> RunRecords:
+    """A run with other values for some fields of its last round."""
+    *before, last = records.rounds
+    return replace(records, rounds=(*before, changed(last, **changes)))

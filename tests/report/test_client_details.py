@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_run import CLIENTS, changed
+from synthetic_run import CLIENTS, last_round
 
 from fedstrata.records.schema import ClientDescriptions, Confusion
 from fedstrata.report import client_details as module
@@ -55,8 +55,7 @@ def test_a_client_is_told_its_closest_clients_of_the_latest_matrix(records: RunR
 def test_a_client_that_waits_is_in_no_group_and_no_other_client_is_in_one_with_it(records: RunRecords) -> None:
     """Clients 0 and 3 are at node 3, the first one waits there; all others are at node 4."""
     labels = [3 if client in (0, 3) else 4 for client in range(CLIENTS)]
-    rounds = (*records.rounds[:-1], changed(records.rounds[-1], labels=labels, pending=[0]))
-    clusters = Clusters(replace(records, rounds=rounds))
+    clusters = Clusters(last_round(records, labels=labels, pending=[0]))
     assert fact(clusters, 0, "Group") == "It waits for a cluster, at node 3."
     assert fact(clusters, 3, "Group") == "It is alone in node 3."
 
@@ -100,8 +99,7 @@ def test_of_very_many_pairs_the_page_has_the_sentences_alone(
 
 
 def test_a_client_that_left_has_only_that(records: RunRecords) -> None:
-    last = records.rounds[-1].model_copy(update={"labels": [-1, *records.rounds[-1].labels[1:]]})
-    clusters = Clusters(replace(records, rounds=(*records.rounds[:-1], last)))
+    clusters = Clusters(last_round(records, labels=[-1, *records.rounds[-1].labels[1:]]))
     assert ("Group", "It is not in the federation.") in facts_of(clusters, 0)
 
 
@@ -113,5 +111,4 @@ def test_a_long_run_has_as_many_rounds_as_can_be_seen_and_the_last_one(records: 
 
 def test_too_many_clients_or_no_scores_have_no_details(records: RunRecords) -> None:
     assert client_details(Clusters(replace(records, scores={}))) is None
-    last = records.rounds[-1].model_copy(update={"labels": [0] * (MOST_CLIENTS + 1)})
-    assert client_details(Clusters(replace(records, rounds=(*records.rounds[:-1], last)))) is None
+    assert client_details(Clusters(last_round(records, labels=[0] * (MOST_CLIENTS + 1)))) is None

@@ -4,7 +4,6 @@ After a change on purpose, or when the runs in ``runs`` were made again, ``pytho
 them anew, and the difference is read.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from synthetic_comparison import compare
-from synthetic_run import edit, write
+from synthetic_run import edit, figures_of, write
 
 from fedstrata.report import build
 from fedstrata.report.comparison.page import build_comparison
@@ -55,13 +54,11 @@ PAGES: dict[str, Callable[[Path], Path]] = {
 def snapshot(page: Path) -> str:
     """The texts of a page in lines, without the experiment file, and of each chart its kinds of traces."""
     text = page.read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     body = re.sub(r'(?s)<(style|script|pre class="file").*?</(style|script|pre)>', "", text)
     body = re.sub(r"</?(b|span|code|a|button)\b[^>]*>", " ", body)
     lines = [" ".join(unescape(line).split()) for line in re.sub(r"<[^>]+>", "\n", body.replace("\n", " ")).split("\n")]
     charts = []
-    for name, figure in json.loads(found[1]).items():
+    for name, figure in figures_of(text).items():
         traces = [f"{trace['type']} {trace.get('name', '')}".strip() for trace in figure["data"]]
         charts.append(f"{name}: {', '.join(traces)}")
     return "\n".join([*filter(None, lines), "", *charts]) + "\n"

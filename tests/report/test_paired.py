@@ -1,7 +1,6 @@
 """Two runs on the same clients, compared test sample by test sample."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import fedstrata as fs
+from builders import run
 from fedstrata.records.arrays import read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.report.references import paired_difference, paired_differences
@@ -63,21 +62,12 @@ def test_clients_with_other_samples_are_not_compared() -> None:
 
 
 def test_a_summary_has_the_gain_of_every_client_over_one_model_for_all(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {
-        "rounds": 6,
-        "data": {"name": "digits", "clients": 6, "samples": 60},
-        "partition": {"scheme": "rotation", "groups": 2},
-        "model": {"name": "mlp", "hidden": [16]},
-        "local": {"lr": 0.2, "batch": 8},
-        "algorithm": "oracle",
-        "report": {"baseline": True},
-    }
-    run = fs.run(keys, tmp_path / "run", quiet=True)
-    folder = Folder(run.folder)
+    found = run(tmp_path / "run", data={"samples": 60}, algorithm={"name": "oracle"}, report={"baseline": True})
+    folder = Folder(found.folder)
     known = folder.summary()["baseline_gains"]
-    own, other = read_right_samples(run.folder), read_right_samples(run.folder / "baseline")
+    own, other = read_right_samples(found.folder), read_right_samples(found.folder / "baseline")
     assert sorted(map(int, known)) == list(range(6))
-    for client, found in known.items():
-        assert found["by"] == pytest.approx(own[int(client)].mean() - other[int(client)].mean())
+    for client, gained in known.items():
+        assert gained["by"] == pytest.approx(own[int(client)].mean() - other[int(client)].mean())
     better = [client for client, each in known.items() if each["p"] < 0.05 and each["by"] > 0]
     assert folder.summary()["baseline_better"] == len(better)

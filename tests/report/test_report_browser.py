@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from plotly.offline import get_plotlyjs
 from synthetic_comparison import compare
-from synthetic_run import edit, edit_rounds, write
+from synthetic_run import edit, name_all, write
 
 from fedstrata.report import build
 from fedstrata.report.comparison.page import build_comparison
@@ -291,16 +291,8 @@ def test_every_text_stands_out_from_what_is_behind_it(opened: Open, tmp_path: Pa
 
 def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) -> None:
     folder = write(tmp_path / "run", count=10)
-    named = dict.fromkeys(("algorithm", "dataset", "partition", "model"), EVIL)
-    edit(folder / "summary.json", **named, truth=[EVIL] * 20)
-    nodes: list[dict[str, Any]] = json.loads((folder / "tree.json").read_text())
-    wicked = {"why": EVIL, "layer": EVIL, "criteria": {EVIL: 1.0}}
-    (folder / "tree.json").write_text(json.dumps([node | wicked for node in nodes]))
-    split = [{"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}]
-    metrics = [{"name": EVIL, "value": 1.0}, {"name": EVIL, "value": 2.0, "node": 1}]
-    evil = {"metrics": metrics, f"acc_{EVIL}": 0.5}
-    edit_rounds(folder, lambda line: {**evil, "events": split if line["round"] == 4 else []})
-    (folder / "experiment.toml").write_text(f"rounds = 10\n[data]\nname = '''{EVIL}'''\n")
+    name_all(folder, EVIL)
+    edit(folder / "summary.json", **dict.fromkeys(("algorithm", "dataset", "partition", "model"), EVIL))
     found = opened(folder)
     page = found.page
     page.locator("#accuracy .nsewdrag").first.hover(position={"x": 60, "y": 60})

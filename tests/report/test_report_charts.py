@@ -4,7 +4,7 @@ from math import nan
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from synthetic_run import TRUTH, changed, with_metrics_of
+from synthetic_run import TRUTH, changed, every_round, last_round, with_metrics_of
 
 from fedstrata.records.schema import Gap, Round
 from fedstrata.report.charts import all_charts, curves
@@ -69,15 +69,14 @@ def test_a_value_of_the_last_round_alone_is_a_point(records: RunRecords) -> None
 
 def test_the_axis_of_scores_that_are_all_perfect_ends_at_the_best_value(records: RunRecords) -> None:
     """It went from 0 to 200 %."""
-    rounds = tuple(changed(each, acc_client=1.0, acc_worst=1.0) for each in records.rounds)
-    bottom, top = curves.scores(replace(records, rounds=rounds, scores={}))["layout"]["yaxis"]["range"]
+    perfect = every_round(replace(records, scores={}), acc_client=1.0, acc_worst=1.0)
+    bottom, top = curves.scores(perfect)["layout"]["yaxis"]["range"]
     assert (bottom, top) == (0.9, pytest.approx(1.003))
 
 
 def test_a_single_round_shows_as_a_point_and_an_unknown_truth_as_nothing(records: RunRecords) -> None:
-    first = replace(
-        records, rounds=(changed(records.rounds[0], ari=None, acc_client=None, acc_worst=None),), scores={}, matrices=()
-    )
+    alone = replace(records, rounds=records.rounds[:1], scores={}, matrices=())
+    first = every_round(alone, ari=None, acc_client=None, acc_worst=None)
     assert all_charts(Clusters(first))["cost"][1].figure["data"][0]["mode"] == "markers"
     assert len(cluster_count(first)["data"]) == 1
     assert curves.scores_by_cluster(Clusters(first)) is None
@@ -94,12 +93,12 @@ def test_clusters_keep_their_colour_and_a_split_node_mixes_those_of_its_parts(re
 
 
 def test_who_is_not_in_the_federation_is_in_no_cluster(records: RunRecords) -> None:
-    away = changed(records.rounds[-1], labels=[-1, *records.rounds[-1].labels[1:]])
-    assert Clusters(replace(records, rounds=(*records.rounds[:-1], away))).finals == (3, 4, 5, 6)
+    away = last_round(records, labels=[-1, *records.rounds[-1].labels[1:]])
+    assert Clusters(away).finals == (3, 4, 5, 6)
 
 
 def test_an_algorithm_without_splits_or_tree_still_has_its_clusters(records: RunRecords) -> None:
-    flat = replace(records, tree=(), rounds=tuple(changed(each, events=[], pending=[]) for each in records.rounds))
+    flat = every_round(replace(records, tree=()), events=[], pending=[])
     clusters = Clusters(flat)
     assert clusters.clustered
     assert clusters.finals == (3, 4, 5, 6)
@@ -124,8 +123,7 @@ def test_the_profile_of_the_layers_ends_at_zero_and_keeps_what_is_below(records:
     assert profile[0]["y"] == [0.5, 0.0]
     assert profile[0]["customdata"] == [0.5, -0.2]
     assert profile[1]["y"] == [None, None]
-    whole = tuple(changed(each, events=[]) for each in records.rounds)
-    unsplit = Clusters(replace(records, gaps=gaps, rounds=whole))
+    unsplit = Clusters(every_round(replace(records, gaps=gaps), events=[]))
     assert len(layer_charts(unsplit)[1].figure["data"]) == 1
 
 
@@ -188,8 +186,7 @@ def test_pending_clients_have_a_cross_and_the_cross_a_legend(records: RunRecords
     assert drawn["data"][1]["name"] == "pending"
     assert drawn["data"][1]["x"] == [7, 8]
     assert drawn["layout"]["showlegend"]
-    placed = replace(records, rounds=tuple(changed(each, pending=[]) for each in records.rounds))
-    drawn = membership_map(Clusters(placed))
+    drawn = membership_map(Clusters(every_round(records, pending=[])))
     assert len(drawn["data"]) == 1
     assert not drawn["layout"]["showlegend"]
 

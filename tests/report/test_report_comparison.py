@@ -3,11 +3,10 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from synthetic_comparison import GAINS, compare, run
-from synthetic_run import edit, edit_rounds, text_of
+from synthetic_run import edit, edit_rounds, figures_of, text_of
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
@@ -25,13 +24,6 @@ def both(tmp_path: Path) -> Comparison:
 
 def page(folder: Path) -> str:
     return text_of(build_comparison(folder))
-
-
-def figures(text: str) -> dict[str, Any]:
-    found = re.search(r'id="figures">(.*?)</script>', text)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
-    return drawn
 
 
 class Texts(HTMLParser):
@@ -62,7 +54,7 @@ class Texts(HTMLParser):
 
 
 def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(both: Comparison) -> None:
-    drawn = figures(page(both.folder))
+    drawn = figures_of(page(both.folder))
     assert list(drawn) == ["accuracy", "clusters", "accuracy-by-bytes", "accuracy-by-seconds"]
     low, high, *others = drawn["accuracy"]["data"][4:]
     assert [trace["name"] for trace in others] == ["fedavg", "cfl", "strata"]
@@ -79,7 +71,7 @@ def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(bo
 
 def test_bytes_and_seconds_are_summed_over_the_rounds(both: Comparison) -> None:
     """Both ways 9.6 MB a round; a round takes 1.5, 1.8, 1.2, 1.5 and 1.8 s."""
-    drawn = figures(page(both.folder))
+    drawn = figures_of(page(both.folder))
     paid, waited = (drawn[f"accuracy-by-{cost}"]["data"][-1] for cost in ("bytes", "seconds"))
     assert paid["x"] == [9.6e6, 19.2e6, 28.8e6, 38.4e6, 48e6]
     assert waited["x"] == [1.5, 3.3, 4.5, 6.0, 7.8]
@@ -137,7 +129,7 @@ def test_a_comparison_of_which_every_run_failed_has_a_page_too(tmp_path: Path) -
     write_comparison(Comparison(tmp_path / "all", {"rounds": 2, **experiment}, (failed,), JobCount(0, 0)))
     text = page(tmp_path / "all")
     assert "No run of this comparison is finished." in text and "1 algorithm on digits" in text
-    assert "<h2>Charts" not in text and figures(text) == {}
+    assert "<h2>Charts" not in text and figures_of(text) == {}
 
 
 def test_a_run_whose_rounds_are_damaged_is_missing_from_the_charts_only(both: Comparison) -> None:
@@ -152,14 +144,14 @@ def test_a_run_whose_rounds_are_damaged_is_missing_from_the_charts_only(both: Co
     assert re.search("The charts are without cfl with seed 0: ../cfl-0: line 3 of rounds.jsonl is of round 4", text)
     assert "cfl with seed 1: The last line of rounds.jsonl is cut off" in text
     assert re.search("The charts are without strata with seed 0: .*line 1 of rounds.jsonl is not JSON", text)
-    curves = figures(text)["accuracy"]["data"]
+    curves = figures_of(text)["accuracy"]["data"]
     assert [(curve["name"], curve["x"]) for curve in curves] == [("cfl", [1, 2, 3, 4]), ("strata", [1, 2, 3, 4, 5])]
     assert Texts(text).rows[2][:3] == ["cfl", "2", "35.2 ± 0.4 %"]
 
 
 def test_a_figure_that_is_not_known_leaves_a_hole(both: Comparison) -> None:
     edit_rounds(both.runs[0].folder, lambda line: {"acc_client": None} if line["round"] == 2 else {})
-    assert figures(page(both.folder))["accuracy"]["data"][-3]["y"] == [0.3005, None, 0.3015, 0.302, 0.3025]
+    assert figures_of(page(both.folder))["accuracy"]["data"][-3]["y"] == [0.3005, None, 0.3015, 0.302, 0.3025]
 
 
 def test_html_in_any_name_is_escaped(both: Comparison) -> None:
@@ -174,7 +166,7 @@ def test_html_in_any_name_is_escaped(both: Comparison) -> None:
     text = page(both.folder)
     assert "<img" not in text and text.count("</script>") == 5
     assert "&lt;img src=x" in text
-    assert figures(text)["accuracy"]["data"][-1]["name"].startswith("&lt;img")
+    assert figures_of(text)["accuracy"]["data"][-1]["name"].startswith("&lt;img")
     assert "java%3A%3Cimg" in text
 
 

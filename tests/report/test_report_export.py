@@ -19,11 +19,6 @@ CHROMIUM = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome
 drawn = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed: apt-get install chromium")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "run", count=10)
-
-
 @drawn
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import tomli_w
 from filelock import FileLock
-from synthetic_run import EXPERIMENT, changed, edit, edit_rounds, text_of, write
+from synthetic_run import (
+    EXPERIMENT,
+    changed,
+    edit_rounds,
+    every_round,
+    figures_of,
+    name_all,
+    text_of,
+    write,
+)
 
 from fedstrata.base.errors import RecordError
 from fedstrata.data.memory import PREFIX
@@ -27,11 +35,6 @@ from fedstrata.report.words import ClientNames
 
 SECTIONS = ("metric", "clusters", "decisions", "layers", "clients", "cost", "events", "experiment")
 EVIL = '<img src=x onerror="alert(1)"></script><b>&'
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "run")
 
 
 def page(folder: Path) -> str:
@@ -75,11 +78,9 @@ def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> Non
     text = page(folder)
     tags.feed(text)
     assert tags.open == []
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     ids = [str(attributes["id"]) for _, attributes in tags.seen if attributes.get("class") == "plot"]
     of_client = ["client-curve", "client-shares", "client-matrix"]
-    assert sorted([*json.loads(found[1]), "matrix", *of_client]) == sorted(ids)
+    assert sorted([*figures_of(text), "matrix", *of_client]) == sorted(ids)
     named = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert len(named) == len(set(named))
     links = {str(attributes["href"])[1:] for tag, attributes in tags.seen if tag == "a"}
@@ -124,16 +125,7 @@ def test_nothing_is_fetched_and_only_the_two_scripts_of_the_page_may_run(folder:
 
 
 def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> None:
-    edit(folder / "summary.json", versions={EVIL: EVIL}, truth=[EVIL] * 20)
-    nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
-    evil: dict[str, Any] = {"why": EVIL, "layer": EVIL, "criteria": {EVIL: 1.0}}
-    (folder / "tree.json").write_text(json.dumps([node | evil for node in nodes]), encoding="utf-8")
-    split = {"kind": "split", "node": 0, "into": [1, 2], "layer": EVIL, "why": EVIL}
-    evil_round = {"events": [split, {"kind": EVIL, EVIL: EVIL}], "metrics": [{"name": EVIL, "value": 1.0}]}
-    edit_rounds(folder, lambda line: evil_round)
-    names = {table: {"name": EVIL} for table in ("algorithm", "data", "model")}
-    experiment = tomli_w.dumps({"rounds": 30, **names, "partition": {"scheme": EVIL}})
-    (folder / "experiment.toml").write_text(f"{experiment}# {EVIL}\n", encoding="utf-8")
+    name_all(folder, EVIL)
     text = page(folder)
     tags = Tags()
     tags.feed(text)
@@ -142,10 +134,7 @@ def test_names_that_hold_html_are_shown_and_do_not_become_html(folder: Path) -> 
     assert tags.open == []
     assert "&lt;img src=x onerror=&#34;alert(1)&#34;&gt;&lt;/script&gt;&lt;b&gt;&amp; on" in text
     # In a figure plotly reads HTML once more, after JSON has been read.
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    assert "<" not in found[1]
-    assert "<img" not in json.dumps(json.loads(found[1]))
+    assert "<img" not in json.dumps(figures_of(text))
 
 
 def test_a_run_without_a_finished_round_has_a_page(folder: Path) -> None:
@@ -182,11 +171,6 @@ def test_the_report_imports_neither_torch_nor_what_trains() -> None:
     assert "torch" not in loaded
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> RunRecords:
-    return read(write(tmp_path / "run"))
-
-
 def result(records: RunRecords) -> str:
     return result_sentence(Clusters(records))
 
@@ -199,26 +183,22 @@ def test_data_that_a_program_gave_have_no_digest_in_the_title(records: RunRecord
 def test_the_sentence_says_what_is_known(tmp_path: Path) -> None:
     records = read(write(tmp_path / "run", count=8, finished=False))
     assert "(1 pending)" in result(records)
-    plain = [changed(each, acc_worst=None, ari=None, pending=[]) for each in records.rounds]
-    unplanned = replace(records, settings={}, rounds=tuple(plain))
-    assert re.fullmatch(
-        r"After 8 rounds, 20 clients are in 4 clusters; accuracy \d\d\.\d % on average\.", result(unplanned)
-    )
-    silent = replace(unplanned, rounds=tuple(changed(each, acc_client=None) for each in plain))
+    unplanned = every_round(replace(records, settings={}), acc_worst=None, ari=None, pending=[])
+    said = r"After 8 rounds, 20 clients are in 4 clusters; accuracy \d\d\.\d % on average\."
+    assert re.fullmatch(said, result(unplanned))
+    silent = every_round(unplanned, acc_client=None)
     assert result(silent) == "After 8 rounds, 20 clients are in 4 clusters."
     assert title(unplanned) == "run"
-    lone = replace(silent, rounds=(changed(plain[0], labels=[0], acc_client=None),))
+    lone = every_round(replace(silent, rounds=silent.rounds[:1]), labels=[0])
     assert result(lone) == "After 1 round, 1 client is in 1 cluster."
 
 
 def test_the_page_of_an_algorithm_without_clusters_does_not_name_them(records: RunRecords) -> None:
     root = changed(records.tree[0], split=None, why="", layer=None, criteria={})
-    alone = replace(
-        records, tree=(root,), rounds=tuple(changed(each, clusters=1, labels=[0] * 20) for each in records.rounds)
-    )
-    assert result(alone) == "20 clients; accuracy 85.8 % on average, worst client 78.2 %."
+    alone = every_round(replace(records, tree=(root,)), clusters=1, labels=[0] * 20)
+    assert result(alone) == "20 clients; accuracy 79.5 % on average, worst client 72.2 %."
     assert {"ARI", "Purity", "By cluster"}.isdisjoint(name for name, *_ in tiles(Clusters(alone)))
-    assert result(replace(alone, summary=None)).startswith("After 30 of 30 rounds, 20 clients; accuracy")
+    assert result(replace(alone, summary=None)).startswith("After 12 of 30 rounds, 20 clients; accuracy")
     decided = replace(alone, tree=(changed(root, why="no clients differ"),))
     assert "in 1 cluster" in result(decided), "an algorithm that says why it did not split does cluster"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic_run import edit, edit_rounds, write
+from synthetic_run import edit, edit_nodes, edit_rounds, write
 
 from fedstrata.base.errors import RecordError
 from fedstrata.report import reader, runs
@@ -84,12 +84,7 @@ def confusion(**columns: list[int]) -> Callable[[Path], object]:
 
 
 def second_node(**changes: int) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        nodes = json.loads((folder / "tree.json").read_text(encoding="utf-8"))
-        nodes[1] |= changes
-        (folder / "tree.json").write_text(json.dumps(nodes), encoding="utf-8")
-
-    return change
+    return lambda folder: edit_nodes(folder, lambda node: changes if node["id"] == 1 else {})
 
 
 def unfitting_matrix(folder: Path) -> None:
