@@ -13,19 +13,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.config import Experiment, choose_all, load_experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.config.tables import DataTable, LocalTable
-from fedstrata.data import DATASETS, Location
-from fedstrata.models import MODELS
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: Location(name, DATASETS.get(name)))
+from fedstrata.data import DATASETS
 
 
 def read(text: str) -> Experiment:
@@ -165,10 +153,6 @@ assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("algorithm.eps1 = -1: expected")
-
-
-def test_every_data_set_names_a_network_that_exists() -> None:
-    assert {source.model for source in DATASETS.values()} <= set(MODELS)
 
 
 @pytest.mark.parametrize("given", [{"data": {"name": "x" * 10_001}}, {"model": {"a": [[[]] * 40]}}, {1: 2}])
