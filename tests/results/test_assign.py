@@ -172,16 +172,8 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hospitals")
     sites = ["Ghent", "Lyon"] * 30
     csv.write_csv(visits(["1", "2", "unknown"], 60).append_column("site", pa.array(sites)), folder / "visits.csv")
-    chosen = {
-        "rounds": 1,
-        "data": {"name": str(folder / "visits.csv"), "label": "outcome", "unit": "patient"},
-        "partition": {"scheme": "natural", "column": "site"},
-        "model": {"name": "mlp"},
-        "algorithm": {"name": "fedavg"},
-        "engine": {"name": "loop"},
-    }
-    run_experiment(load_experiment(chosen), folder / "run", quiet=True)
-    return folder / "run"
+    data = {"name": str(folder / "visits.csv"), "label": "outcome", "unit": "patient"}
+    return builders.run(folder / "run", rounds=1, data=data, partition={"scheme": "natural", "column": "site"}).folder
 
 
 def visits(classes: list[Any], count: int = 24) -> Any:
