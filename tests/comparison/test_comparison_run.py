@@ -231,13 +231,7 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
 def test_algorithms_and_seeds_can_be_added_to_a_comparison(tmp_path: Path) -> None:
     compare(tmp_path / "all", ("fedavg", "cfl"))
     more = compare(tmp_path / "all", ("fedavg", "hicfl"), seeds=[0, 1], resume=True)
-    assert [(run.algorithm, run.seed) for run in more.runs] == [
-        ("cfl", 0),
-        ("fedavg", 0),
-        ("hicfl", 0),
-        ("fedavg", 1),
-        ("hicfl", 1),
-    ]
+    assert [run.folder.name for run in more.runs] == ["cfl-0", "fedavg-0", "hicfl-0", "fedavg-1", "hicfl-1"]
     whole = compare(tmp_path / "whole", ("fedavg", "hicfl"), seeds=[0, 1])
     assert [left(run.folder) for run in more.runs[1:]] == [left(run.folder) for run in whole.runs]
 
@@ -275,9 +269,7 @@ def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkey
     assert broken.jobs and broken.jobs.asked > broken.jobs.trained
     content = json.loads((tmp_path / "broken" / "comparison.json").read_text())
     assert content["table"][2]["failed"] == [0] and content["runs"][2]["summary"] is None
-    assert "ditto with seed 0 failed: IndexError: list index out of range" in (
-        tmp_path / "broken" / "comparison.md"
-    ).read_text(encoding="utf-8")
+    assert "ditto with seed 0 failed: IndexError" in (tmp_path / "broken" / "comparison.md").read_text(encoding="utf-8")
 
 
 def test_a_run_without_room_on_the_disk_does_not_lose_the_others_and_is_resumed_as_never_interrupted(
@@ -351,9 +343,8 @@ def test_a_seed_that_cannot_be_partitioned_does_not_lose_the_others(
 def test_what_does_not_fit_is_found_before_anything_is_made(
     algorithms: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    keys = {**KEYS, "partition": {"scheme": "iid"}, "algorithms": {"layercfl": {"layers": "convv"}}}
-    if "oracle" in algorithms:
-        keys["partition"] = {"scheme": "dirichlet", "alpha": 1.0}
+    dirichlet = {"scheme": "dirichlet", "alpha": 1.0}
+    keys = {**KEYS, "partition": dirichlet, "algorithms": {"layercfl": {"layers": "convv"}}}
     with pytest.raises(InputError, match=message):
         compare(tmp_path / "all", algorithms, keys=keys)
     assert not (tmp_path / "all").exists()

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import fedstrata
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.ifca import IFCA
 from fedstrata.base.errors import ExperimentError, ModelError
+from fedstrata.base.files import parse_toml
 from fedstrata.base.registry import name_of_object
 from fedstrata.config import dumps, load_experiment
 from fedstrata.config.hyperparameters import algorithm_table, keys_of_algorithm
@@ -44,13 +45,7 @@ def test_an_object_is_written_as_its_name_and_keys() -> None:
     assert experiment.algorithm.name == f"{__name__}:Mine" and experiment.algorithm.options == {"k": 3, "eager": False}
     assert experiment.algorithm_of() == Mine(k=3)
     assert experiment.model.name == f"{__name__}:Net"
-    assert load_experiment(source=_written(dumps(experiment))) == experiment
-
-
-def _written(text: str) -> dict[str, Any]:
-    import tomllib
-
-    return tomllib.loads(text)
+    assert load_experiment(parse_toml(dumps(experiment))) == experiment
 
 
 def test_an_object_of_the_library_has_its_short_name_and_a_class_its_defaults() -> None:

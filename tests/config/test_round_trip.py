@@ -23,6 +23,7 @@ CASES = [
     "algorithm.name = 'fedavg'\n[algorithms.cfl]\neps1 = 'auto'\n[algorithms.oracle]",
     'model = {name = \'mlp\', hidden = [5, 6], note = "it\'s \\"quoted\\"\\n"}',
     "data = {unit = 'recording', root = 'here', samples = 0}\nprobe.gap = ['cos', 'dl2']",
+    "local = {schedule = 'cosine', warmup_rounds = 5, lr_min = 0.001}",
 ]
 
 

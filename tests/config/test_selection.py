@@ -47,13 +47,6 @@ def started(tmp_path: Path) -> Path:
     return folder
 
 
-def test_resuming_takes_the_experiment_of_the_folder(started: Path) -> None:
-    own = load_experiment(started / "experiment.toml")
-    assert choose(out=started, resume=True) == (own, started)
-    assert choose({**tomllib.loads(dumps(load_experiment())), "seed": 4}, out=started, resume=True) == (own, started)
-    assert choose(sets=["seed=4"], out=started, resume=True) == (own, started)
-
-
 @pytest.mark.parametrize(
     ("sets", "first"),
     [
@@ -98,15 +91,17 @@ def test_an_experiment_without_a_key_of_the_run_is_not_resumed(
         choose(fewer, out=tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("sets", [["data.unit=trial"], ["data.root=elsewhere", "label=mine", "algorithms.cfl.first=3"]])
-def test_a_run_is_resumed_without_the_unit_of_recordings_and_keys_that_no_result_depends_on(
-    sets: list[str], started: Path
-) -> None:
+NO_RESULT_DEPENDS_ON = ["data.root=elsewhere", "label=mine", "algorithms.cfl.first=3"]
+
+
+@pytest.mark.parametrize("sets", [[], ["data.unit=trial"], NO_RESULT_DEPENDS_ON])
+def test_resuming_takes_the_experiment_of_the_folder(sets: list[str], started: Path) -> None:
     """The run has written the unit down that its recordings have of their own; the file never had it."""
     own = load_experiment(started / "experiment.toml", sets)
     (started / "experiment.toml").write_text(dumps(own))
+    given = {**tomllib.loads(dumps(load_experiment())), "seed": 4}
+    assert choose(out=started, resume=True) == choose(given, out=started, resume=True) == (own, started)
     assert choose(sets=["seed=4"], out=started, resume=True) == (own, started)
-    assert choose({**tomllib.loads(dumps(load_experiment())), "seed": 4}, out=started, resume=True) == (own, started)
 
 
 def test_a_run_is_resumed_with_other_workers_and_another_data_folder_which_are_used(started: Path) -> None:

@@ -259,15 +259,10 @@ def _saved_in(**arrays: Any) -> Make:
 
 def _arrays() -> dict[str, Make]:
     return {
-        "no labels": _saved_in(x=_x()),
         "a class of 10**12": _saved_in(x=_x(), y=_y() * 10**12),
         "a class of 2**64 - 1": _saved_in(x=_x(), y=np.full(ROWS, 2**64 - 1, np.uint64)),
-        "a class below 0": _saved_in(x=_x(), y=_y() - 1),
         "150,000 classes": _saved_in(x=np.zeros((150_000, 1), np.uint8), y=np.arange(150_000)),
         "a class of a million characters": _saved_in(x=_x(2), y=np.array(["a", "b" * 1_000_000])),
-        "classes of fractions": _saved_in(x=_x(), y=_y() / 2),
-        "complex samples": _saved_in(x=_x() * 1j, y=_y()),
-        "samples that are no number": _saved_in(x=_x() * np.nan, y=_y()),
         "samples of 40,000,000 numbers": _saved_in(x=np.zeros((2, 40_000_000), np.uint8), y=np.array([0, 1])),
     }
 
@@ -357,9 +352,7 @@ def _tables() -> dict[str, Make]:
     long = "x" * 2_000_000
     side = 40_000_000
     names = json.dumps({"info": {"features": {"label": {"names": ["a"] * 1_000_000}}}})
-    nested: Any = 1.0
-    for _ in range(50):
-        nested = [nested]
+    nested = json.loads("[" * 50 + "1.0" + "]" * 50)
     return {
         "cut in the middle": _edited(lambda content: content[: len(content) // 2]),
         "a footer of 4 GiB": _edited(lambda content: content[:-8] + b"\xff\xff\xff\xffPAR1"),

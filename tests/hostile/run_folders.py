@@ -229,9 +229,7 @@ def _fields() -> list[Case]:
 
         return Case(f"a round whose {name}", _rewritten("rounds.jsonl", change))
 
-    nested: list[Any] = []
-    for _ in range(800):
-        nested = [nested]
+    nested = json.loads("[" * 800 + "]" * 800)
     split = {"kind": "split", "node": 0, "into": [1, 2], "layer": None, "why": ""}
     return [
         *(record(f"{name} is an object in a list", **{name: [{"a": [1]}]}) for name in Round.model_fields),

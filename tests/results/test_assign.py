@@ -1,5 +1,6 @@
 import json
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from pyarrow import csv
 
 import builders
@@ -72,24 +74,17 @@ def test_texts_and_parquet_are_read_and_classes_matched_by_name(finished: Path, 
     numbers, texts = assign(finished, [tmp_path / "numbers.npz", tmp_path / "texts.npz"])
     folder = tmp_path / "parquet"
     folder.mkdir()
-    images = pa.array([image.tobytes() for image in _pngs(inputs)], pa.binary())
+    images = pa.array([_png(image) for image in inputs], pa.binary())
     pq.write_table(pa.table({"image": images, "label": labels}), folder / "train-00000-of-00001.parquet")
     (parquet,) = assign(finished, [folder])
     assert numbers["cluster"] == texts["cluster"] == parquet["cluster"]
     assert parquet["evidence"] == numbers["evidence"]
 
 
-def _pngs(images: np.ndarray) -> list[Any]:
-    from io import BytesIO
-
-    from PIL import Image
-
-    files = []
-    for image in images:
-        file = BytesIO()
-        Image.fromarray(image[0]).save(file, "PNG")
-        files.append(file.getbuffer())
-    return files
+def _png(image: np.ndarray) -> bytes:
+    file = BytesIO()
+    Image.fromarray(image[0]).save(file, "PNG")
+    return file.getvalue()
 
 
 def test_a_client_of_no_clusters_kind_is_told_to_found_its_own(tmp_path: Path) -> None:
@@ -157,10 +152,7 @@ def test_as_many_clusters_as_clients_are_not_taken_for_clients() -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (
-            {"x": np.zeros((60, 1, 9, 9), np.uint8)},
-            r"uint8 of shape \(1, 8, 8\), found uint8 of shape \(1, 9, 9\)",
-        ),
+        ({"x": np.zeros((60, 1, 9, 9), np.uint8)}, r"found uint8 of shape \(1, 9, 9\)"),
         ({"x": np.zeros((60, 1, 8, 8), np.float32)}, "found float32 of shape"),
         ({"y": np.full(60, 11)}, "expected classes 0 to 9, as in 'digits', found 11"),
         ({"y": np.full(60, "eleven")}, "expected classes of 'digits', 0, 1, 2, 3, 4, 5, 6, 7, 8, 9; found eleven"),
@@ -180,16 +172,8 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hospitals")
     sites = ["Ghent", "Lyon"] * 30
     csv.write_csv(visits(["1", "2", "unknown"], 60).append_column("site", pa.array(sites)), folder / "visits.csv")
-    chosen = {
-        "rounds": 1,
-        "data": {"name": str(folder / "visits.csv"), "label": "outcome", "unit": "patient"},
-        "partition": {"scheme": "natural", "column": "site"},
-        "model": {"name": "mlp"},
-        "algorithm": {"name": "fedavg"},
-        "engine": {"name": "loop"},
-    }
-    run_experiment(load_experiment(chosen), folder / "run", quiet=True)
-    return folder / "run"
+    data = {"name": str(folder / "visits.csv"), "label": "outcome", "unit": "patient"}
+    return builders.run(folder / "run", rounds=1, data=data, partition={"scheme": "natural", "column": "site"}).folder
 
 
 def visits(classes: list[Any], count: int = 24) -> Any:
@@ -224,13 +208,11 @@ def test_a_newcomer_without_the_unit_of_the_run_is_refused(hospitals: Path, tmp_
 
 def test_a_file_with_several_clients_is_not_one_newcomer(hospitals: Path, tmp_path: Path) -> None:
     """All rows were placed as those of one client, whatever the column of the clients said."""
-    for sites, found in ((["Oslo"] * 24, 1), (["Oslo", "Bern"] * 12, 2)):
-        csv.write_csv(visits(["1", "2"]).append_column("site", pa.array(sites)), tmp_path / "new.csv")
-        if found == 1:
-            assert assign(hospitals, [tmp_path / "new.csv"])[0]["client"] == "new"
-        else:
-            with pytest.raises(DataError, match=r"found 2 values of .*'site'; give each client"):
-                assign(hospitals, [tmp_path / "new.csv"])
+    for name, sites in (("one", ["Oslo"] * 24), ("two", ["Oslo", "Bern"] * 12)):
+        csv.write_csv(visits(["1", "2"]).append_column("site", pa.array(sites)), tmp_path / f"{name}.csv")
+    assert assign(hospitals, [tmp_path / "one.csv"])[0]["client"] == "one"
+    with pytest.raises(DataError, match=r"found 2 values of .*'site'; give each client"):
+        assign(hospitals, [tmp_path / "two.csv"])
 
 
 def test_only_a_finished_run_places_clients(finished: Path, tmp_path: Path) -> None:
@@ -243,21 +225,16 @@ def test_only_a_finished_run_places_clients(finished: Path, tmp_path: Path) -> N
         assign(tmp_path, [tmp_path / "a.npz"])
 
 
-def test_the_command_prints_json_and_errors_in_one_line(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_json(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = npz(tmp_path / "a.npz", 1)
-    for paths, status in ((["a.npz"], 0), (["b.npz"], 2), ([], 2)):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["assign", str(finished), *(str(tmp_path / name) for name in paths)])
-        assert (caught.value.code or 0) == status
-    out, err = capsys.readouterr()
-    (placed,) = json.loads(out)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["assign", str(finished), str(path)])
+    assert not caught.value.code
+    (placed,) = json.loads(capsys.readouterr().out)
     assert placed.keys() == {"client", "path", "cluster", "members", "new", "evidence", "accuracy", "warnings"}
     assert (placed["client"], placed["path"]) == ("a", str(path))
     # Nodes 1 to 4 hold the clients of turns 0 to 3, three each.
     assert placed["members"] == [str(client) for client in range(3 * (placed["cluster"] - 1), 3 * placed["cluster"])]
-    assert len(err.splitlines()) == 2
 
 
 def test_a_newcomer_in_other_units_is_told(tmp_path: Path) -> None:
@@ -267,9 +244,8 @@ def test_a_newcomer_in_other_units_is_told(tmp_path: Path) -> None:
     def table(path: Path, scale: float = 1.0) -> Path:
         temperature = rng.normal(10, 2, 40)
         columns = {"temperature": temperature, "pressure": scale * rng.normal(1013, 5, 40)}
-        lines = [f"{t},{p},{int(t > 10)}" for t, p in zip(*columns.values(), strict=True)]
         path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(["temperature,pressure,label", *lines]) + "\n")
+        csv.write_csv(pa.table({**columns, "label": (temperature > 10).astype(int)}), path)
         return path
 
     for site in "abcd":

@@ -155,13 +155,3 @@ def test_the_command_prints_the_files(finished: Run, tmp_path: Path, capsys: pyt
     assert not caught.value.code
     printed = capsys.readouterr().out.split()
     assert printed == [str(target / name) for name in (INDEX, "client-0.safetensors", "client-3.safetensors")]
-    for options, message in (
-        (["--format", "pickle"], "--format = 'pickle': expected one of safetensors, torch, onnx"),
-        (["--client", "9"], "client '9': expected a client that took part at the end"),
-        ([], "expected a new or empty folder"),
-    ):
-        place = target if not options else tmp_path / "other"
-        with pytest.raises(SystemExit) as caught:
-            main(["export", str(finished.folder), str(place), *options])
-        assert caught.value.code == 2 and message in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()

@@ -1,5 +1,4 @@
 import json
-import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedstrata.base.errors import InputError, RecordError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
+from fedstrata.models import make
 from fedstrata.records.arrays import last_scores
 from fedstrata.results.plot import charts
 from fedstrata.results.run import Run
@@ -132,28 +132,14 @@ def test_a_notebook_shows_the_summary(finished: Run) -> None:
     assert "<th>algorithm</th><td>oracle</td>" in html and html.startswith("<table>")
 
 
-class Perceptron(nn.Module):
-    """The network of the run, as a class of one's own."""
-
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.linear1 = nn.Linear(math.prod(shape), 8)
-        self.linear2 = nn.Linear(8, classes)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.linear2(self.linear1(inputs.flatten(1)).relu())
-        return outputs
-
-
 def test_a_network_of_ones_own_is_given_to_load(finished: Run) -> None:
-    from fedstrata.models import make
+    def mlp(shape: tuple[int, ...] = (1, 8, 8), classes: int = 10, hidden: int = 8) -> nn.Module:
+        return make("mlp", shape, classes, 9, hidden=[hidden])
 
-    run = fedstrata.load(finished.folder, network=lambda: make("mlp", (1, 8, 8), 10, 9, hidden=[8]))
-    assert run.predict(0, DIGITS.inputs[:9]).tolist() == finished.predict(0, DIGITS.inputs[:9]).tolist()
-    for network in (Perceptron, Perceptron((1, 8, 8), 10)):
-        found = fedstrata.load(finished.folder, network=network).predict(0, DIGITS.inputs[:9])
-        assert found.tolist() == run.predict(0, DIGITS.inputs[:9]).tolist()
-    wrong = fedstrata.load(finished.folder, network=lambda: make("mlp", (1, 8, 8), 10, 9, hidden=[9]))
+    expected = finished.predict(0, DIGITS.inputs[:9]).tolist()
+    for network in (lambda: mlp(), lambda shape, classes: mlp(shape, classes), mlp()):
+        assert fedstrata.load(finished.folder, network=network).predict(0, DIGITS.inputs[:9]).tolist() == expected
+    wrong = fedstrata.load(finished.folder, network=mlp(hidden=9))
     with pytest.raises(RecordError, match=r"expected the tensors of its network, found a tensor linear1"):
         wrong.model(0)
 
@@ -208,27 +194,20 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
             fedstrata.load(cast("Path", folder))
 
 
-PERMUTED = """
-import torch
-from torch import nn
-
 class Permuted(nn.Module):
-    def __init__(self):
+    """A network that draws a tensor which is no part of its state."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.order = torch.randperm(64)
         self.linear = nn.Linear(64, 10)
 
-    def forward(self, images):
+    def forward(self, images: torch.Tensor) -> Any:
         return self.linear(images.flatten(1)[:, self.order])
-"""
 
 
-def test_a_fixed_tensor_of_a_network_is_the_same_when_a_run_predicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "permuted.py").write_text(PERMUTED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    own = keys("fedavg", model={"name": "permuted:Permuted"}, partition={"scheme": "iid"})
+def test_a_fixed_tensor_of_a_network_is_the_same_when_a_run_predicts(tmp_path: Path) -> None:
+    own = keys("fedavg", model={"name": f"{__name__}:Permuted"}, partition={"scheme": "iid"})
     run = fedstrata.run(own, tmp_path / "run", quiet=True)
     setup = build_run(load_experiment(own))
     inputs, labels = setup.client_data.raw_samples(setup.client_data.test(0))
