@@ -289,10 +289,17 @@ def seal_checkpoint(path: Path, content: bytes) -> None:
 
 
 def change_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor] | None = None, **metadata: Any) -> None:
-    """Change some tensors of a checkpoint, and what it says about itself; its checksum is right again."""
+    """Change some tensors of a checkpoint, and what it says about itself; its checksum is right again.
+
+    Args:
+        path: Of the checkpoint.
+        tensors: By their names.
+        metadata: What it says about itself, as JSON or as what is written as JSON.
+    """
     with safe_open(path, framework="pt") as file:
         found = {name: file.get_tensor(name) for name in file.keys()} | dict(tensors or {})  # noqa: SIM118 (no dict)
-        said = file.metadata() | {name: json.dumps(value) for name, value in metadata.items()}
+        texts = {name: text if isinstance(text, str) else json.dumps(text) for name, text in metadata.items()}
+        said = file.metadata() | texts
     seal_checkpoint(path, to_bytes(found, said))
 
 

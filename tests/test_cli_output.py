@@ -16,6 +16,9 @@ from fedstrata.base.errors import RecordError
 from fedstrata.cli.terminal import complete_algorithms, complete_key
 from fedstrata.report.runs import find_runs
 
+RUN = Path(__file__).parent / "report/runs/fedavg"
+"""A finished run."""
+
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,11 +79,12 @@ def test_runs_are_listed_with_those_of_comparisons(said: Any, here: Path) -> Non
 
 
 def test_a_run_that_is_not_finished_or_damaged_is_listed_as_such(tmp_path: Path) -> None:
-    first, *_ = (Path(__file__).parent / "report/runs/fedavg/rounds.jsonl").read_text().splitlines()
+    first, *_ = (RUN / "rounds.jsonl").read_text().splitlines()
     rounds = f'{json.dumps(json.loads(first) | {"acc_client": 0.5})}\n{{"round": 2, "acc'
     for name, experiment, records in (("begun", GOOD, ""), ("odd", "rounds =", ""), ("torn", GOOD, rounds)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "experiment.toml").write_text(experiment)
+        (tmp_path / name / "metric.json").write_bytes((RUN / "metric.json").read_bytes())
         if records:
             (tmp_path / name / "rounds.jsonl").write_text(records)
     (tmp_path / "notes.txt").write_text("no run")

@@ -12,6 +12,7 @@ from builders import federation, keys, run
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError, RecordError
 from fedstrata.build.privacy import PrivateRun
+from fedstrata.personal.finetune import FineTuned
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of
 from test_every_algorithm import EAGER
 
@@ -205,6 +206,15 @@ def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
     beside = {"report": {"baseline": True}}
     assert "the run of FedAvg" in outside(LOCAL, **beside, algorithm={"name": "ditto"})
     assert "the run of FedAvg" not in outside(LOCAL, **beside)  # it is FedAvg itself
+
+
+def test_a_personal_method_of_ones_own_may_send_anything_unless_it_says_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_covered() -> tuple[str, ...]:
+        return private_of(privacy=LOCAL, personal={"method": "finetune"}).coverage.not_covered
+
+    assert not any("personal" in each for each in not_covered())
+    monkeypatch.delattr(FineTuned, "sends")
+    assert any("a personal method of your own" in each for each in not_covered())
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

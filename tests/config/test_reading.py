@@ -13,19 +13,8 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.config import Experiment, choose_all, load_experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.config.tables import DataTable, LocalTable
-from fedstrata.data import DATASETS, Location
+from fedstrata.data import DATASETS
 from fedstrata.models import MODELS
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: Location(name, DATASETS.get(name)))
 
 
 def read(text: str) -> Experiment:

@@ -8,18 +8,6 @@ from hypothesis import strategies as st
 
 from fedstrata.base.errors import InputError
 from fedstrata.config import Experiment, dumps, load_experiment
-from fedstrata.data import DATASETS, Location
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
-
-
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstrata.config.reading.find", lambda name, root: Location(name, DATASETS.get(name)))
 
 
 def read(text: str) -> Experiment:

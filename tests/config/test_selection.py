@@ -11,12 +11,6 @@ LONG = "x" * 5000
 """A name that no file can have."""
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
-
-
 def test_a_run_folder_is_named_after_file_algorithm_and_seed_and_numbered(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("seed = 3\nalgorithm.name = 'cfl'")

@@ -9,11 +9,6 @@ from fedstrata.config import choose_sweep, parse_grid
 KEYS: dict[str, Any] = {"rounds": 3, "data": {"clients": 4, "samples": 20}, "algorithm": {"name": "ifca", "k": 2}}
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_grid_is_read_as_toml_or_else_as_texts() -> None:
     texts = ["local.lr=0.01, 0.05", "algorithm.measure=dcos,l2", "model.hidden=[8],[16, 8]", "a=true", "b='x,y'"]
     assert parse_grid(texts) == {

@@ -5,7 +5,6 @@ Everything outside the run folder that a case needs lies in the folder ``outside
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -20,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
-import fedstrata as fs
+import builders
+from builders import change_checkpoint, seal_checkpoint
 from fedstrata.records.schema import Round
 from hostile.cases import sparse
 from hostile.datasets import Command, deflated_zeros, raw_zip
@@ -34,17 +34,6 @@ RESUME = ("run", "--resume", "--out", "run", "--quiet")
 ASSIGN = ("assign", "run", "outside/newcomer.npz")
 COMPARE = ("compare", "run", "outside/other", "--out", "comparison")
 """What is done with a folder."""
-
-EXPERIMENT = {
-    "rounds": 4,
-    "data": {"name": "digits", "clients": 6, "samples": 20},
-    "partition": {"scheme": "rotation", "groups": 2},
-    "model": {"name": "mlp", "hidden": [4]},
-    "local": {"lr": 0.1, "batch": 10},
-    "algorithm": {"name": "layercfl", "eps1": 9.0, "eps2": 0.0},
-    "probe": {"gap": ["dcos"]},
-    "engine": {"name": "loop"},
-}
 
 HTML = "<img src=x onerror=alert(1)></script>\x1b[31m$(touch canary)"
 """A text that wants to be HTML, a script, a colour on the terminal and a command of the shell."""
@@ -69,8 +58,9 @@ class Case:
 
 def good_run(folder: Path) -> None:
     """Make a good run in ``run``, another one and a client's data in ``outside``, all in an empty folder."""
-    fs.run(EXPERIMENT, folder / "run", quiet=True)
-    fs.run({**EXPERIMENT, "algorithm": {"name": "fedavg"}}, folder / "outside" / "other", quiet=True)
+    layercfl = {"name": "layercfl", "eps1": 9.0, "eps2": 0.0}
+    builders.run(folder / "run", algorithm=layercfl, probe={"gap": ["dcos"]})
+    builders.run(folder / "outside" / "other", probe={"gap": ["dcos"]})
     for page in (folder / "run" / "report.html", folder / "outside" / "other" / "report.html"):
         page.unlink()  # four megabytes that nobody reads
     rng = np.random.default_rng(0)
@@ -355,63 +345,38 @@ def _bomb(path: Path) -> None:
 
 
 def _checkpoints() -> list[Case]:
-    def metadata(name: str, **changes: Any) -> Case:
-        return Case(f"checkpoints {name}", lambda run: _for_all(run, lambda path: _said(path, **changes)), (RESUME,))
+    def changed(name: str, change: Callable[[Path], object], commands: tuple[tuple[str, ...], ...]) -> Case:
+        def change_all(run: Path) -> None:
+            for path in sorted((run / "checkpoint").glob("*.safetensors")):
+                change(path)
 
-    def tensors(name: str, change: Callable[[dict[str, torch.Tensor]], object]) -> Case:
-        return Case(f"checkpoints {name}", lambda run: _for_all(run, lambda path: _with_tensors(path, change)), both)
+        return Case(f"checkpoints {name}", change_all, commands)
 
     def content(name: str, made: bytes) -> Case:
-        return Case(f"checkpoints {name}", lambda run: _for_all(run, lambda path: _seal(path, made)), (ASSIGN,))
+        return changed(name, lambda path: seal_checkpoint(path, made), (ASSIGN,))
+
+    def metadata(name: str, **said: Any) -> Case:
+        return changed(name, lambda path: change_checkpoint(path, **said), (RESUME,))
+
+    def filled(name: str, tensor: str, value: float) -> Case:
+        return changed(name, lambda path: fill(path, f"state.{tensor}", value), both)
+
+    def fill(path: Path, name: str, value: float) -> None:
+        change_checkpoint(path, {name: torch.full_like(load_file(path)[name], value)})
 
     both = (RESUME, ASSIGN)
+    other_store = {"store/../../x": torch.ones(1)}
+    edited = _rewritten("experiment.toml", lambda text: text.replace(b"lr = 0.2", b"lr = 0.3"))
     return [
         content("with a header of 2^60 bytes", (2**60).to_bytes(8, "little")),
-        content(
-            "with a tensor beyond the end", _header({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}})
-        ),
+        content("with a tensor beyond the end", to_bytes({"a": torch.zeros(9)})[:-36]),
         metadata("of 100,000 brackets", state="[" * 100_000),
-        metadata("of another experiment", experiment='{"seed": 7, "local": {"lr": 3.5}}'),
-        metadata("whose record is of text", record='{"round": "x"}'),
-        tensors("with models that are not finite", lambda found: found["state.models"].fill_(float("nan"))),
-        tensors("with clients of a cluster that is none", lambda found: found["state.labels"].fill_(99)),
-        tensors("with nodes that are none", lambda found: found["state.nodes"].fill_(10**9)),
-        tensors("with a store of other names", lambda found: found.update({"store/../../x": torch.ones(1)})),
+        metadata("of another experiment", experiment={"seed": 7, "local": {"lr": 3.5}}),
+        metadata("whose record is of text", record={"round": "x"}),
+        filled("with models that are not finite", "models", float("nan")),
+        filled("with clients of a cluster that is none", "labels", 99),
+        filled("with nodes that are none", "nodes", 10**9),
+        changed("with a store of other names", lambda path: change_checkpoint(path, other_store), both),
         Case("no checkpoints", lambda run: shutil.rmtree(run / "checkpoint"), both),
-        Case(
-            "an experiment that was edited",
-            _rewritten("experiment.toml", lambda text: text.replace(b"lr = 0.1", b"lr = 0.2")),
-            both,
-        ),
+        Case("an experiment that was edited", edited, both),
     ]
-
-
-def _for_all(run: Path, change: Callable[[Path], object]) -> None:
-    for path in sorted((run / "checkpoint").glob("*.safetensors")):
-        change(path)
-
-
-def _seal(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(content).hexdigest()} {len(content)}\n")
-
-
-def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 (not a dict)
-
-
-def _said(path: Path, **changes: str) -> None:
-    tensors, metadata = _read(path)
-    _seal(path, to_bytes(tensors, metadata | changes))
-
-
-def _with_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    tensors, metadata = _read(path)
-    change(tensors)
-    _seal(path, to_bytes(tensors, metadata))
-
-
-def _header(header: dict[str, Any]) -> bytes:
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text

@@ -8,41 +8,21 @@ from hostile.experiments import experiments
 from hostile.runner import Runner, complaints
 from imported import strangers
 
-pytestmark = pytest.mark.slow
 
-ALL_EXPERIMENTS = experiments()
-ALL_DATASETS = datasets()
-EXPERIMENTS = {case.name: case for case in ALL_EXPERIMENTS}
-DATASETS = {case.name: case for case in ALL_DATASETS}
-
-
-def meet(case: Case, runner: Runner, folder: Path) -> None:
-    """Run the command of a case: it is refused in one line and makes nothing, or it is valid and makes its run."""
-    here = folder / "here"
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*experiments(), *datasets()], ids=lambda case: case.name)
+def test_hostile_input_is_refused_in_one_line_and_makes_nothing(case: Case, warm: Runner, tmp_path: Path) -> None:
+    """Or it is valid after all, and makes its run."""
+    here, cache = tmp_path / "here", tmp_path / "cache"
     here.mkdir()
-    outcome = runner.call(
+    outcome = warm.call(
         "fedstrata.cli:main",
-        [case.command(folder)],
+        [case.command(tmp_path)],
         folder=here,
-        surroundings=folder,
-        writable=[here / "runs", folder / "cache"] if case.accepted else [folder / "cache"],
-        environment={"FEDSTRATA_DATA": None, "FEDSTRATA_CACHE": str(folder / "cache")},
+        surroundings=tmp_path,
+        writable=[here / "runs", cache] if case.accepted else [cache],
+        environment={"FEDSTRATA_DATA": None, "FEDSTRATA_CACHE": str(cache)},
     )
     assert complaints(outcome, accepted=case.accepted) == [], outcome
     assert case.names in outcome.err
     assert strangers(outcome.looked_for, case.imports) == []
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_hostile_experiment_is_refused_in_one_line(name: str, warm: Runner, tmp_path: Path) -> None:
-    meet(EXPERIMENTS[name], warm, tmp_path)
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_hostile_data_are_refused_in_one_line(name: str, warm: Runner, tmp_path: Path) -> None:
-    meet(DATASETS[name], warm, tmp_path)
-
-
-def test_there_are_as_many_cases_as_an_audit_needs_and_no_name_twice() -> None:
-    assert len(EXPERIMENTS) == len(ALL_EXPERIMENTS) >= 150
-    assert len(DATASETS) == len(ALL_DATASETS) >= 80

@@ -1,7 +1,7 @@
 """Text from the user, or from another machine, as one harmless line of a message.
 
-`shown`, `dotted` and `printable` serve for keys and values of the user. `one_line` and `without_paths` serve for what
-another machine says.
+`shown`, `dotted`, `listed` and `printable` serve for keys and values of the user. `one_line` and `without_paths` serve
+for what another machine says.
 """
 
 from __future__ import annotations
@@ -54,6 +54,12 @@ def _part(text: str) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _VALUE_CHARACTERS else text[: _VALUE_CHARACTERS - 3] + "..."
+
+
+def listed(texts: Sequence[str], most: int = 5) -> str:
+    """Write the first few of some texts, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ from fedstrata.core import Layout, Mask, Plan, Problem
 from fedstrata.uploads.accounting import Exposure, Sampled, epsilon_of, noise_for
 from fedstrata.uploads.disclosure import Coverage, Disclosure, coverage_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
-from fedstrata.uploads.rules import MEANS
+from fedstrata.uploads.rules import MAY_HAND_ON_ONE, MEANS
 
 _LARGEST_DELTA = 1e-5
 """The default of delta in runs of few clients."""
@@ -152,15 +152,15 @@ def _outside_of_the_rounds(experiment: Experiment) -> list[str]:
 
     outside = list[str]()
     method = experiment.personal_of()
-    if isinstance(method, Best):
-        if method.prior == "cohort" and experiment.privacy.kind == "central":
-            raise ExperimentError(
-                "personal.prior = 'cohort': expected 'none' with privacy.kind = 'central', as how much a client keeps "
-                "of a tuned model would depend on the losses of all others, without noise"
-            )
-        outside.append("the losses by which clients choose how much of a tuned model they keep")
-    elif ":" in experiment.personal.method:
-        outside.append("what clients send for a personal method of your own")
+    if isinstance(method, Best) and method.prior == "cohort" and experiment.privacy.kind == "central":
+        raise ExperimentError(
+            "personal.prior = 'cohort': expected 'none' with privacy.kind = 'central', as how much a client keeps "
+            "of a tuned model would depend on the losses of all others, without noise"
+        )
+    # A method that does not say what it sends may send anything.
+    sent = "" if method is None else getattr(method, "sends", "what clients send for a personal method of your own")
+    if sent:
+        outside.append(sent)
     if baseline_of(experiment, experiment.engine) is not None:
         outside.append("the run of FedAvg beside this one (report.baseline), which has an epsilon of its own")
     return outside
@@ -210,8 +210,7 @@ def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | No
             "one model of all data, and no clusters"
         )
     rule = experiment.server.aggregation
-    # The geometric median is the update of a client with more than half of the samples.
-    if least > 1 and rule in ("krum", "geometric_median"):
+    if least > 1 and rule in MAY_HAND_ON_ONE:
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected 1 with server.aggregation = {rule!r}, which may hand on the "
             "update of a single client; use 'multi_krum', or another rule"

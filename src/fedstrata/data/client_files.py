@@ -6,23 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.limits import memory_limit
-from fedstrata.data.cache import cache_folder
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.csv_files import CsvFile, csv_bytes, read_csv, with_texts
 from fedstrata.data.dataset import Dataset, Split
 from fedstrata.data.location import Location, client_of, ending_of
-from fedstrata.data.mapped import InputWriter, make_folder, too_large_for_memory
+from fedstrata.data.mapped import InputWriter, too_large_for_memory
 from fedstrata.data.npz import archive_bytes, convert_inputs, read_arrays
 from fedstrata.data.parquet import read_parquet
-from fedstrata.data.parquet_columns import decoded_bytes, opened, read_schema, rows_at_once
+from fedstrata.data.parquet_columns import TableSource, batches, decoded_bytes, opened, read_schema
 from fedstrata.data.parts import Part, put_together, refuse_no_rows, refuse_other_shapes, table_schema
 
 
@@ -69,25 +66,24 @@ def _convert_tables(location: Location, options: ReadOptions, writer: InputWrite
     # Every file is read with the columns and types of all of them.
     parts = _with_same_codes(list(_parts(location, partial(_open_table, options=options))), options)
     schema = table_schema(location.name, parts, options)
-    make_folder(cache_folder())
-    with TemporaryDirectory(dir=cache_folder()) as folder:
-        whole = Path(folder) / "train.parquet"
-        counts = [0] * len(parts)
-        # What compresses well would be taken for a hostile file.
-        with pq.ParquetWriter(whole, schema, compression="none", use_dictionary=False) as target:
-            for place, part in enumerate(parts):
-                for rows in part.table.tables():
-                    # A column that only other files have is empty here.
-                    tables = [schema.empty_table(), part.with_role_columns(rows)]
-                    target.write_table(pa.concat_tables(tables, promote_options="permissive"))
-                    counts[place] += len(rows)
-                refuse_no_rows(counts[place], part.place)
-        try:
-            return read_parquet(Location(location.name, None, (whole,)), "train", options, writer)
-        except RowError as error:
-            raise error.in_part([(part.who, count) for part, count in zip(parts, counts, strict=True)]) from None
-        except DataError as error:
-            raise DataError(str(error).replace(str(whole), location.name)) from None
+    for part in parts:
+        refuse_no_rows(any(map(len, part.table.tables())), part.place)
+    # It takes the place of a file.
+    source: Any = TableSource(
+        location.name, schema, partial(_all_rows, parts, schema), sum(Path(part.place).stat().st_size for part in parts)
+    )
+    try:
+        return read_parquet(Location(location.name, None, (source,)), "train", options, writer)
+    except RowError as error:
+        raise error.in_part((part.who, sum(map(len, part.table.tables()))) for part in parts) from None
+
+
+def _all_rows(parts: Sequence[Part], schema: Any) -> Iterator[Any]:
+    """Yield the rows of tables, some at a time, with the columns and types of all of them."""
+    for part in parts:
+        for rows in part.table.tables():
+            # A column that only other files have is empty here.
+            yield pa.concat_tables([schema.empty_table(), part.with_role_columns(rows)], promote_options="permissive")
 
 
 def _convert_archives(location: Location, options: ReadOptions, writer: InputWriter) -> Dataset:
@@ -167,6 +163,5 @@ class _ParquetFile:
 
     def tables(self) -> Iterator[Any]:
         """Yield all rows, some at a time, as ``pyarrow.Table``."""
-        with opened(self.file) as parquet:
-            for batch in parquet.iter_batches(batch_size=rows_at_once(parquet.metadata, self.schema.names)):
-                yield pa.Table.from_batches([batch])
+        for batch in batches(self.file, self.schema.names):
+            yield pa.Table.from_batches([batch])

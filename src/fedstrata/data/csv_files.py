@@ -80,9 +80,9 @@ def _with_codes(table: Any, source: Any, codes: Callable[[str], bool]) -> Any:
     """
     names = table.column_names
     numbers = [
-        field.name
-        for field in table.schema
-        if codes(field.name) and names.count(field.name) == 1 and (_is_integer(field) or _is_floating(field))
+        name
+        for name, kind in zip(names, table.schema.types, strict=True)
+        if codes(name) and names.count(name) == 1 and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
     ]
     if not numbers:
         return table
@@ -94,19 +94,10 @@ def _with_codes(table: Any, source: Any, codes: Callable[[str], bool]) -> Any:
     return table
 
 
-def _is_integer(field: Any) -> bool:
-    return bool(pa.types.is_integer(field.type))
-
-
-def _is_floating(field: Any) -> bool:
-    return bool(pa.types.is_floating(field.type))
-
-
 def with_texts(schema: Any, columns: Collection[str]) -> Any:
     """Return a ``pyarrow.Schema`` in which some columns of integers are texts."""
-    return pa.schema(
-        [field.with_type(pa.string()) if field.name in columns and _is_integer(field) else field for field in schema]
-    )
+    texts = [field for field in schema if field.name in columns and pa.types.is_integer(field.type)]
+    return pa.schema([field.with_type(pa.string()) if field in texts else field for field in schema])
 
 
 def csv_columns(file: Path) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ using wearable sensors", 2012); or a flat list of one channel.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,11 @@ import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, TRIAL_COLUMN, ReadOptions, label_column, may_be_feature
-from fedstrata.data.dataset import Dataset, channel_statistics, finite_float32
+from fedstrata.data.dataset import Dataset, channel_statistics
 from fedstrata.data.location import Location
-from fedstrata.data.mapped import Inputs, InputWriter
-from fedstrata.data.npz import RESERVED_NAMES, dataset_of_arrays, refuse_missing_classes
+from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import (
     Chunk,
-    dataset_of_answers,
     is_list,
     read_answers,
     read_chunks,
@@ -51,67 +48,22 @@ def finite_features(
         first_row: The number of their first row.
 
     Raises:
-        DataError: When a number is missing or not finite.
+        DataError: When a number is missing or not finite as float32.
     """
-    for feature in features:
-        missing = np.flatnonzero(~np.isfinite(columns[feature].astype(np.float64)))
-        if len(missing):
-            others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise RowError(
-                place,
-                first_row + int(missing[0]),
-                f"of column {feature!r} holds no finite number{others}; fill it in, leave the row out, or name other "
-                "columns in data.inputs",
-            )
-    numbers = [
-        finite_float32(columns[feature], place, f"column {feature!r}", first_row)[:, None] for feature in features
-    ]
-    return np.concatenate(numbers, axis=1)
-
-
-def dataset_of_features(
-    name: str,
-    features: Sequence[str],
-    inputs: Inputs,
-    columns: Mapping[str, np.ndarray],
-    label: str,
-    place: str,
-    other_labels: np.ndarray | None = None,
-) -> Dataset:
-    """Make a data set of features, and of the other columns of their table.
-
-    Args:
-        name: The name of the data set.
-        features: The names of the features.
-        inputs: The features, (samples, features) float32.
-        columns: The other columns by their names, (samples,) each.
-        label: The column of the classes.
-        place: Where the columns come from, for messages.
-        other_labels: The classes of the samples of the other split, so that a class means the same in both.
-
-    Raises:
-        DataError: When a column holds something that does not fit.
-    """
-    # The arrays below are called y, and not as the column is.
-    called = f"column {label!r}"
-    refuse_missing_classes(columns[label], place, called)
-    arrays = {"y": _as_classes(columns[label])}
-    if other_labels is not None:
-        refuse_missing_classes(other_labels, f"{place}, the other split", called)
-        arrays["y_test"] = _as_classes(other_labels)
-    # Arrays of these names would be taken for inputs, classes or test samples.
-    further = {
-        key: values
-        for key, values in columns.items()
-        if key != label and key not in RESERVED_NAMES and not key.endswith("_test")
-    }
-    dataset = dataset_of_arrays(name, arrays | further, "train", place, inputs, called)
-    return replace(dataset, feature_names=tuple(features))
-
-
-def _as_classes(values: np.ndarray) -> np.ndarray:
-    """Return a column of classes; false and true are classes 0 and 1."""
-    return values.astype(np.int64) if values.dtype.kind == "b" else values
+    with np.errstate(over="ignore"):
+        numbers = np.stack([columns[feature].astype(np.float32) for feature in features], axis=1)
+    wrong = ~np.isfinite(numbers)
+    if wrong.any():
+        place_of_feature = int(np.argmax(wrong.any(axis=0)))
+        missing = np.flatnonzero(wrong[:, place_of_feature])
+        others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise RowError(
+            place,
+            first_row + int(missing[0]),
+            f"of column {features[place_of_feature]!r} holds no finite number{others}; fill it in, leave the row out, "
+            "or name other columns in data.inputs",
+        )
+    return numbers
 
 
 def feature_columns(columns: Mapping[str, np.ndarray], options: ReadOptions, place: str) -> tuple[str, ...]:
@@ -204,7 +156,16 @@ def read_recordings(
     columns = {name: np.repeat(column, counts) for name, column in columns.items()}
     mean, std = channel_statistics(inputs)
     of_windows = answers.repeated(counts)
-    return dataset_of_answers(location.name, inputs, of_windows, mean, std, columns, unit=TRIAL_COLUMN, notes=notes)
+    return Dataset(
+        location.name,
+        inputs,
+        mean=mean,
+        std=std,
+        columns=columns,
+        unit=TRIAL_COLUMN,
+        notes=notes,
+        **of_windows.fields,
+    )
 
 
 def _short_recordings(counts: Sequence[int], columns: dict[str, np.ndarray], window: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import file_problem
-from fedstrata.base.quoting import shown
+from fedstrata.base.quoting import listed, shown
 from fedstrata.data import memory
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
 from fedstrata.data.dataset import Split, is_test
@@ -132,8 +132,8 @@ def _unread_shards(folder: Path, read: Sequence[Path]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
-        f"{folder} holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''}, which are not read. "
-        "Files of samples begin with train- or test-; move others elsewhere",
+        f"{folder} holds {listed(others, 1)}, which are not read. Files of samples begin with train- or test-; move "
+        "others elsewhere",
     )
 
 

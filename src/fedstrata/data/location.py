@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedstrata.base.errors import DataError
+from fedstrata.base.quoting import listed
 from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
 from fedstrata.data.registry import DatasetInfo
@@ -260,8 +261,7 @@ def _unread(place: Path, paths: Sequence[Path], expected: Sequence[str]) -> tupl
 
 def _named(place: Path, paths: Sequence[Path]) -> str:
     """Return the first few paths below a place, and how many more there are."""
-    names = ", ".join(path.relative_to(place).as_posix() for path in paths[:_MOST_NAMED])
-    return names + (f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else "")
+    return listed([path.relative_to(place).as_posix() for path in paths], _MOST_NAMED)
 
 
 def client_of(file: Path, location: Location) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -42,7 +44,7 @@ _LABEL_NAMES = ("y", "labels")
 _BLOCK_BYTES = 16 * MIB
 """The bytes of an array that are read at a time."""
 
-RESERVED_NAMES = _INPUT_NAMES + _LABEL_NAMES
+_RESERVED_NAMES = _INPUT_NAMES + _LABEL_NAMES
 """The names of arrays that are no further columns."""
 
 
@@ -96,7 +98,6 @@ def dataset_of_arrays(
     split: Split,
     file: str,
     inputs: Inputs | None = None,
-    called: str | None = None,
 ) -> Dataset:
     """Make a data set of one split of some arrays.
 
@@ -111,7 +112,6 @@ def dataset_of_arrays(
         split: The split that is made.
         file: Where the arrays come from, for messages.
         inputs: The samples, where they are not among the arrays.
-        called: What the classes are called in messages; by default as their array is.
 
     Raises:
         DataError: When an array or a row, counted from 0, is missing or does not fit.
@@ -119,43 +119,78 @@ def dataset_of_arrays(
     x = "the inputs" if inputs is not None else _pick(arrays, _INPUT_NAMES, split, file)
     y = _pick(arrays, _LABEL_NAMES, split, file)
     # Both splits, so that a class means the same in each of them.
-    all_labels = {key: _flat(array) for key, array in arrays.items() if key.removesuffix("_test") in _LABEL_NAMES}
-    arrays = {**arrays, **all_labels}
-    kinds = "U" if arrays[y].dtype.kind == "U" else "f" if arrays[y].dtype.kind == "f" else "iu"
-    for key, array in all_labels.items():
-        fits = array.ndim == arrays[y].ndim and 1 <= array.ndim <= (1 if kinds == "U" else 2)
-        if not fits or array.dtype.kind not in kinds:
-            raise DataError(
-                f"{file}: {key} is {_describe(array)}; expected integers, texts or numbers, (samples,), or integers or "
-                "numbers, (samples, outputs), in both splits alike"
-            )
-        refuse_missing_classes(array, file, called or key)
-    called = called or y
-    both = list(all_labels.values())
-    targets = None
-    class_names: tuple[str, ...] = ()
-    if kinds == "f" or arrays[y].ndim == 2:
-        labels = np.zeros(len(arrays[y]), dtype=np.int64)
-        targets, classes = _convert_targets(arrays[y], both, file, called)
-    else:
-        labels, classes, class_names = _number_classes(arrays[y], both, file, called)
+    both = [y, *(key for key in arrays if key != y and key.removesuffix("_test") in _LABEL_NAMES)]
+    answers = answers_of({key: _flat(arrays[key]) for key in both}, file)
+    samples = len(answers.labels)
     if inputs is None:
         inputs = torch.from_numpy(convert_inputs(arrays[x], file, x))
-    if len(inputs) != len(labels):
-        raise DataError(f"{file}: {x} has {len(inputs)} rows and {y} has {len(labels)}; expected as many")
-    columns = _columns(arrays, split, len(labels), file)
+    if len(inputs) != samples:
+        raise DataError(f"{file}: {x} has {len(inputs)} rows and {y} has {samples}; expected as many")
+    columns = _columns(arrays, split, samples, file)
     mean, std = channel_statistics(inputs)
-    return Dataset(
-        name,
-        inputs,
-        torch.from_numpy(labels),
-        classes,
-        mean,
-        std,
-        columns,
-        class_names=class_names,
-        targets=None if targets is None else torch.from_numpy(targets),
-    )
+    return Dataset(name, inputs, mean=mean, std=std, columns=columns, **answers.fields)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is to be learnt of some rows.
+
+    Attributes:
+        labels: The class of each row, (rows,) int64; 0 where there are targets.
+        classes: The number of classes.
+        class_names: Their names, or nothing.
+        targets: What stands in place of classes, (rows, outputs), float32 for numbers and int64 for integers; None for
+            classes.
+    """
+
+    labels: np.ndarray
+    classes: int
+    class_names: tuple[str, ...] = ()
+    targets: np.ndarray | None = None
+
+    def repeated(self, counts: Sequence[int]) -> Answers:
+        """The same where each row is so many rows."""
+        targets = None if self.targets is None else np.repeat(self.targets, counts, axis=0)
+        return replace(self, labels=np.repeat(self.labels, counts), targets=targets)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a `Dataset` that hold them."""
+        return {
+            "labels": torch.from_numpy(self.labels),
+            "classes": self.classes,
+            "class_names": self.class_names,
+            "targets": None if self.targets is None else torch.from_numpy(self.targets),
+        }
+
+
+def answers_of(values: Mapping[str, np.ndarray], place: str) -> Answers:
+    """Number the classes of one split, or take numbers in place of them.
+
+    Args:
+        values: The classes or numbers of both splits, (samples,) or (samples, outputs), by what they are called in
+            messages. Those of the split itself come first.
+        place: Where they come from, for messages.
+
+    Raises:
+        DataError: When they do not fit, or a class is missing.
+    """
+    called, own = next(iter(values.items()))
+    both = list(values.values())
+    kinds = own.dtype.kind if own.dtype.kind in "Uf" else "iu"
+    for key, array in values.items():
+        fits = array.ndim == own.ndim and 1 <= array.ndim <= (1 if kinds == "U" else 2)
+        if not fits or array.dtype.kind not in kinds:
+            raise DataError(
+                f"{place}: {key} is {_describe(array)}; expected integers, texts or numbers, (samples,), or integers "
+                "or numbers, (samples, outputs), in both splits alike"
+            )
+        if kinds == "U":
+            refuse_missing_classes(array, place, key)
+    if kinds == "f" or own.ndim == 2:
+        targets, classes = _convert_targets(own, both, place, called)
+        return Answers(np.zeros(len(own), np.int64), classes, targets=targets)
+    return Answers(*_number_classes(own, both, place, called))
 
 
 def npz_column_names(file: Path, split: Split = "train") -> tuple[str, ...]:
@@ -184,7 +219,7 @@ def _column_keys(names: Iterable[str], split: Split) -> dict[str, str]:
     keys = {}
     for name in names:
         column = name.removesuffix("_test")
-        if column not in RESERVED_NAMES and name == column + ending:
+        if column not in _RESERVED_NAMES and name == column + ending:
             keys[column] = name
     return keys
 
@@ -199,17 +234,17 @@ def _pick(arrays: Collection[str], names: tuple[str, ...], split: Split, file: s
 
 
 def refuse_missing_classes(labels: np.ndarray, place: str, called: str) -> None:
-    """Refuse texts of which some are empty, as a missing text is: a class needs a name.
+    """Refuse texts of which some are empty, as a missing text is, and whole numbers of which some are nan.
 
     Args:
-        labels: The class of each sample, (samples,) texts or numbers.
+        labels: The class of each sample, (samples,).
         place: Where they come from, for messages.
         called: What they are called there.
 
     Raises:
-        RowError: When a text is empty.
+        RowError: When a class is missing.
     """
-    missing = np.flatnonzero(labels == "") if labels.dtype.kind == "U" else np.empty(0, np.int64)
+    missing = np.flatnonzero(labels == "" if labels.dtype.kind == "U" else labels != labels)
     if len(missing):
         others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
         raise RowError(

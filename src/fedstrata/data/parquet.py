@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.errors import DataError
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions, label_column
 from fedstrata.data.dataset import Dataset, Split, channel_statistics
 from fedstrata.data.features import (
-    dataset_of_features,
     feature_columns,
     finite_features,
     holds_recordings,
@@ -20,20 +18,17 @@ from fedstrata.data.images import read_images
 from fedstrata.data.location import Location
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.parquet_columns import (
-    TableInMemory,
-    dataset_of_answers,
     empty_columns,
-    hugging_face_names,
     is_image,
     is_list,
     read_answers,
     read_arrays,
     read_chunks,
     read_columns,
-    read_scalar_column,
     read_schema,
     require_columns,
     scalar_columns,
+    table_source,
     to_numpy,
     unread_numbers,
 )
@@ -81,33 +76,24 @@ def read_parquet(
     mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
     columns = read_columns(files, skip=(input_column, label_column))
     notes = () if info else unread_numbers(columns, input_column, options)
-    return dataset_of_answers(location.name, inputs, answers, mean, std, columns, notes=notes)
+    return Dataset(location.name, inputs, mean=mean, std=std, columns=columns, notes=notes, **answers.fields)
 
 
 def _read_features(location: Location, split: Split, options: ReadOptions, writer: InputWriter) -> Dataset:
     """Read files whose inputs are columns of numbers."""
     options.refuse_windows(str(location.train[0]))
-    files, others = (location.test, location.train) if split == "test" else (location.train, location.test)
+    files = location.test if split == "test" else location.train
     # Features mean the same in both splits, in whatever order the files have them.
     features = feature_columns(empty_columns(location.train[0]), options, str(location.train[0]))
-    place = str(files[0])
-    label = label_column(scalar_columns(files[0]), options, place)
-    rows_of_files = dict[str, int]()
+    label = label_column(scalar_columns(files[0]), options, str(files[0]))
     for chunks in read_chunks(files, features):
         columns = {chunk.column: to_numpy(chunk.values) for chunk in chunks}
-        file = chunks[0].file
-        writer.add(finite_features(columns, features, str(file), chunks[0].first_row))
-        rows_of_files[str(file)] = chunks[0].first_row + len(chunks[0].values)
+        writer.add(finite_features(columns, features, str(chunks[0].file), chunks[0].first_row))
     inputs = writer.finish()
-    # A class means the same in all files of both splits.
-    other_labels = read_scalar_column(others, label) if others and label in scalar_columns(others[0]) else None
-    further = read_columns(files, skip=features)
-    try:
-        dataset = dataset_of_features(location.name, features, inputs, further, label, place, other_labels)
-    except RowError as error:
-        raise (error.in_part(rows_of_files.items()) if error.place == place else error) from None
-    names = hugging_face_names(read_schema(files[0]).metadata, label)
-    return replace(dataset, class_names=names) if len(names) == dataset.classes else dataset
+    answers = read_answers(location, files, label)
+    mean, std = channel_statistics(inputs)
+    further = read_columns(files, skip=(*features, label))
+    return Dataset(location.name, inputs, mean=mean, std=std, columns=further, feature_names=features, **answers.fields)
 
 
 def _guess_columns(file: Path, options: ReadOptions) -> tuple[str, str]:
@@ -145,5 +131,5 @@ def dataset_of_table(name: str, table: Any, options: ReadOptions) -> Dataset:
         DataError: When a column is missing, or holds something that does not fit.
     """
     # It takes the place of a file.
-    source: Any = TableInMemory(name, table)
+    source: Any = table_source(name, table)
     return read_parquet(Location(name, None, (source,)), "train", options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import (
     COLUMN_CHARACTERS,
     MIB,
@@ -32,10 +31,11 @@ from fedstrata.base.limits import (
     file_problem,
     memory_problem,
 )
+from fedstrata.base.quoting import listed
 from fedstrata.data.column_roles import ReadOptions, may_be_feature
-from fedstrata.data.dataset import Dataset, check_class_count, check_sample_size, expected_classes, finite_float32
+from fedstrata.data.dataset import check_sample_size, expected_classes, finite_float32
 from fedstrata.data.location import Location
-from fedstrata.data.mapped import Inputs
+from fedstrata.data.npz import Answers, answers_of, refuse_missing_classes
 
 _ROWS = 4096
 """The largest number of rows that are decoded at a time."""
@@ -54,21 +54,30 @@ _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "
 """The bytes of a decoded value, by its physical type."""
 
 
-@dataclass(frozen=True)
-class TableInMemory:
+@dataclass(frozen=True, eq=False)
+class TableSource:
     """A table in place of a Parquet file.
 
     Attributes:
         place: Where it comes from, for messages.
-        table: The ``pyarrow.Table``.
+        schema: Its ``pyarrow.Schema``.
+        tables: The function that yields its rows, some at a time, as ``pyarrow.Table``.
+        stored: The bytes that it takes where it is.
     """
 
     place: str
-    table: Any
+    schema: Any
+    tables: Callable[[], Iterable[Any]]
+    stored: int
 
     def __str__(self) -> str:
         """Return where it comes from."""
         return self.place
+
+
+def table_source(place: str, table: Any) -> TableSource:
+    """Let a ``pyarrow.Table`` stand for a Parquet file."""
+    return TableSource(place, table.schema, lambda: (table,), table.nbytes)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Chunk:
         values: The rows, as a ``pyarrow.Array``. A dictionary-encoded column is written out.
     """
 
-    file: Path | TableInMemory
+    file: Path | TableSource
     column: str
     first_row: int
     values: Any
@@ -181,10 +190,10 @@ def _row_bytes(group: Any, columns: Collection[str]) -> float:
     return largest
 
 
-def read_schema(file: Path | TableInMemory) -> Any:
+def read_schema(file: Path | TableSource) -> Any:
     """Read the ``pyarrow.Schema`` of a file; raises as `opened`."""
-    if isinstance(file, TableInMemory):
-        return file.table.schema
+    if isinstance(file, TableSource):
+        return file.schema
     with opened(file) as parquet:
         return parquet.schema_arrow
 
@@ -211,23 +220,32 @@ def read_chunks(files: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple
     for file in files:
         require_columns(file, read_schema(file), columns)
         first_row = 0
-        for batch in _batches(file, list(columns)):
+        for batch in batches(file, list(columns)):
             yield tuple(_chunk(file, column, first_row, batch.column(column)) for column in columns)
             first_row += len(batch)
 
 
-def _batches(file: Path | TableInMemory, columns: list[str]) -> Iterator[Any]:
+def batches(file: Path | TableSource, columns: list[str]) -> Iterator[Any]:
     """Yield a ``pyarrow.RecordBatch`` of some columns after the other."""
-    if isinstance(file, TableInMemory):
-        yield from file.table.select(columns).to_batches(_ROWS)
+    if isinstance(file, TableSource):
+        for table in file.tables():
+            yield from table.select(columns).to_batches(_ROWS)
         return
     with opened(file) as parquet:
         yield from parquet.iter_batches(batch_size=rows_at_once(parquet.metadata, columns), columns=columns)
 
 
-def stored_bytes(files: Sequence[Path | TableInMemory]) -> int:
+def stored_bytes(files: Sequence[Path | TableSource]) -> int:
     """Return the bytes that files or tables take where they are."""
-    return sum(file.table.nbytes if isinstance(file, TableInMemory) else file.stat().st_size for file in files)
+    return sum(file.stored if isinstance(file, TableSource) else file.stat().st_size for file in files)
+
+
+def _row_count(file: Path | TableSource) -> int:
+    """Return the number of rows of a file or table."""
+    if isinstance(file, TableSource):
+        return sum(map(len, file.tables()))
+    with opened(file) as parquet:
+        return int(parquet.metadata.num_rows)
 
 
 def is_list(kind: Any) -> bool:
@@ -247,12 +265,12 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _chunk(file: Path | TableInMemory, column: str, first_row: int, values: Any) -> Chunk:
+def _chunk(file: Path | TableSource, column: str, first_row: int, values: Any) -> Chunk:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     chunk = Chunk(file, column, first_row, values)
     # A text takes its bytes in a table, and may take few in a file.
-    if is_text(values.type) and not isinstance(file, TableInMemory):
+    if is_text(values.type) and not isinstance(file, TableSource):
         lengths = pc.utf8_length(values)
         longest = pc.max(lengths).as_py() or 0
         if longest > COLUMN_CHARACTERS:
@@ -403,68 +421,10 @@ def unread_numbers(columns: Mapping[str, np.ndarray], read: str, options: ReadOp
     numbers = [name for name, values in columns.items() if values.dtype.kind in "fiu" and may_be_feature(name, options)]
     if not numbers or options.inputs:
         return ()
+    are = "is" if len(numbers) == 1 else "are"
     return (
-        f"the inputs are those of column {read!r} alone; {_listed(numbers)} not read. Put these numbers into {read!r} "
-        f"if they are features, or set data.inputs = [{read!r}] if they are not",
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Some columns in words, with the verb."""
-    some = ", ".join(map(repr, names[:5]))
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{some}{more} {'is' if len(names) == 1 else 'are'}"
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What is to be learnt of some rows.
-
-    Attributes:
-        labels: The class of each row, (rows,) int64; 0 where there are targets.
-        classes: The number of classes.
-        class_names: Their names, or nothing.
-        targets: What stands in place of classes, (rows, outputs), float32 for numbers and int64 for integers; None for
-            classes.
-    """
-
-    labels: np.ndarray
-    classes: int
-    class_names: tuple[str, ...] = ()
-    targets: torch.Tensor | None = None
-
-    def repeated(self, counts: Sequence[int]) -> Answers:
-        """The same where each row is so many rows."""
-        targets = self.targets
-        if targets is not None:
-            targets = targets.repeat_interleave(torch.tensor(counts), dim=0)
-        return replace(self, labels=np.repeat(self.labels, counts), targets=targets)
-
-
-def dataset_of_answers(
-    name: str,
-    inputs: Inputs,
-    answers: Answers,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    columns: dict[str, np.ndarray],
-    *,
-    unit: str | None = None,
-    notes: tuple[str, ...] = (),
-) -> Dataset:
-    """Make a data set of inputs and what is to be learnt of them. The other arguments are its fields."""
-    return Dataset(
-        name=name,
-        inputs=inputs,
-        labels=torch.from_numpy(answers.labels),
-        classes=answers.classes,
-        mean=mean,
-        std=std,
-        columns=columns,
-        unit=unit,
-        class_names=answers.class_names,
-        targets=answers.targets,
-        notes=notes,
+        f"the inputs are those of column {read!r} alone; {listed(list(map(repr, numbers)))} {are} not read. Put these "
+        f"numbers into {read!r} if they are features, or set data.inputs = [{read!r}] if they are not",
     )
 
 
@@ -479,107 +439,71 @@ def read_answers(location: Location, files: Sequence[Path], column: str) -> Answ
     Raises:
         DataError: When a row has none, or one that does not fit.
     """
-    if location.info is None and _is_target(read_schema(files[0]).field(column).type):
-        targets, classes = _read_targets(location, files, column)
-        return Answers(np.zeros(len(targets), np.int64), classes, targets=targets)
-    return Answers(*_read_labels(location, files, column))
-
-
-def _read_labels(location: Location, files: Sequence[Path], column: str) -> tuple[np.ndarray, int, tuple[str, ...]]:
-    """Read the class of each row. Classes that are texts are numbered in alphabetical order.
-
-    Args:
-        location: The data set. All its files are read, so that a class means the same in both splits.
-        files: The files of one split, shards in order.
-        column: The column that holds the classes, as integers or texts.
-
-    Returns:
-        The classes, (rows,) int64, their number, and their names or an empty tuple.
-
-    Raises:
-        DataError: When a class is missing, of another type or out of range, or there are no rows or too many classes.
-    """
-    known = location.info.classes if location.info else None
-    classes, class_names = _count_classes(location.train + location.test, column, known)
-    parts: list[np.ndarray] = []
-    for (chunk,) in read_chunks(files, [column]):
-        values = chunk.values
-        # A missing text may be stored as an empty one.
-        missing = pc.equal(values.fill_null(""), "") if is_text(values.type) else values.is_null()
-        if pc.any(missing).as_py():
-            raise chunk.error(first_true(missing), "holds no value; every sample needs a class")
-        if is_text(values.type):
-            labels = np.searchsorted(np.array(class_names), np.array(values.to_pylist())).astype(np.int64)
-        elif pa.types.is_integer(values.type):
-            labels = values.to_numpy().astype(np.int64)
-        else:
-            raise DataError(f"{chunk.file}: column {column!r} holds {values.type}; expected integers or texts")
-        wrong = (labels < 0) | (labels >= classes)
+    called = f"column {column!r}"
+    schema = read_schema(files[0])
+    both = {called: _values_to_learn(location, files, column)}
+    if not len(both[called]):
+        raise DataError(f"{files[0]} has no rows")
+    # The other split may have no classes.
+    others = [file for file in location.train + location.test if file not in files]
+    others = [file for file in others if column in read_schema(file).names]
+    values = _values_to_learn(location, others, column) if others else np.empty(0)
+    if len(values):
+        both[f"{called} of the other split"] = values
+    with _rows_of_all(files):
+        answers = answers_of(both, str(files[0]))
+        if answers.targets is None and not answers.class_names:
+            names = hugging_face_names(schema.metadata, column)
+            classes = (location.info.classes if location.info else len(names)) or answers.classes
+            answers = replace(answers, classes=classes, class_names=names if len(names) == classes else ())
+        wrong = (answers.labels < 0) | (answers.labels >= answers.classes)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise chunk.error(row, f"holds class {labels[row]}; {expected_classes(int(labels[row]), classes)}")
-        parts.append(labels)
-    if not parts:
-        raise DataError(f"{files[0]} has no rows")
-    return np.concatenate(parts), classes, class_names
+            label = int(answers.labels[row])
+            problem = f"of {called} holds class {label}; {expected_classes(label, answers.classes)}"
+            raise RowError(str(files[0]), row, problem)
+    return answers
 
 
-def _is_target(kind: Any) -> bool:
-    """Tell whether a column of an Arrow type holds something in place of a class: numbers, or lists."""
-    return is_list(kind) or bool(pa.types.is_floating(kind))
+@contextmanager
+def _rows_of_all(files: Sequence[Path]) -> Iterator[None]:
+    """Let errors about rows, which are counted from the first of all files, name the file and the row in it."""
+    try:
+        yield
+    except RowError as error:
+        raise error.in_part([(str(file), _row_count(file)) for file in files]) from None
 
 
-def _read_targets(location: Location, files: Sequence[Path], column: str) -> tuple[Any, int]:
-    """Read what stands in place of the class of each row: a number, or a list of numbers or of integers.
+def _values_to_learn(location: Location, files: Sequence[Path], column: str) -> np.ndarray:
+    """Read a column of classes, numbers or lists.
+
+    Args:
+        location: The data set.
+        files: Some of its files.
+        column: The column.
 
     Returns:
-        A tensor (rows, outputs), float32 for numbers and int64 for integers, and the number of classes of these
-        integers, of both splits.
+        Integers, texts or floats, (rows,), or numbers, (rows, outputs).
 
     Raises:
-        DataError: When a row is missing, has another length or holds a number that is not finite.
+        DataError: When the column holds something else, or a row has no class.
     """
-    values = _numbers(files, column)
     kind = read_schema(files[0]).field(column).type
-    while is_list(kind):
-        kind = kind.value_type
-    if pa.types.is_floating(kind):
-        return torch.from_numpy(values), 1
-    both = values if not location.test else np.concatenate([values, _numbers(location.train, column)])
-    classes = 1 + int(both.max(initial=0))
-    check_class_count(classes, f"{files[0]}: column {column!r}")
-    return torch.from_numpy(values.astype(np.int64)), classes
-
-
-def _numbers(files: Sequence[Path], column: str) -> np.ndarray:
-    """Read a column of numbers, or of lists of them: (rows, numbers) float32."""
-    values = np.concatenate(list(read_arrays(files, column)))
-    return values.reshape(len(values), -1)
-
-
-def _count_classes(files: Sequence[Path], column: str, known: int | None) -> tuple[int, tuple[str, ...]]:
-    """Return the number of classes in files of all splits, and their names or an empty tuple."""
-    texts: set[str] = set()
-    largest = -1
-    class_names: tuple[str, ...] = ()
-    for file in files:
-        schema = read_schema(file)
-        # The other split may have no classes.
-        if column not in schema.names:
-            continue
-        class_names = class_names or hugging_face_names(schema.metadata, column)
-        for (chunk,) in read_chunks([file], [column]):
-            values = chunk.values.drop_null()
-            if is_text(values.type):
-                texts.update(values.unique().to_pylist())
-            elif pa.types.is_integer(values.type) and len(values):
-                largest = max(largest, pc.max(values).as_py())
-            check_class_count(max(len(texts), largest + 1), f"{file}: column {column!r}")
-    if texts:
-        return len(texts), tuple(sorted(texts))
-    classes = known or len(class_names) or largest + 1
-    check_class_count(classes, f"{files[0]}: column {column!r}")
-    return classes, class_names if len(class_names) == classes else ()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_class = is_text(kind) or pa.types.is_integer(kind)
+    if not is_class and (location.info or not (is_scalar(kind) or is_list(kind))):
+        raise DataError(f"{files[0]}: column {column!r} holds {kind}; expected integers or texts")
+    if is_list(kind):
+        while is_list(kind):
+            kind = kind.value_type
+        dtype = np.float32 if pa.types.is_floating(kind) else np.int64
+        parts = [block.reshape(len(block), -1).astype(dtype) for block in read_arrays(files, column)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype)
+    values = read_scalar_column(files, column)
+    if is_class:
+        with _rows_of_all(files):
+            refuse_missing_classes(values, str(files[0]), f"column {column!r}")
+    return values.astype(np.int64) if values.dtype.kind == "b" else values
 
 
 def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:

@@ -78,11 +78,10 @@ class Part:
             return self.role_columns[name]
         if self.arrays is not None:
             return self.array(name)
-        from fedstrata.data.parquet_columns import to_numpy
+        from fedstrata.data.parquet_columns import read_scalar_column, table_source
 
-        if name not in self.table.column_names:
-            raise DataError(f"{self.who} has no column {name!r}; expected the same columns for each client and split")
-        return to_numpy(self.table[name].combine_chunks())
+        table: Any = table_source(self.who, self.table)
+        return read_scalar_column([table], name)
 
     def array(self, key: str) -> np.ndarray:
         """Return one of the arrays.

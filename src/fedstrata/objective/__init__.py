@@ -1,4 +1,7 @@
-"""What networks learn: the loss that training lowers, the metric that scores show, and the augmentation of samples."""
+"""What networks learn: the loss that training lowers, the metric that scores show, and the augmentation of samples.
+
+A new metric is a function in `metrics` and its name and order in `metric_info`.
+"""
 
 from fedstrata.objective.objective import LOSSES, METRICS, TRANSFORMS, Objective, check_objective_names
 

@@ -8,6 +8,7 @@ no score: it is nan, and that of ROC AUC is 0.5.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from math import nan
 from typing import Any
 
@@ -71,19 +72,21 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
         return float(_sklearn().balanced_accuracy_score(truth, predicted))
 
 
-def f1_macro(outputs: Tensor, targets: Tensor) -> float:
-    """The mean over classes or labels of the F1 score."""
-    return _f1(outputs, targets, "macro")
+def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:
+    truth, predicted = _classes(outputs, targets)
+    if not len(truth):
+        return nan
+    return float(_sklearn().f1_score(truth, predicted, average=average, zero_division=0.0))
 
 
-def f1_micro(outputs: Tensor, targets: Tensor) -> float:
-    """The F1 score of all decisions together."""
-    return _f1(outputs, targets, "micro")
+f1_macro = partial(_f1, average="macro")
+"""The mean over classes or labels of the F1 score."""
 
+f1_micro = partial(_f1, average="micro")
+"""The F1 score of all decisions together."""
 
-def f1_weighted(outputs: Tensor, targets: Tensor) -> float:
-    """The mean over classes or labels of the F1 score, weighted by their samples."""
-    return _f1(outputs, targets, "weighted")
+f1_weighted = partial(_f1, average="weighted")
+"""The mean over classes or labels of the F1 score, weighted by their samples."""
 
 
 def roc_auc(outputs: Tensor, targets: Tensor) -> float:
@@ -141,13 +144,6 @@ def neg_rmse(outputs: Tensor, targets: Tensor) -> float:
 def neg_mae(outputs: Tensor, targets: Tensor) -> float:
     """The mean absolute error, negative."""
     return -mae(outputs, targets)
-
-
-def _f1(outputs: Tensor, targets: Tensor, average: str) -> float:
-    truth, predicted = _classes(outputs, targets)
-    if not len(truth):
-        return nan
-    return float(_sklearn().f1_score(truth, predicted, average=average, zero_division=0.0))
 
 
 def _one_vs_rest(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

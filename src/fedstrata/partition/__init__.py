@@ -1,6 +1,7 @@
 """Decide which client gets which samples, and which clients truly belong together. Nothing imports torch.
 
-A scheme is a frozen dataclass of its keys in the experiment file; `partition_samples` applies it.
+A scheme is a frozen dataclass of its keys in the experiment file; `partition_samples` applies it. A new one is a class
+in `grouped` or `ungrouped` and a line of `PARTITIONS` in `scheme`.
 """
 
 from fedstrata.partition.partitioning import (

@@ -143,8 +143,8 @@ def partition_samples(
 def _with_own_test(scheme: Scheme, pool: Pool, own_test: int) -> Partition:
     """Partition a data set whose last samples are test samples of its own."""
     count = len(pool.labels) - own_test
-    train = pool.part("partition", slice(0, count))
-    test = pool.part("partition test", slice(count, None))
+    train = pool.part("partition", slice(0, count), pool.clients)
+    test = pool.part("partition test", slice(count, None), pool.clients)
     allocation = scheme.allocate(train)
     held_out = scheme.allocate_test(train, allocation, test)
     for kind, parts in (("training", allocation.samples), ("test", held_out)):

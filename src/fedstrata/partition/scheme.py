@@ -62,20 +62,10 @@ class Pool:
         """Return the random stream of one purpose."""
         return np.random.default_rng(np.random.SeedSequence([self.seed, crc32(f"{self.name} {purpose}".encode())]))
 
-    def draw(self, rng: np.random.Generator) -> IntArray:
-        """Draw the samples that all clients have together, ascending, for schemes that then vary the sizes."""
-        count = len(self.labels)
-        return np.sort(rng.permutation(count)[: total_samples(count, self.clients, self.size)])
-
-    def part(self, name: str, chosen: slice) -> "Pool":
-        """Return the pool of some consecutive samples, with random streams of its own by the name."""
+    def part(self, name: str, chosen: slice | IntArray, clients: int) -> "Pool":
+        """Return the pool of some samples for some of the clients, with random streams of its own by the name."""
         columns = {key: column[chosen] for key, column in self.columns.items()}
-        return dataclasses.replace(self, labels=self.labels[chosen], columns=columns, name=name)
-
-    def of_group(self, positions: IntArray, clients: int, group: int) -> "Pool":
-        """Return the pool of one group: some of the samples, for some of the clients."""
-        name = f"{self.name} {group}"
-        return dataclasses.replace(self, labels=self.labels[positions], clients=clients, columns={}, name=name)
+        return dataclasses.replace(self, labels=self.labels[chosen], clients=clients, columns=columns, name=name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,7 +215,7 @@ def allocate_inside(
     allocations = []
     for group, (samples, clients) in enumerate(zip(group_samples, group_sizes, strict=True)):
         try:
-            allocations.append(inside.allocate(pool.of_group(samples, int(clients), group)))
+            allocations.append(inside.allocate(pool.part(f"{pool.name} {group}", samples, int(clients))))
         except PartitionError as error:
             raise PartitionError(f"group {group} of the outer scheme: {error}") from None
     pairs = []

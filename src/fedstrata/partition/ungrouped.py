@@ -73,14 +73,25 @@ class Dirichlet(Ungrouped):
 
     def allocate(self, pool: Pool) -> Allocation:
         """Allocate the samples of a pool."""
-        rng = pool.rng("samples")
         if self.over == "classes":
-            samples = dirichlet_mixes(pool.labels, pool.clients, pool.size, self.alpha, rng)
+            samples = dirichlet_mixes(pool.labels, pool.clients, pool.size, self.alpha, pool.rng("samples"))
         else:
-            drawn = pool.draw(rng)
-            parts = dirichlet(pool.labels[drawn], pool.clients, self.alpha, rng)
-            samples = tuple(drawn[part] for part in parts)
+            samples = draw_and_divide(pool, pool.labels, self.alpha)
         return Allocation.unchanged(pool, samples, None)
+
+
+def draw_and_divide(pool: Pool, labels: IntArray, alpha: float) -> tuple[IntArray, ...]:
+    """Draw the samples that all clients have together, and divide each class of them by Dirichlet(alpha).
+
+    Args:
+        pool: The pool.
+        labels: The class of each sample in the pool, by which they are divided, (samples,).
+        alpha: The concentration, > 0.
+    """
+    count = len(labels)
+    rng = pool.rng("samples")
+    drawn = np.sort(rng.permutation(count)[: total_samples(count, pool.clients, pool.size)])
+    return tuple(drawn[part] for part in dirichlet(labels[drawn], pool.clients, alpha, rng))
 
 
 def dirichlet(labels: IntArray, clients: int, alpha: float, rng: np.random.Generator) -> tuple[IntArray, ...]:
@@ -169,12 +180,9 @@ class Quantity(Ungrouped):
 
     def allocate(self, pool: Pool) -> Allocation:
         """Allocate the samples of a pool: a Dirichlet partition with a single class."""
-        rng = pool.rng("samples")
-        drawn = pool.draw(rng)
-        one_class = np.zeros(len(drawn), dtype=np.int64)
-        parts = dirichlet(one_class, pool.clients, self.alpha, rng)
+        samples = draw_and_divide(pool, np.zeros_like(pool.labels), self.alpha)
         same_group = np.zeros(pool.clients, dtype=np.int64)
-        return Allocation.unchanged(pool, tuple(drawn[part] for part in parts), same_group)
+        return Allocation.unchanged(pool, samples, same_group)
 
 
 @dataclass(frozen=True, config=SCHEME_CONFIG)

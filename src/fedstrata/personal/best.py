@@ -47,6 +47,7 @@ class Best:
     """
 
     source: ClassVar[str] = "fedstrata, docs/methods/personal.md"
+    sends: ClassVar[str] = "the losses by which clients choose how much of a tuned model they keep"
 
     epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 4
     layers: Selectors = ALL

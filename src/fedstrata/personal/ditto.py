@@ -31,7 +31,7 @@ from fedstrata.core import (
 )
 from fedstrata.personal.stage import LastModels, PersonalPlans
 
-PERSONAL = "personal"
+PERSONAL_TASK = "personal"
 """The task that trains the personal model."""
 
 
@@ -48,6 +48,7 @@ class DittoBeside:
     """
 
     source: ClassVar[str] = "Li et al., ICML 2021"
+    sends: ClassVar[str] = ""
 
     lam: Norm = 1.0
     epochs: PositiveInteger | Auto = "auto"
@@ -102,7 +103,7 @@ class WithDitto:
         # A client that waits for a cluster has several models, and none of them is the one to be pulled to.
         waits = (uses >= 0).sum(dim=1, keepdim=True) > 1
         personal = ditto_task(problem, plan.round, torch.where(waits, -1, uses), self.lam, self.epochs)
-        return replace(plan, tasks={**plan.tasks, PERSONAL: personal})
+        return replace(plan, tasks={**plan.tasks, PERSONAL_TASK: personal})
 
     def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
         """The update of the algorithm; personal models have no part in it."""
@@ -127,4 +128,4 @@ class WithDitto:
 
 def without_personal(report: Report) -> Report:
     """The report of the algorithm's own tasks."""
-    return replace(report, results={name: each for name, each in report.results.items() if name != PERSONAL})
+    return replace(report, results={name: each for name, each in report.results.items() if name != PERSONAL_TASK})

@@ -34,6 +34,7 @@ class FineTuned:
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
+    sends: ClassVar[str] = ""
 
     epochs: PositiveInteger = 10
     layers: Selectors = ALL
@@ -62,6 +63,7 @@ class TunedHead:
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019, of the last layer"
+    sends: ClassVar[str] = ""
 
     epochs: PositiveInteger = 10
 

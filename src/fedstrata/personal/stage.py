@@ -63,9 +63,16 @@ PersonalPlans = Generator[Plan, Report, tuple[PersonalChoice, ...]]
 
 
 class PersonalMethod(Protocol):
-    """Pure functions. The fields of a method are its keys."""
+    """Pure functions. The fields of a method are its keys.
+
+    Attributes:
+        source: Where it comes from.
+        sends: What clients send for it beside what the algorithm asks, in words for whoever reads what an epsilon does
+            not cover; "" for nothing.
+    """
 
     source: ClassVar[str]
+    sends: ClassVar[str]
 
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
         """Refuse an algorithm or a network that the method does not fit.

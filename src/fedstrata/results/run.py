@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedstrata.base.errors import InputError, RecordError
-from fedstrata.base.quoting import shown
+from fedstrata.base.quoting import listed, shown
 from fedstrata.base.randomness import model_seed
 from fedstrata.base.registry import PortableObject
 from fedstrata.build.problem import problem_of
@@ -202,12 +202,8 @@ class Run:
         """
         used = self._used.get(self._name_of(client))
         if used is None:
-            names = list(self._used)
-            more = "" if len(names) <= _SHOWN_NAMES else f" and {len(names) - _SHOWN_NAMES} more"
-            raise InputError(
-                f"client {shown(client)}: expected a client that took part at the end, "
-                f"{', '.join(names[:_SHOWN_NAMES])}{more}"
-            )
+            names = listed(list(self._used), _SHOWN_NAMES)
+            raise InputError(f"client {shown(client)}: expected a client that took part at the end, {names}")
         return used
 
     def _name_of(self, client: str | int) -> str:

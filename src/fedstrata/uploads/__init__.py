@@ -4,5 +4,5 @@ On the way: `steps` has what a step is; those of clients are in `noise`, `attack
 server in `validation`. `fedstrata.build.run_setup` lists them. In the means of clusters: `rules`, noisy sums in
 `noise`, and `checks` of which updates count.
 
-What noise promises: `disclosure` has what each algorithm discloses, and `accounting` and `coverage` compute with it.
+What noise promises: `disclosure` has what each algorithm discloses, and `accounting` computes with it.
 """

@@ -368,6 +368,10 @@ AGGREGATIONS: Mapping[str, Rule] = {
 MEANS = ("mean", "plain_mean")
 """The rules that are not robust. Means of random buckets would change nothing in them but chance."""
 
+MAY_HAND_ON_ONE = ("krum", "geometric_median")
+"""The rules whose result may be the update of a single client: the geometric median is that of one with more than half
+of the samples."""
+
 
 def options_of(rule: str) -> tuple[str, ...]:
     """The names of the keyword-only arguments of a rule."""

@@ -15,9 +15,8 @@ from fedstrata.data import DATASETS
 
 _CHECKS: tuple[tuple[bool, Callable[[RunData], Iterator[str]]], ...] = (
     (False, clients.left_out_clients),
-    (False, clients.similar_clients),
+    (False, clients.odd_names),
     (True, clients.clients_by_chance),
-    (True, clients.missing_clients),
     (True, units.missing_unit),
     (False, units.divided_units),
     (False, units.units_of_several_clients),
@@ -34,7 +33,6 @@ _CHECKS: tuple[tuple[bool, Callable[[RunData], Iterator[str]]], ...] = (
     (True, columns.site_numbers),
     (True, columns.codes_among_numbers),
     (True, columns.times_among_features),
-    (True, columns.odd_classes),
     (True, columns.classes_without_samples),
     (True, columns.far_targets),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import ceil
 
 import numpy as np
@@ -16,50 +16,31 @@ _MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
 """What programs write in lower or upper case where there is no value."""
 
 
-def missing_value_names(kind: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each name that programs give missing values.
+def odd_names(data: RunData) -> Iterator[str]:
+    """Clients and classes that are called as missing values are, or differ only in case or spaces.
 
-    Args:
-        kind: What has these names, "client" or "class".
-        names: The names.
+    The latter are mostly one thing, written in two ways.
     """
-    for name in names:
-        if name.strip().lower() in _MISSING_NAMES:
-            yield (
-                f"a {kind} is called {name!r}, which mostly stands for a missing value. If it does, fill it in or "
-                "leave these rows out"
-            )
-
-
-def similar_names(kind: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for names that differ only in case or spaces: mostly one thing, written in two ways.
-
-    Args:
-        kind: What has these names, "client" or "class".
-        names: The names.
-    """
-    same: dict[str, list[str]] = {}
-    for name in names:
-        written = "".join(name.split())
-        # Single letters are often meant: a and A.
-        same.setdefault(written.casefold() if len(written) > 1 else written, []).append(name)
-    for several in same.values():
-        if len(several) > 1:
-            kinds = "classes" if kind == "class" else "clients"
-            yield (
-                f"the {kinds} {first_few(list(map(repr, several)))} differ only in case or spaces. If they are one "
-                f"{kind}, write its name in one way"
-            )
-
-
-def missing_clients(data: RunData) -> Iterator[str]:
-    """Clients that are called as missing values are."""
-    return missing_value_names("client", data.partition.names)
-
-
-def similar_clients(data: RunData) -> Iterator[str]:
-    """Clients whose names differ only in case or spaces."""
-    return similar_names("client", data.partition.names)
+    for kind, kinds, names in (
+        ("client", "clients", data.partition.names),
+        ("class", "classes", data.dataset.class_names),
+    ):
+        same: dict[str, list[str]] = {}
+        for name in names:
+            if name.strip().lower() in _MISSING_NAMES:
+                yield (
+                    f"a {kind} is called {name!r}, which mostly stands for a missing value. If it does, fill it in or "
+                    "leave these rows out"
+                )
+            written = "".join(name.split())
+            # Single letters are often meant: a and A.
+            same.setdefault(written.casefold() if len(written) > 1 else written, []).append(name)
+        for several in same.values():
+            if len(several) > 1:
+                yield (
+                    f"the {kinds} {first_few(list(map(repr, several)))} differ only in case or spaces. If they are "
+                    f"one {kind}, write its name in one way"
+                )
 
 
 def left_out_clients(data: RunData) -> Iterator[str]:

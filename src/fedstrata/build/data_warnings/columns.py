@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata.base.quoting import shown
-from fedstrata.build.data_warnings.clients import missing_value_names, similar_names
 from fedstrata.build.data_warnings.run_data import RunData, samples_of
 from fedstrata.core import evenly_spread
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
@@ -149,12 +148,6 @@ def _values(data: RunData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 _FAR = 10.0
 """The root mean square of the targets from which on a network that begins near 0 has far to go."""
-
-
-def odd_classes(data: RunData) -> Iterator[str]:
-    """Classes that look like one, or are called as missing values are."""
-    yield from similar_names("class", data.dataset.class_names)
-    yield from missing_value_names("class", data.dataset.class_names)
 
 
 def classes_without_samples(data: RunData) -> Iterator[str]:

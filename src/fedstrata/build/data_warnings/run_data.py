@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.base.quoting import shown
+from fedstrata.base.quoting import listed, shown
 from fedstrata.config import Experiment
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition
-
-_MOST_NAMED = 5
-"""The number of clients or values that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,4 @@ def samples_of(partition: Partition) -> list[NDArray[np.int64]]:
 
 def first_few(values: Sequence[object] | NDArray[Any]) -> str:
     """Return the first few values for people, and how many more there are."""
-    texts = [value if value.startswith("'") else shown(value).strip("'") for value in map(str, values[:_MOST_NAMED])]
-    more = f" and {len(values) - _MOST_NAMED} more" if len(values) > _MOST_NAMED else ""
-    return ", ".join(texts) + more
+    return listed([value if value.startswith("'") else shown(value).strip("'") for value in map(str, values)])

@@ -1,4 +1,8 @@
-"""Many clients as one tensor program."""
+"""Many clients as one tensor program: the engine "batched".
+
+`engine` takes plans apart, `training` and `scoring` compute, `network` and `batches` lay out models and samples. What
+only a GPU does is in `cuda_graphs`, in `fedstrata.engine.device` and in what `training` calls accelerated.
+"""
 
 from fedstrata.engine.vectorized.engine import Vectorized, run_together, why_not_vectorized
 from fedstrata.engine.vectorized.network import BATCH_BYTES, budget

@@ -1,4 +1,4 @@
-"""CUDA graphs, streams and precisions. Work that a device has recorded is replayed without Python.
+"""CUDA graphs and streams. Work that a device has recorded is replayed without Python.
 
 PyTorch has three rules for CUDA graphs. All tensors that are read or written stay where they are. Nothing waits for the
 device. The work runs a few times on a stream of its own before it is recorded there.

@@ -1,6 +1,7 @@
 """The charts of a run, as Plotly figures in plain JSON form: the page draws them, and so does the export.
 
-A chart is a function in one of the modules here. It stands in the list that the function of its section returns.
+A chart is a function in one of the modules here. It stands in the list that the function of its group returns. Where a
+group stands on the page is said in ``templates/page.html``, and its words are in ``words.toml``.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from fedstrata.report.charts.matrices import dendrogram_charts, matrix_slider, s
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart
 
-SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
+CHART_GROUPS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
     "scores": score_charts,
     "groups": group_charts,
     "clusters": cluster_charts,
@@ -23,19 +24,19 @@ SECTIONS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
     "layers": layer_charts,
     "cost": cost_charts,
 }
-"""The sections of the page that hold charts, in their order; each makes its charts, or none."""
+"""The groups of charts; each makes its charts, or none."""
 
-__all__ = ["SECTIONS", "all_charts", "describe_clusters", "matrix_slider"]
+__all__ = ["CHART_GROUPS", "all_charts", "describe_clusters", "matrix_slider"]
 
 
 def all_charts(clusters: Clusters) -> dict[str, list[Chart]]:
-    """Return the charts of a run by section; a name that an earlier chart has gets a number."""
+    """Return the charts of a run by group; a name that an earlier chart has gets a number."""
     found: dict[str, list[Chart]] = {}
     taken: Counter[str] = Counter()
-    for section, make in SECTIONS.items():
-        found[section] = []
+    for group, make in CHART_GROUPS.items():
+        found[group] = []
         for chart in make(clusters) if clusters.records.rounds else ():
             taken[chart.name] += 1
             number = taken[chart.name]
-            found[section].append(chart if number == 1 else replace(chart, name=f"{chart.name}-no-{number}"))
+            found[group].append(chart if number == 1 else replace(chart, name=f"{chart.name}-no-{number}"))
     return found
