@@ -210,9 +210,7 @@ def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
 
 def test_a_personal_method_of_ones_own_may_send_anything_unless_it_says_what(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_covered() -> tuple[str, ...]:
-        private = federation(TABLES, privacy=LOCAL, personal={"method": "finetune"}).server.private
-        assert private is not None
-        return private.coverage.not_covered
+        return private_of(privacy=LOCAL, personal={"method": "finetune"}).coverage.not_covered
 
     assert not any("personal" in each for each in not_covered())
     monkeypatch.delattr(FineTuned, "sends")
@@ -231,10 +229,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unequal chances": ({"privacy": CENTRAL, "cohort": {"fraction": 0.5, "sampling": "size"}}, "of equal chance"),
     "one client with all data": ({"privacy": CENTRAL, "algorithm": {"name": "centralized"}}, "is no client"),
     "raw centroids": ({"privacy": CENTRAL, "algorithm": {"name": "adacfl"}}, "without noise"),
-    "scaled by counts": (
-        {"privacy": CENTRAL, "algorithm": {"name": "ifca", "k": 2, "average": "gradient"}},
-        "scales every update",
-    ),
+    "scaled by counts": ({"privacy": CENTRAL, "algorithm": {"name": "ifca", "k": 2, "average": "gradient"}}, "scales"),
     "tests at unknown times": (
         {"privacy": CENTRAL, "algorithm": {"name": "strata", "test_schedule": "stability"}},
         "the number of tests is not known before the run",

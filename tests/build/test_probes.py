@@ -141,17 +141,18 @@ def test_the_weights_that_changed_most_are_a_twentieth_of_a_layer() -> None:
     assert unstable_weights(LINE, first, report) == {}
 
 
+DIRICHLET = {"scheme": "dirichlet", "alpha": 1.0}
+"""A partition without true groups."""
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"probe": {"matrices": ["cos"], "layers": ["conv9"]}}, "layers = 'conv9' matches no layer"),
-        (
-            {"probe": {"matrices": ["cos"], "rounds": [1, 5]}},
-            r"rounds = \[1, 5\]: expected rounds from 1 to",
-        ),
+        ({"probe": {"matrices": ["cos"], "rounds": [1, 5]}}, r"rounds = \[1, 5\]: expected rounds from 1 to"),
         ({"algorithm": {"name": "fedavg"}, "probe": {"bipartition": True}}, "bipartition = true: .*name = 'fedavg'"),
         ({"algorithm": {"name": "cfl"}, "probe": {"unstable_weights": True}}, "unstable_weights = true: .* 'cfl'"),
-        ({"partition": {"scheme": "iid"}, "probe": {"bipartition": True}}, "bipartition = true: .*scheme = 'iid'"),
+        ({"partition": DIRICHLET, "probe": {"bipartition": True}}, "bipartition = true: .*scheme = 'dirichlet'"),
     ],
 )
 def test_a_probe_that_would_record_nothing_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -86,10 +86,8 @@ class Cluster:
         self, monkeypatch: pytest.MonkeyPatch, silent: Container[int] = (), cores: Sequence[float] = (4.0,) * 9
     ) -> None:
         self.sent = list[dict[str, Any]]()
-        self.cores, self.nodes = (
-            list(cores),
-            [node_of("a" * 56, 0), node_of("b" * 56, 2, alive=False), node_of("c" * 56, 2)],
-        )
+        self.cores = list(cores)
+        self.nodes = [node_of("a" * 56, 0), node_of("b" * 56, 2, alive=False), node_of("c" * 56, 2)]
         self.limits, self.silent, self._answers = list[float | None](), silent, list[Any]()
         monkeypatch.setattr("ray.is_initialized", lambda: True)
         monkeypatch.setattr("ray.remote", self._work)

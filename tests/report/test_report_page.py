@@ -217,9 +217,8 @@ def test_clients_that_attack_and_privacy_have_a_tile_and_rows_of_the_summary(rec
     assert records.summary is not None
     attack = {"clients": [0, 8], "acc_honest": 0.875, "acc_honest_worst": 0.75}
     privacy = {"epsilon": 7.996, "delta": 1e-5, "not_covered": ["which client is in which cluster"]}
-    summary = type(records.summary).model_validate(
-        records.summary.model_dump() | {"attack": attack, "privacy": privacy}
-    )
+    known = {**records.summary.model_dump(), "attack": attack, "privacy": privacy}
+    summary = type(records.summary).model_validate(known)
     shown = {name: (figure, text) for name, figure, text in tiles(Clusters(replace(records, summary=summary)))}
     assert shown["Honest clients"][0] == "87.5 %" and "2 clients do: 0, 8. All other" in shown["Honest clients"][1]
     assert shown["Epsilon"][0] == "7.996" and "at delta 1e-05" in shown["Epsilon"][1]
