@@ -23,7 +23,7 @@ from fedstrata.algorithms.bipartition.round import (
     one_cluster,
 )
 from fedstrata.algorithms.hicfl import MAY_SPLIT, HiCFL
-from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, Window
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, Window
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
@@ -74,7 +74,7 @@ class MeanOfMembers(HiCFL):
 class RandomReference(MeanOfMembers):
     """The same with a random client as the reference of each cluster (Figure 10)."""
 
-    def steadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
+    def unsteadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
         """A random number for each client, the same in all layers, (n, layers)."""
         stream = f"reference of node {int(state.nodes[cluster])}"
         drawn = torch.rand(len(stability.values), generator=problem.generator(stream, state.round + 1))
@@ -106,8 +106,8 @@ class StableCFL:
 
     source: ClassVar[str] = "Gong et al., IEEE TMC 2024"
 
-    epsilon: Norm | Auto = "auto"
-    xi: Norm | Auto = "auto"
+    epsilon: NonNegative | Auto = "auto"
+    xi: NonNegative | Auto = "auto"
     window: Window = 3
     rho: Share = 0.8
     members: Literal["each", "mean"] = "each"

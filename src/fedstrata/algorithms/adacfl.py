@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger, Selectors, selector_tuple
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger, Selectors, selector_tuple
 from fedstrata.algorithms.one_shot import Groups, split_once, too_few_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -103,8 +103,8 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
     source: ClassVar[str] = "Gong et al., Mobile Networks and Applications 2022"
 
     layers: Selectors = "smallest_linear"
-    cut: Norm | Auto = "auto"
-    epsilon: Norm | Auto = "auto"
+    cut: NonNegative | Auto = "auto"
+    epsilon: NonNegative | Auto = "auto"
     round: PositiveInteger = 1
     precluster: bool = True
     compare: Literal["snapshot", "current"] = "snapshot"

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata import core
 from fedstrata.algorithms.bipartition.round import BipartitionState, reopened
-from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, PositiveInteger
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
@@ -45,8 +45,8 @@ class CFL(core.Algorithm[BipartitionState]):
 
     source: ClassVar[str] = "Sattler et al., IEEE TNNLS 2020"
 
-    eps1: Norm | Auto = "auto"
-    eps2: Norm | Auto = "auto"
+    eps1: NonNegative | Auto = "auto"
+    eps2: NonNegative | Auto = "auto"
     gamma: Gamma = 0.5
     linkage: Linkage = "single"
     # Not in the paper.

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger
 from fedstrata.base.lazy_torch import torch
 
 
@@ -31,7 +31,7 @@ class Ditto(core.Algorithm[core.State]):
 
     source: ClassVar[str] = "Li et al., ICML 2021"
 
-    lam: Norm = 1.0
+    lam: NonNegative = 1.0
     epochs: PositiveInteger | Auto = "auto"
 
     def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:

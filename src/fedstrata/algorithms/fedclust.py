@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, Auto, Norm, Selectors, selector_tuple
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, Selectors, selector_tuple
 from fedstrata.algorithms.one_shot import (
     SIGNATURE_TASK,
     SignatureState,
@@ -51,7 +51,7 @@ class FedClust(core.Algorithm[SignatureState]):
     source: ClassVar[str] = "Islam et al., IPDPS Workshops 2024"
 
     layers: Selectors = "head"
-    cut: Norm | Auto = "auto"
+    cut: NonNegative | Auto = "auto"
     linkage: Linkage = "average"
     quorum: Share = 0.5
 

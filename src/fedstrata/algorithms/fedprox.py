@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, Norm
+from fedstrata.algorithms.keys import STRICT, NonNegative
 from fedstrata.base.lazy_torch import torch
 
 
@@ -28,7 +28,7 @@ class FedProx(core.Algorithm[core.State]):
 
     source: ClassVar[str] = "Li et al., MLSys 2020"
 
-    mu: Norm = 0.01
+    mu: NonNegative = 0.01
 
     def plan(self, problem: core.Problem, state: core.State, cohort: torch.Tensor) -> core.Plan:
         """Everyone trains the one model on F_i(w) + mu / 2 * ||w - w^t||^2."""

@@ -1,7 +1,8 @@
 """Cluster anew whenever predictions tend to cluster: by predictions, then by weights; and share ever fewer layers.
 
 Zhu, Fan, Xie, "Federated two stage decoupling with adaptive personalization layers", Complex & Intelligent Systems
-2024, Algorithm 1. The server needs unlabelled samples. A layer is personal or shared as a whole.
+2024, Algorithm 1. The server needs unlabelled samples. A layer is personal or shared as a whole; the paper has 3.5 of
+4 layers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -30,10 +31,10 @@ _AUTO_RADIUS_FACTOR = 2.0
 """The automatic radius is this many times the median distance to the nearest other client."""
 
 _MIN_SHARED_LAYERS = 1
-"""So many layers stay shared."""
+"""So many layers stay shared; the paper gives no end."""
 
 _TOP_LEVEL_MODULE = re.compile(r"[^.]+(\.\d+)*")
-"""The module of a network's top level that a layer is in; of a numbered sequence, one of its modules."""
+"""The top-level module that a layer is in; of a numbered sequence, one module: `layer1.0` of `layer1.0.conv1`."""
 
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 Gain = Literal["inverse", "literal"]
@@ -41,11 +42,11 @@ Gain = Literal["inverse", "literal"]
 
 @dataclasses.dataclass(frozen=True)
 class FedTSDPState(core.State):
-    """Adds what the server carries from round to round. Personal tensors are on the clients' devices, not here.
+    """What the server carries. Clients have their own personal tensors on their devices; models hold the mean of them.
 
     Attributes:
         sampling_weights: The sampling weight W of each public sample, (samples,) float64.
-        shared_layers: The number of shared layers L, not rounded.
+        shared_layers: The number of shared layers, not rounded: L_j of every cluster j, as all shrink at once.
         triggers: How often the clients were clustered.
     """
 
@@ -76,9 +77,9 @@ class Decoupling:
 class FedTSDP(core.Algorithm[FedTSDPState]):
     """FedTSDP: two clusterings when the Hopkins statistic asks for them, and personal layers that grow in number.
 
-    Only clients that answered are clustered, three at least. The others keep their cluster while one goes on from it.
-    If several do, they wait at its node, and with their next answer they join the one of lowest training loss. So do
-    newcomers, who wait at the root. Newcomers start personal layers from the received model, others from their own.
+    Only clients that answered are clustered, three at least. The others keep their cluster while one goes on from it,
+    or form one of their own if none does. If several do, they wait at its node, and with their next answer they join
+    the one of lowest training loss. So do newcomers, who wait at the root and receive the personal layers too.
 
     Attributes:
         radius1: The radius of the first stage, in nats of Jensen-Shannon divergence (epsilon_1).
@@ -87,19 +88,19 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
         min_samples: The number of clients within the radius, itself counted, that make a client dense (min_pts). A
             client near no dense one is alone.
         threshold: The Hopkins statistic above which clients are clustered (h_th).
-        sample: The share of the clients that the statistic is taken from (m~). Taken from all clients, it hardly
-            depends on the draw.
-        shrink: The factor on the number of shared layers at every clustering (psi).
+        sample: The share of the clients that the statistic is taken from (m~; the paper: far fewer than m). Taken
+            from all clients, with 1, it hardly depends on the draw.
+        shrink: The factor on the number of shared layers at every clustering (psi^r; r is an index, no exponent).
         weight_gain: The sampling weight that a drawn sample gains at a clustering: |B| / |D|; or literally |D| / |B|
             (Eq. 7).
         batch: The number of public samples that are drawn in a round (|B|).
     """
 
-    keeps_layers: ClassVar[bool] = True  # as soon as it makes some personal
+    keeps_layers: ClassVar[bool] = True  # though none is personal before the first clustering
     source: ClassVar[str] = "Zhu et al., Complex & Intelligent Systems 2024"
 
-    radius1: Norm = 0.15
-    radius2: Norm | Auto = "auto"
+    radius1: NonNegative = 0.15
+    radius2: NonNegative | Auto = "auto"
     min_samples: PositiveInteger = 2
     threshold: Share = 0.65
     sample: PositiveShare = 0.25
@@ -108,7 +109,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
     batch: PositiveInteger = 50
 
     def init(self, problem: core.Problem) -> FedTSDPState:
-        """Everyone in one cluster, every layer shared, every public sample as likely as another (lines 2 to 4).
+        """Everyone in one cluster, every layer shared, public samples equally likely (lines 2 to 4, 8 and 9).
 
         Raises:
             ExperimentError: When the server has no samples.
@@ -127,7 +128,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
     def plan(self, problem: core.Problem, state: FedTSDPState, cohort: torch.Tensor) -> core.Plan:
         """Train the cluster's shared tensors with one's own personal ones, and upload both (lines 10 to 12, 33 to 39).
 
-        The tensors that would be personal after this round are stored too: they keep each client's own last values.
+        Line 39 uploads the whole model, Section 2.1 the shared layers only.
         """
         plan = core.fedavg_plan(problem, state, cohort)
         personal = self.personal(problem.layout, state.shared_layers)
@@ -155,24 +156,25 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
 
         batch, predictions = predict_batch(problem, state, models, self.batch)  # lines 13 to 15
         sample = ceil(self.sample * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-        statistic = hopkins(
-            predictions, problem.generator("hopkins", state.round + 1), max(1, sample)
-        )  # line 16, Eq. 6
+        draw = problem.generator("hopkins", state.round + 1)
+        statistic = hopkins(predictions, draw, max(1, sample))  # line 16, Eq. 6
         values = {"hopkins": statistic, "threshold": self.threshold, "shared_layers": state.shared_layers}
         decision = core.Decision(kind="hopkins_not_above_threshold", values=values)
         found: Decoupling | None = None
-        if len(batch) and statistic > self.threshold:  # line 17
+        if len(batch) and statistic > self.threshold:  # line 17. Without a batch H is 0.5, which may be above.
+            # Eq. 9 takes all weights; norms and buffers are left out.
             compared = models[:, problem.layout.conv_and_linear]
             found = self.decouple(result.updates.clients, predictions, compared)  # lines 18 to 26
             labels, parents = continued_clusters(labels, result, found.groups)
             layer = ", ".join(matrix.layer for matrix in found.matrices)
             values |= {**found.radii, **found.metrics, "groups": float(found.groups.max()) + 1}
             decision = core.Decision("hopkins_above_threshold", layer, values)
+            # Lines 31 (H-hat, undefined, is read as H) and 32, Eq. 11. This round is still averaged by `personal`.
             fewer = max(float(_MIN_SHARED_LAYERS), self.shrink * state.shared_layers)
             state = replace(
                 state,
                 sampling_weights=amended_weights(state.sampling_weights, batch, self.weight_gain),  # line 27
-                shared_layers=min(state.shared_layers, fewer),  # lines 31 and 32, Eq. 11
+                shared_layers=min(state.shared_layers, fewer),  # a network may have no layer to share
                 triggers=state.triggers + 1,
             )
 
@@ -199,7 +201,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
     def evaluations(
         self, problem: core.Problem, state: FedTSDPState, clients: torch.Tensor
     ) -> dict[str, core.Evaluation]:
-        """Everyone uses the shared tensors of its cluster with its own personal ones."""
+        """Everyone uses the shared tensors of its cluster with its own personal ones (Section 4.2)."""
         evaluation = core.cluster_evaluation(problem, state, clients)[core.CLIENT]
         return {core.CLIENT: replace(evaluation, load_local=self.personal(problem.layout, state.shared_layers))}
 
@@ -211,8 +213,8 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             predictions: The class probabilities of their models on one batch, (m, b, classes).
             models: Their models, (m, q).
         """
-        divergences = jensen_shannon(predictions)  # Eq. 5
-        first = dbscan(divergences, self.radius1, self.min_samples)  # Section 3.2, lines 19 and 20
+        divergences = jensen_shannon(predictions)  # line 19, Section 3.2.1, Eq. 5
+        first = dbscan(divergences, self.radius1, self.min_samples)  # line 20, Section 3.2.2
         distances, groups, inside = self.second_stage(first, models)  # Section 3.3.1, lines 21 to 26
         radii = {f"radius2 around client {int(clients[row])}": radius for row, radius in inside.items()}
         return Decoupling(
@@ -228,21 +230,21 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
     def second_stage(
         self, first: torch.Tensor, models: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, dict[int, float]]:
-        """Cluster models (m, q) by weights inside each first group: distances, groups, and the radius by first row."""
+        """Cluster models (m, q) in each first group: distances, groups, and by first row the radii of two or more."""
         distances = torch.full((len(models), len(models)), torch.nan, dtype=torch.float64)
         groups = torch.zeros_like(first)
         radii = dict[int, float]()
-        found = 0
-        for group in range(int(first.max()) + 1):
+        count = 0
+        for group in range(int(first.max()) + 1):  # line 21
             rows = (first == group).nonzero().flatten()
-            inside = euclidean(models[rows])  # Eq. 9 and 10, without the constant: nothing is divided
+            inside = euclidean(models[rows])  # line 23, Eq. 9 and 10 without the constant: nothing is divided
             distances[rows[:, None], rows] = inside.double()
             radius = self._second_radius(inside)
-            groups[rows] = found + dbscan(inside, radius, self.min_samples)
-            found = int(groups.max()) + 1
+            groups[rows] = count + dbscan(inside, radius, self.min_samples)  # line 24
+            count = int(groups.max()) + 1
             if len(rows) > 1:
                 radii[int(rows[0])] = radius
-        # Numbered by the smallest member of each group.
+        # Lines 25 and 26: all groups, numbered by the smallest member of each.
         order = list(dict.fromkeys(groups.tolist()))
         return distances, torch.tensor([order.index(group) for group in groups.tolist()]), radii
 
@@ -268,7 +270,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
 def predict_batch(
     problem: core.Problem, state: FedTSDPState, models: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The predictions of all models for one batch of public samples (lines 13 and 14).
+    """The predictions of all models for one batch of public samples (lines 13 to 15).
 
     Args:
         problem: What is fixed for the run, with public samples and an engine that predicts.
@@ -278,11 +280,11 @@ def predict_batch(
 
     Returns:
         The positions (b,) of the samples, and class probabilities (m, b, classes). Both are empty for fewer than three
-        models.
+        models, or without public samples or `predict`.
     """
     if len(models) < _MIN_HOPKINS_CLIENTS or problem.public is None or problem.predict is None:
         return torch.empty(0, dtype=torch.int64), torch.empty(len(models), 0)
-    draw = problem.generator("public batch", state.round + 1)
+    draw = problem.generator("public batch", state.round + 1)  # One for all, though line 13 is inside the loop.
     weights = state.sampling_weights
     batch = torch.multinomial(weights, min(size, len(weights)), generator=draw)
     predictions = problem.predict(models, problem.public[batch])
@@ -307,8 +309,7 @@ def amended_weights(weights: torch.Tensor, batch: torch.Tensor, gain: Gain) -> t
 def layer_tensors(layout: core.Layout) -> list[list[int]]:
     """The conv and linear tensors of each layer, in the order of the layout.
 
-    A layer is a module of the network's top level that has such tensors; of a numbered sequence, each of its modules.
-    So a residual block is one layer.
+    A layer is a top-level module (`_TOP_LEVEL_MODULE`) that has such tensors. So a residual block is one layer.
     """
     found: dict[str, list[int]] = {}
     for place, tensor in enumerate(layout.tensors):

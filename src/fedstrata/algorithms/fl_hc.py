@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger
 from fedstrata.algorithms.one_shot import (
     OneShotState,
     agglomerative_groups,
@@ -50,7 +50,7 @@ class FLHC(core.Algorithm[OneShotState]):
     source: ClassVar[str] = "Briggs et al., IJCNN 2020"
 
     round: PositiveInteger = 10
-    cut: Norm | Auto = "auto"
+    cut: NonNegative | Auto = "auto"
     linkage: Linkage = "average"
     measure: ClientMeasureName = "dl2"
     quorum: Share = 0.5

@@ -33,9 +33,8 @@ from fedstrata.algorithms.bipartition.round import (
     mean_norm,
     one_cluster,
     proposed_splits,
-    reopened,
 )
-from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Norm, PositiveInteger, Window
+from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, NonNegative, PositiveInteger, Window
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import cosine, reference_split
@@ -89,11 +88,11 @@ class HiCFL(Algorithm[HiCFLState]):
         epsilon: The stability below which a layer is stable. "auto" is half the step size.
         xi: How much an update must change in a weight for stability to look at the weight. "auto" is a twentieth of the
             step size. Where no weight of a layer changes so much, stability looks at all of them.
-        window: The number of uploads over which the stability of a client is averaged (W).
+        window: The number of a client's last uploads (W) by which stability is measured, the mean of W - 2 values of S.
         rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split.
         ending: What happens after `patience` rounds without a split. "none" is nothing. "fine" splits each cluster once
-            more. "personal" splits until no cluster has members on two sides. "reorganise" merges clusters that move
-            alike.
+            more. "personal" splits until no cluster has members on two sides (the paper: until each has one client).
+            These two ignore epsilon and rho. "reorganise" merges clusters that move alike.
         patience: The number of rounds without a split after which the clustering is complete. They count from the first
             split on, or from the round in which every layer is stable without one. So a slow first split is waited for.
         quorum: The share of the members asked in a round whose answers must be usable for a cluster to be examined.
@@ -102,13 +101,13 @@ class HiCFL(Algorithm[HiCFLState]):
 
     source: ClassVar[str] = "Gong et al., IEEE TMC 2024"
 
-    epsilon: Norm | Auto = "auto"
-    xi: Norm | Auto = "auto"
+    epsilon: NonNegative | Auto = "auto"
+    xi: NonNegative | Auto = "auto"
     window: Window = 3
     rho: Share = 0.8
     ending: Literal["none", "fine", "personal", "reorganise"] = "none"
     patience: PositiveInteger = 10
-    # Not in the paper.
+    # Not in the paper: rho, patience, quorum, min_split, and a number for the window.
     quorum: Share = 0.5
     min_split: AtLeastTwo = 2
 
@@ -124,7 +123,7 @@ class HiCFL(Algorithm[HiCFLState]):
         )
 
     def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
-        """Measure stability, split every cluster whose time has come, then average."""
+        """Measure stability, split, then average (Steps 5, 6, 4): a new cluster moves by its own members only."""
         round = state.round + 1
         window, stability = add_updates(problem, state, state.window, report, self.xi)  # Eq. 12 to 14, and 19
         ending_round = state.ending_round
@@ -132,9 +131,9 @@ class HiCFL(Algorithm[HiCFLState]):
             ending_round = round
         state = replace(state, window=window, ending_round=ending_round)
 
-        rules = SplitRules(1, self.quorum, self.min_split)
-        columns = problem.layout.conv_and_linear
-        answers = collect_answers(problem, state, report, columns, rules, stability.full_window)
+        rules = SplitRules(first=1, quorum=self.quorum, min_split=self.min_split)
+        compared = problem.layout.conv_and_linear  # For norms that are remembered, and that HiCFL does not read.
+        answers = collect_answers(problem, state, report, compared, rules, stability.full_window)
         decisions = {
             cluster: self.examine(problem, state, stability, members, cluster)
             for cluster, members in answers.usable.items()
@@ -143,7 +142,7 @@ class HiCFL(Algorithm[HiCFLState]):
 
         if self.ending == "reorganise" and ending_round == round:
             moved = reorganise(problem, state, moved, report)
-        moved = replace(moved, rounds_without_split=self._quiet_rounds(problem, moved, stability, decisions))
+        moved = replace(moved, rounds_without_split=self._rounds_without_split(problem, moved, stability, decisions))
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *stability.metrics))
 
     def examine(
@@ -163,11 +162,12 @@ class HiCFL(Algorithm[HiCFLState]):
         layer = str(timing.layer)
         clients = members.updates.clients
         updates = members.updates.take_columns(layout.columns(layout.select(layer))).values.double()
-        steadiness = self.steadiness(problem, state, stability, cluster)[clients, layout.layers.index(layer)]
-        reference, together = reference_split(updates, steadiness)  # Eq. 17 and 18
+        unsteadiness = self.unsteadiness(problem, state, stability, cluster)[clients, layout.layers.index(layer)]
+        reference, together = reference_split(updates, unsteadiness)  # Eq. 17 and 18
         values = {**timing.values, "reference": float(clients[reference])}
         if bool(together.all()):
             return SplitDecision(Decision(kind="same_direction", layer=layer, values=values))
+        # The matrix is only recorded; the split needs its row of the reference (Eq. 18).
         cosines = cosine(updates)
         values |= {"with_reference": float(together.sum()), "without": float((~together).sum())}
         values |= {"cross_mean": float(cosines[together][:, ~together].mean()), "at_ending": float(ending)}
@@ -183,7 +183,7 @@ class HiCFL(Algorithm[HiCFLState]):
         Args:
             problem: What is fixed for the run.
             state: The state before the round.
-            stability: How much the updates of every client still turn.
+            stability: How unsteadily the updates of every client turn.
             members: The usable answers of its members.
             ending: Whether the clustering is complete, so that every layer counts as stable and no members agree.
 
@@ -195,11 +195,13 @@ class HiCFL(Algorithm[HiCFLState]):
         rho = math.inf if ending else self.rho
         values = stability.values[members.updates.clients]
         means = values.mean(dim=0)
-        least = self.stability_of_members(values)
+        decisive = self.stability_of_members(values)
         # A layer that nobody moves, frozen or dead, has the stability 0, but says nothing about anybody.
         layers = moving_layers(problem, members.updates) or list(range(len(problem.layout.layers)))
-        stable = [place for place in layers if least[place] < epsilon]  # Eq. 15
-        chosen = min(stable or layers, key=lambda place: float((means if stable else least)[place]))
+        stable = [place for place in layers if decisive[place] < epsilon]  # Eq. 15
+        # The paper: the layer that is stable first. Of several, the one with the smallest mean.
+        chosen = min(stable or layers, key=lambda place: float((means if stable else decisive)[place]))
+        # Section IV-B ends clustering once the norms of all clients are "consistent", undefined. Here a cluster waits.
         mean = mean_norm(problem, members)
         largest = max_norm(members.updates.take_columns(problem.layout.conv_and_linear).values)
         ratio = mean / largest if largest > STILL else 1.0  # Members none of whom moves agree.
@@ -210,7 +212,7 @@ class HiCFL(Algorithm[HiCFLState]):
             "stability": float(means[chosen]),
             "max_stability": float(values[:, chosen].max()),
             "epsilon": epsilon,
-            "every_member": float(not ending),
+            "every_member": float(not ending),  # Whether Eq. 15 was asked of every member; recorded.
             "mean_norm": mean,
             "max_norm": largest,
             "ratio": ratio,
@@ -218,19 +220,20 @@ class HiCFL(Algorithm[HiCFLState]):
         }
         return Decision(kind=kind, layer=problem.layout.layers[chosen], values=seen)
 
+    # The next two are overridden in experiments/papers/variants.py (Figures 4 and 10).
     def stability_of_members(self, values: torch.Tensor) -> torch.Tensor:
-        """What must be below epsilon in a layer, (layers,): the stability (m, layers) of every member (Eq. 15)."""
+        """What must be below epsilon in each layer, (layers,): the largest S (m, layers) over the members (Eq. 15)."""
         return values.amax(dim=0)
 
-    def steadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
-        """By what the reference of a cluster is chosen, (n, layers): it has the smallest value in a layer (Eq. 17)."""
+    def unsteadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
+        """The reference of a cluster has the smallest value in a layer, (n, layers) (Eq. 17)."""
         return stability.values
 
-    def _quiet_rounds(
+    def _rounds_without_split(
         self, problem: Problem, moved: HiCFLState, stability: Stability, decisions: Mapping[int, SplitDecision]
     ) -> int:
-        """The rounds without a split, after a round."""
-        # Before the first split, a layer that is not stable yet may still turn out to have two sides.
+        """The rounds without a split, after a round; `moved` has the count before it."""
+        # The paper has no count. Before the first split, a layer that is not stable yet may still have two sides.
         values = stability.values[stability.full_window]
         epsilon = stability_threshold(problem, moved.round, self.epsilon)
         stable = len(values) > 0 and bool((self.stability_of_members(values) < epsilon).all())
@@ -241,10 +244,10 @@ class HiCFL(Algorithm[HiCFLState]):
     def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by its stablest layer, from a full window on."""
         _, stability = add_updates(problem, state, state.window, report, self.xi)
-        at_once = replace(self, epsilon=NEVER_REACHED, rho=1.0)
-        before = replace(reopened(state), ending_round=0)
-        columns = problem.layout.conv_and_linear
-        answers = collect_answers(problem, before, report, columns, EVERY_PAIR, stability.full_window)
+        at_once = replace(self, epsilon=NEVER_REACHED, rho=1.0)  # A key cannot be infinite.
+        before = replace(state, ending_round=0)
+        compared = problem.layout.conv_and_linear
+        answers = collect_answers(problem, before, report, compared, EVERY_PAIR, stability.full_window)
         decisions = {
             cluster: at_once.examine(problem, before, stability, members, cluster)
             for cluster, members in answers.usable.items()
@@ -281,6 +284,7 @@ def reorganise(problem: Problem, before: State, after: HiCFLState, report: Repor
         small, large = pair
         both = weights[small] + weights[large]
         share = weights[small] / both if both > 0 else torch.tensor(0.5, dtype=torch.float64)
+        # The paper does not say what model a merged cluster has; here it is the mean, weighted by samples.
         models[large] = torch.lerp(models[large], models[small], share)
         moves[large] = torch.lerp(moves[large], moves[small], share)
         weights[large] += weights[small]
@@ -299,10 +303,11 @@ def reorganise(problem: Problem, before: State, after: HiCFLState, report: Repor
 
 
 def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:
-    """The first cluster, from the smallest on, that may be merged, and the larger one that takes it over."""
+    """The smallest cluster that may be merged by rules 1 to 3 of section V-C, and the one that takes it over."""
     cosines = cosine(moves)
     for place, one in enumerate(ascending):
         for other in sorted(ascending[place + 1 :], key=lambda c: -float(cosines[one, c])):
+            # Conflict: a third cluster that moves like one and against the other.
             conflict = any(cosines[one, c] * cosines[other, c] < 0 for c in ascending if c not in (one, other))
             if cosines[one, other] > 0 and not conflict:
                 return one, other

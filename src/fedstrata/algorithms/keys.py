@@ -9,7 +9,7 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """The configuration of every algorithm: an unknown key or a wrong type is an error, never a silent conversion."""
 
 Auto = Literal["auto"]
-Norm = Annotated[float, Ge(0)]
+NonNegative = Annotated[float, Ge(0)]
 Degrees = Annotated[float, Interval(ge=0, le=90)]
 PositiveInteger = Annotated[int, Ge(1)]
 AtLeastTwo = Annotated[int, Ge(2)]

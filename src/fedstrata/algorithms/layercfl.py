@@ -36,7 +36,7 @@ from fedstrata.algorithms.keys import (
     AtLeastTwo,
     Auto,
     Gamma,
-    Norm,
+    NonNegative,
     PositiveInteger,
     Selectors,
     selector_tuple,
@@ -99,8 +99,8 @@ class LayerCFL(Algorithm[BipartitionState]):
     source: ClassVar[str] = '"LayerCFL", Cybersecurity 2023'
 
     layers: Selectors = "all"
-    eps1: Norm | Auto = "auto"
-    eps2: Norm | Auto = "auto"
+    eps1: NonNegative | Auto = "auto"
+    eps2: NonNegative | Auto = "auto"
     gamma: Gamma = 0.5
     linkage: Linkage = "single"
     measure: ClientMeasureName = "dcos"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.ditto import ditto_task
-from fedstrata.algorithms.keys import STRICT, Auto, Norm, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
@@ -50,7 +50,7 @@ class DittoBeside:
     source: ClassVar[str] = "Li et al., ICML 2021"
     sends: ClassVar[str] = ""
 
-    lam: Norm = 1.0
+    lam: NonNegative = 1.0
     epochs: PositiveInteger | Auto = "auto"
 
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:

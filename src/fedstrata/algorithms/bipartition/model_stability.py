@@ -1,8 +1,8 @@
-"""Model stability: how much the updates of each client still turn from round to round, layer by layer.
+"""Model stability: how unsteadily the updates of each client turn from round to round, layer by layer.
 
 Gong, Xing, Liu, Xi, Chen, "Towards hierarchical clustered federated learning with model stability on mobile
 devices", IEEE TMC 2024, sections III-B, IV-B and IV-C. The paper calls the measure S stability, but it is small where
-updates hardly turn: a layer is stable when S is below epsilon. The server computes S from the uploads that it has.
+updates turn steadily: a layer is stable when S is below epsilon. The server computes S from the uploads that it has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedstrata.core import TRAIN, Metric, Problem, Report, Rows, State, assign_p
 
 _XI_SHARE = 0.05
 """The automatic xi is this share of the step size (section V-A). How many weights it keeps depends on how large updates
-are: 36 to 55 % in the paper. The median keeps half of every layer whatever their size."""
+are: 36 to 55 % in the paper. "median", which is Strata's, keeps half of every layer whatever their size."""
 
 _EPSILON_SHARE = 0.5
 """The automatic epsilon is this share of the step size (section V-A)."""
@@ -43,7 +43,7 @@ class UpdateWindow:
 
 @dataclass(frozen=True)
 class Stability:
-    """How much the updates of every client still turn, after a round.
+    """How unsteadily the updates of every client turn, after a round.
 
     Attributes:
         values: The mean stability over the window of each client and layer, (n, layers) float64; infinity where a
@@ -96,6 +96,7 @@ def add_updates(
     counts = torch.where(goes_on, window.counts[clients], 0) + 1
     uploads = torch.cat([window.uploads[clients], updates.values[:, None, conv_and_linear]], dim=1)
     selected = window.selected_weights[clients] | (counts == 1)[:, None]
+    # Eq. 19 is applied once, to the first two uploads in a cluster. It has no absolute value; the text has magnitudes.
     change = (uploads[:, -1] - uploads[:, -2]).abs()
     least = problem.training_of(state.round + 1).lr * _XI_SHARE if xi == "auto" else xi
     selected = torch.where((counts == 2)[:, None], _unstable_weights(problem, change, least), selected)
