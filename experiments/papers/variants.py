@@ -18,9 +18,9 @@ from fedstrata.algorithms.bipartition.round import (
     RoundAnswers,
     SplitDecision,
     SplitRules,
-    apply_decisions,
     collect_answers,
     one_cluster,
+    split_and_average,
 )
 from fedstrata.algorithms.hicfl import MAY_SPLIT, HiCFL
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, Window
@@ -142,7 +142,7 @@ class StableCFL:
                 decision = cfl.examine(problem, state, answers, cluster)
                 reason = replace(decision.reason, values={**decision.reason.values, **timing.values})
                 decisions[cluster] = replace(decision, reason=reason, final=False)
-        moved, diagnostics = apply_decisions(problem, state, report, answers, decisions)
+        moved, diagnostics = split_and_average(problem, state, report, answers, decisions)
         metrics = (*diagnostics.metrics, *stability.metrics)
         return replace(moved, window=window), replace(diagnostics, metrics=metrics)
 

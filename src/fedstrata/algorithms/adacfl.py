@@ -1,4 +1,4 @@
-"""Cluster once, early, by the weights of the smallest linear layer; give every newcomer the nearest cluster.
+"""Cluster once, early, by the weights of the smallest linear layer; a newcomer joins the nearest cluster or founds one.
 
 Gong, Xing, Liu, Wang, Liu, "Adaptive clustered federated learning for heterogeneous data in edge computing",
 Mobile Networks and Applications 2022: Algorithm 1 (Adaptive Clustering) and Algorithm 2 (Incorporating New Client).
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger, Selectors, selector_tuple
-from fedstrata.algorithms.one_shot import Groups, split_once, too_few_answers
+from fedstrata.algorithms.one_shot import Groups, split_once, why_not_yet
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import agglomerate, euclidean, natural_cut
@@ -38,11 +38,11 @@ class Snapshot:
     """What newcomers are compared with: the clusters as they were when they were made (Section 5.4).
 
     Attributes:
-        round: The round of the clustering (t_c). A newcomer trains for so many rounds' epochs at the step size of this
-            round, so its weights and those of the clusters have been trained equally long.
-        reference: The model that a newcomer trains, (p,).
+        round: The round of the clustering (t_c, our symbol). A newcomer trains for so many rounds' epochs at the step
+            size of this round: as long as the clusters were. The paper does not say from which model, nor how long.
+        reference: The initial model, which a newcomer trains, (p,).
         centroids: The compared columns of each cluster's model, (k, q).
-        epsilon: The distance beyond which a newcomer belongs to no cluster.
+        epsilon: The distance beyond which a newcomer belonged to no cluster then; for a single one it stays so.
     """
 
     round: int
@@ -87,12 +87,13 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
 
     Attributes:
         layers: What is compared; by default the linear layer of fewest parameters.
-        cut: The distance up to which clusters merge, in average linkage (lambda). "auto" cuts at the largest step of
-            the merge heights, if one is clear. The paper's 1.4 is for Adam at 0.01 in round 1.
+        cut: The distance up to which clusters merge (lambda), in average linkage: the paper names none. "auto", which
+            is ours, cuts at the largest step of the merge heights, if one is clear. Of the settings that we tried, the
+            paper's 1.4 fits only Adam at 0.01 in round 1.
         epsilon: The distance beyond which a newcomer founds a cluster. "auto" is the largest distance between two
             clusters. For one cluster it is the cut; where that is "auto", 1.3 times the distance of the farthest member
             from the mean of the others.
-        round: The first round in which clients may be clustered (t_c). They are clustered once.
+        round: The first round in which clients may be clustered (t_c; the paper: "after several communication rounds").
         precluster: Whether only clients with equally many classes and similar entropy may be grouped.
         compare: Whether a newcomer is compared with the clusters as they were when they were made, or as they are
             now (Algorithm 2, literally).
@@ -106,34 +107,35 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
     cut: NonNegative | Auto = "auto"
     epsilon: NonNegative | Auto = "auto"
     round: PositiveInteger = 1
+    # Not in the paper: to leave the pre-clusters out, the snapshot, and the quorum.
     precluster: bool = True
     compare: Literal["snapshot", "current"] = "snapshot"
     quorum: Share = 0.5
 
     def init(self, problem: core.Problem) -> AdaCFLState:
         """Everyone in one cluster, nobody registered."""
-        self._mask(problem)  # a selector that matches no layer is an error before the first round
+        self._compared(problem)  # a selector that matches no layer is an error before the first round
         client_stats = torch.full((problem.clients, len(_REGISTRATION_STATS)), -1.0)
         return core.extend_state(core.initial_state(problem), AdaCFLState, client_stats=client_stats, snapshot=None)
 
     def plan(self, problem: core.Problem, state: AdaCFLState, cohort: torch.Tensor) -> core.Plan:
-        """Everyone trains the model of its cluster. New clients register; later they train the initial model."""
+        """Everyone trains its cluster's model. The unregistered register; newcomers later train the initial model."""
         plan = core.fedavg_plan(problem, state, cohort)
         snapshot = state.snapshot
         pending = state.labels[cohort] < 0
         if snapshot is None:
-            # A pending client's data may have changed since it registered.
+            # Algorithm 1, lines 1 to 5. A pending client's data may have changed since it registered.
             unknown = pending | (state.client_stats[cohort] < 0).any(dim=1)
             return replace(plan, client_stats=dict.fromkeys(_REGISTRATION_STATS, unknown)) if self.precluster else plan
         if not bool(pending.any()):
             return plan
-        # Newcomers train the reference and send what is compared (Algorithm 2, lines 1 and 2).
+        # Algorithm 2, lines 1 and 2: newcomers train the initial model and send what is compared.
         staying = replace(plan.tasks[core.TRAIN], candidates=state.labels[cohort, None])
         joining = replace(
             staying,
             candidates=torch.where(pending, len(plan.models), -1)[:, None],
             training=problem.training_of(snapshot.round).times(snapshot.round),
-            upload=self._mask(problem),
+            upload=self._compared(problem),
         )
         models = torch.cat([plan.models, snapshot.reference[None]])
         return replace(plan, models=models, tasks={core.TRAIN: staying, _REFERENCE_TASK: joining})
@@ -148,22 +150,23 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         labels = core.assign_pending(state, report)
         result = report.results[core.TRAIN]
         result = result.only(result.updates.clients.argsort())
-        if self.precluster:
+        if self.precluster:  # The statistics of a client that trained may be missing.
             registered = (state.client_stats >= 0).all(dim=1)
             result = result.only(registered[result.updates.clients])
         clients = result.updates.clients
-        postponed = too_few_answers(state, report, labels, len(clients), self.quorum, first_round=self.round)
+        # FedAvg until round t_c (Section 5.1), and until enough have answered.
+        postponed = why_not_yet(state, report, labels, len(clients), self.quorum, first_round=self.round)
         if postponed:
             return core.aggregate(problem, state, report, labels, decisions={0: postponed})
-        columns = problem.layout.columns(self._mask(problem))
-        weights = state.models[0, columns] + result.updates.values[:, columns]
+        columns = problem.layout.columns(self._compared(problem))
+        weights = state.models[0, columns] + result.updates.values[:, columns]  # partial weights (Section 5.2)
         groups = self.cluster(clients, weights, state.client_stats[clients])  # lines 6 to 8
         moved, diagnostics = split_once(problem, state, report, labels, groups)
-        # Of the members, and not of what the server makes of them: its optimiser may move a model otherwise.
+        # Centroids are means of the members' weights, not the new models: the server's optimiser may move those.
         own = moved.labels[clients]
         centroids = weighted_mean(core.Rows(clients, weights), result.sizes, own, len(moved.models))
-        epsilon = self._epsilon(centroids, farthest_member(centroids, own, weights, result.sizes))
-        snapshot = Snapshot(moved.round, problem.fresh(0), centroids, epsilon)
+        epsilon = self._epsilon(centroids, single_epsilon(centroids, own, weights, result.sizes))
+        snapshot = Snapshot(moved.round, problem.fresh(0), centroids, epsilon)  # fresh(0) is the initial model
         return replace(moved, snapshot=snapshot), diagnostics
 
     def assign(self, problem: core.Problem, state: AdaCFLState, report: core.Report) -> torch.Tensor:
@@ -188,8 +191,8 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         for precluster in preclusters.unique().tolist():
             rows = preclusters == precluster
             distances = euclidean(weights[rows])  # line 7, Eq. 3
-            cut = natural_cut(distances) if isinstance(self.cut, str) else self.cut
-            groups[rows] = precluster * len(clients) + agglomerate(distances, cut)  # line 8
+            cut = natural_cut(distances, "average") if isinstance(self.cut, str) else self.cut
+            groups[rows] = agglomerate(distances, cut, "average") + precluster * len(clients)  # line 8; no number twice
             part = f"{layer} of pre-cluster {precluster}"
             matrices.append(core.Matrix(0, part, "l2", clients[rows], distances))
             if cut < torch.inf:
@@ -202,23 +205,23 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         decision = core.Decision(kind="clustering_in_preclusters", layer=layer, values=values)
         return Groups(clients, groups, decision, tuple(matrices), tuple(cuts))
 
-    def _mask(self, problem: core.Problem) -> core.Mask:
-        """The tensors that are compared, (l,) (Section 5.2)."""
+    def _compared(self, problem: core.Problem) -> core.Mask:
+        """The compared tensors, (l,) (Section 5.2: fewest parameters, as its text says; its formula has an l1 norm)."""
         return problem.layout.select(*selector_tuple(self.layers))
 
-    def _epsilon(self, centroids: torch.Tensor, spread: float) -> float:
+    def _epsilon(self, centroids: torch.Tensor, of_single: float) -> float:
         """The distance beyond which a newcomer founds a cluster (Section 5.4)."""
         if not isinstance(self.epsilon, str):
             return self.epsilon
         if len(centroids) > 1:
             return float(euclidean(centroids).max())
-        return spread if isinstance(self.cut, str) else self.cut
+        return of_single if isinstance(self.cut, str) else self.cut
 
     def _place(self, problem: core.Problem, state: core.State, snapshot: Snapshot, report: core.Report) -> Placement:
         """Algorithm 2, lines 3 to 5: the nearest cluster of each newcomer that answered, in the order of their ids."""
-        columns = problem.layout.columns(self._mask(problem))
+        columns = problem.layout.columns(self._compared(problem))
         centroids = snapshot.centroids if self.compare == "snapshot" else state.models[:, columns]
-        # With "auto", a cluster that a newcomer has founded since may lie farther away.
+        # Once a round (Algorithm 2 takes one newcomer at a time); clusters founded since may lie farther apart.
         epsilon = self._epsilon(centroids, snapshot.epsilon)
         labels = state.labels.clone()
         k = len(centroids)
@@ -243,15 +246,15 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
     ) -> tuple[AdaCFLState, core.Diagnostics]:
         """Average inside the clusters, assign the newcomers, and let those beyond epsilon found clusters.
 
-        A newcomer's update was not trained from its cluster's model, so it does not move it. The newcomer receives that
-        model from the next round on. A founded cluster starts from the initial model with the columns that its founder
-        sent: all that the server has of it. Where one client may not move a model, it starts from the initial model
-        alone.
+        A newcomer's update was not trained from its cluster's model, so it does not move it; Section 5.4 updates that
+        model by its data. The newcomer receives the model from the next round on. A founded cluster starts from the
+        initial model with the columns that its founder sent: all that the server has of it. Where a mean needs several
+        clients (privacy), it starts from the initial model alone.
         """
         placed = self._place(problem, state, snapshot, report)
         models = snapshot.reference.repeat(len(placed.founded), 1)
         if problem.aggregation.least_clients == 1:
-            models[:, problem.layout.columns(self._mask(problem))] = placed.founded
+            models[:, problem.layout.columns(self._compared(problem))] = placed.founded
         k = len(state.models)
         parents = torch.cat([torch.arange(k), torch.full((len(models),), -1)])
         founders = {client: away for client, away in placed.distances.items() if away > placed.epsilon}
@@ -262,7 +265,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
             )
             for client, away in founders.items()
         }
-        # The only cluster that there was is below the first node from now on, beside the first that is founded.
+        # With one cluster, its node was the root; the root is split now into it and the first founded one.
         split = {0: decisions[k]} if k == 1 and decisions else {}
         moved, diagnostics = core.aggregate(problem, state, report, placed.labels, parents, split, models)
         of_nodes = {int(moved.nodes[label]): decision for label, decision in decisions.items()}
@@ -316,8 +319,8 @@ def entropy_groups(client_stats: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(renumbered(groups))
 
 
-def farthest_member(centroids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor) -> float:
-    """1.3 times the distance of the farthest member from the mean of its cluster's others: a clear step.
+def single_epsilon(centroids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor) -> float:
+    """Epsilon of one cluster: 1.3 times (a clear step) the distance of the farthest member from the mean of the others.
 
     Args:
         centroids: The mean of each cluster's members, weighted by their samples, (k, q).
@@ -329,6 +332,6 @@ def farthest_member(centroids: torch.Tensor, labels: torch.Tensor, weights: torc
         The distance; infinity where every member is alone in its cluster.
     """
     share = sizes / torch.zeros(len(centroids)).index_add(0, labels, sizes.float())[labels]
-    # A member pulls its cluster's mean towards itself; a newcomer does not, so members are measured without that.
+    # A newcomer does not pull a mean, so neither may a member: |w - mean of others| = |w - mean| / (1 - share).
     others = ((weights - centroids[labels]).norm(dim=1) / (1 - share))[share < 1]
     return CLEAR_STEP * float(others.max()) if len(others) else torch.inf

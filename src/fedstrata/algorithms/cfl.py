@@ -23,8 +23,8 @@ from fedstrata.clustering.hierarchy import Linkage
 class CFL(core.Algorithm[BipartitionState]):
     """CFL: recursive bipartition by the cosines of whole updates, when their norms allow it.
 
-    It is LayerCFL with all layers, but for one line: no cluster is ever final. Algorithm 3 examines every cluster in
-    every round.
+    It is LayerCFL with all layers (conv and linear), but for one line: no cluster is ever final. Algorithm 3 examines
+    every cluster in every round.
 
     A cluster is examined by the answers of its members in this round, if there are enough (quorum, min_split). A
     pending client belongs to no cluster now; at its next answer it joins one: of the leaves below the node where it is
@@ -38,7 +38,7 @@ class CFL(core.Algorithm[BipartitionState]):
             automatic eps1.
         gamma: The largest approximation error that Theorem 1 assumes. 0 switches the theorem off.
         linkage: How similar two groups are. "single" minimises the largest similarity across the two groups exactly.
-        first: The first round in which a cluster may be split (t_min).
+        first: The first round in which a cluster may be split.
         quorum: The share of the members asked in a round that must have answered for a cluster to be examined.
         min_split: The smallest number of members that must have answered for a cluster to be examined.
     """

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.one_shot import Groups, OneShotState, one_shot_state, split_once, too_few_answers
+from fedstrata.algorithms.one_shot import Groups, OneShotState, one_shot_state, split_once, why_not_yet
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -76,7 +76,7 @@ class FeSEM(core.Algorithm[OneShotState]):
         """Make the k models: k-means of what the clients trained from the common start."""
         result = report.results[core.TRAIN]
         present = len(result.chosen)
-        postponed = too_few_answers(state, report, labels, present, self.quorum, min_clients=self.k)
+        postponed = why_not_yet(state, report, labels, present, self.quorum, min_clients=self.k)
         if postponed:
             return core.aggregate(problem, state, report, labels, decisions={0: postponed})
         result = result.only(result.updates.clients.argsort())

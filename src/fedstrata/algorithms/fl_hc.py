@@ -18,7 +18,7 @@ from fedstrata.algorithms.one_shot import (
     agglomerative_groups,
     one_shot_state,
     split_once,
-    too_few_answers,
+    why_not_yet,
 )
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -67,7 +67,7 @@ class FLHC(core.Algorithm[OneShotState]):
         if state.clustered:
             return core.aggregate(problem, state, report, labels)
         updates = report.results[core.TRAIN].updates
-        postponed = too_few_answers(state, report, labels, len(updates.clients), self.quorum, first_round=self.round)
+        postponed = why_not_yet(state, report, labels, len(updates.clients), self.quorum, first_round=self.round)
         if postponed:
             return core.aggregate(problem, state, report, labels, decisions={0: postponed})
         columns = problem.layout.conv_and_linear

@@ -27,12 +27,12 @@ from fedstrata.algorithms.bipartition.round import (
     BipartitionState,
     SplitDecision,
     SplitRules,
-    apply_decisions,
     collect_answers,
     max_norm,
     mean_norm,
     one_cluster,
     proposed_splits,
+    split_and_average,
 )
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, NonNegative, PositiveInteger, Window
 from fedstrata.base.lazy_torch import torch
@@ -138,7 +138,7 @@ class HiCFL(Algorithm[HiCFLState]):
             cluster: self.examine(problem, state, stability, members, cluster)
             for cluster, members in answers.usable.items()
         }
-        moved, diagnostics = apply_decisions(problem, state, report, answers, decisions)
+        moved, diagnostics = split_and_average(problem, state, report, answers, decisions)
 
         if self.ending == "reorganise" and ending_round == round:
             moved = reorganise(problem, state, moved, report)

@@ -1,10 +1,11 @@
 """CFL on the layers in which clients differ.
 
 "LayerCFL: an efficient federated learning with layer-wised clustering", Cybersecurity 2023, Algorithms 1 and 2.
-Compare conv layers under feature skew and fully connected layers under label skew. With all layers the method is CFL
-(Eq. 6).
+Compare convolutions under feature skew and fully connected layers under label skew. The paper takes one layer, by
+statistics; `conv` takes all convolutions. Name one, such as `conv4`, to follow the paper. With all layers the method
+is CFL, but for final clusters; its cosine is Eq. 6.
 
-`LayerCFL` is the paper. `AutoLayerCFL`, below it, first finds the layer to compare.
+`LayerCFL` is the paper. With ``layers = "auto"``, `AutoLayerCFL` first finds the layer to compare.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from fedstrata.algorithms.bipartition.round import (
     RoundAnswers,
     SplitDecision,
     SplitRules,
-    apply_decisions,
     collect_answers,
     max_norm,
     mean_norm,
     one_cluster,
     proposed_splits,
     reopened,
+    split_and_average,
 )
 from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
 from fedstrata.algorithms.keys import (
@@ -63,26 +64,26 @@ from fedstrata.core import (
 )
 
 _EPS1_SHARE = 0.1
-"""The automatic eps1 is this share of the largest update norm of the cluster (Sattler et al. 2020, section V)."""
+"""The automatic eps1, as a share of the longest update of one member. The papers take the largest mean update."""
 
 _EPS2_SHARE = 0.4
-"""The automatic eps2. The authors' own experiments use 4 times eps1 (0.4 and 1.6)."""
+"""The automatic eps2. The code of Sattler et al. has 4 times eps1 (0.4 and 1.6); LayerCFL: eps1 to 10 eps1."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class LayerCFL(Algorithm[BipartitionState]):
     """LayerCFL: recursive bipartition by the cosines of some layers' updates, when their norms allow it.
 
-    A cluster is examined by the answers of its members in this round, if there are enough (quorum, min_split). A
-    pending client belongs to no cluster now; at its next answer it joins one: of the leaves below the node where it is
-    pending, the one whose model has the lowest training loss. Members that did not answer when their cluster was split
-    are pending at its node, and newcomers at the root. A client that joins reopens a final cluster.
+    Not in the paper: a cluster is examined by the answers of its members in this round, if there are enough (quorum,
+    min_split). A pending client belongs to no cluster now; at its next answer it joins one: of the leaves below the
+    node where it is pending, the one whose model has the lowest training loss. Members that did not answer when their
+    cluster was split are pending at its node, and newcomers at the root. A client that joins reopens a final cluster.
 
     Attributes:
-        layers: The layers that are compared: conv for feature skew, first_linear for label skew, all when neither is
-            known. With "auto" the server chooses the layer (or all) in the first rounds. Clients with enough samples
-            (48, or fewer where most clients are small) also train on folds of their data; the layer whose differences
-            appear again in the other fold is taken. Nothing is split before.
+        layers: The layers that are compared: conv for feature skew, first_linear for label skew (the paper's Fig. 10),
+            all (conv and linear) when neither is known. With "auto" the server chooses the layer (or all) in the first
+            rounds. Clients with enough samples (48, or fewer where most clients are small) also train on folds of their
+            data; the layer whose differences appear again in the other fold is taken. Nothing is split before.
         eps1: The norm of the mean update below which the model of a cluster is stationary. "auto" is a tenth of the
             largest norm of an update in the cluster so far.
         eps2: If the largest norm of an update in the compared layers is at least eps2, the model does not fit every
@@ -90,7 +91,7 @@ class LayerCFL(Algorithm[BipartitionState]):
         gamma: The largest approximation error that Theorem 1 assumes. 0 switches the theorem off.
         linkage: How similar two groups are. "single" minimises the largest similarity across the two groups exactly.
         measure: What a split is proposed by. A name with d compares updates, such as dcos (Eq. 26) or dl2 (Eq. 24).
-            One without compares weights, such as cos (Eq. 25) or l2 (Eq. 23).
+            One without compares weights, such as cos (Eq. 25) or l2 (Eq. 23). l1 and dl1 are not in the paper.
         first: The first round in which a cluster may be split.
         quorum: The share of the members asked in a round that must have answered for a cluster to be examined.
         min_split: The smallest number of members that must have answered for a cluster to be examined.
@@ -125,49 +126,58 @@ class LayerCFL(Algorithm[BipartitionState]):
         return extend_state(initial_state(problem), BipartitionState, bipartition=one_cluster(problem.clients))
 
     def update(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[BipartitionState, Diagnostics]:
-        """Algorithm 2 for every cluster whose members answered, then the mean of Algorithm 1."""
+        """Algorithm 2 for every cluster whose members answered, then the mean of Algorithm 1.
+
+        A part starts from the model before that mean and moves by its own members' mean. The paper's parts start
+        after it.
+        """
         rules = SplitRules(self.first, self.quorum, self.min_split)
         answers = collect_answers(problem, state, report, self._compared_columns(problem), rules)
         decisions = {cluster: self.examine(problem, state, answers, cluster) for cluster in answers.usable}
-        return apply_decisions(problem, state, report, answers, decisions)
+        # The recursion: a part is examined as a cluster in later rounds.
+        return split_and_average(problem, state, report, answers, decisions)
 
     def examine(self, problem: Problem, state: State, answers: RoundAnswers, cluster: int) -> SplitDecision:
-        """Algorithm 2 for one cluster. Where it returns, the cluster is final."""
-        members = answers.usable[cluster]
+        """Algorithm 2 for one cluster.
+
+        Where the paper returns the model (its else), the cluster is final: it trains on, and is not examined again.
+        """
+        answered = answers.usable[cluster]
         columns = self._compared_columns(problem)
         layer = ", ".join(selector_tuple(self.layers))
-        largest_so_far = answers.history
 
-        # Algorithm 1 goes on until the model of the cluster is stationary (Eq. 27).
-        eps1 = _threshold(self.eps1, largest_so_far.max_norms[cluster], _EPS1_SHARE)
-        eps2 = _threshold(self.eps2, largest_so_far.max_compared_norms[cluster], _EPS2_SHARE)
-        updates = members.updates.take_columns(columns).values  # of the selected layers
-        mean = mean_norm(problem, members)
-        largest = max_norm(updates)
-        values = {"mean_norm": mean, "max_norm": largest, "eps1": eps1, "eps2": eps2}
-        if mean >= eps1:
+        # Algorithm 2, "select": the updates of this round. It prints theta_t - theta_0, without a client.
+        updates = answered.updates.take_columns(columns).values
+        eps1 = _threshold(self.eps1, answers.history.max_norms[cluster], _EPS1_SHARE)
+        eps2 = _threshold(self.eps2, answers.history.max_compared_norms[cluster], _EPS2_SHARE)
+        norm_of_mean = mean_norm(problem, answered)
+        largest_norm = max_norm(updates)
+        values = {"mean_norm": norm_of_mean, "max_norm": largest_norm, "eps1": eps1, "eps2": eps2}
+
+        # Algorithm 1, "until": the model of the cluster is stationary (Eq. 27).
+        if norm_of_mean >= eps1:
             return SplitDecision(Decision(kind="not_stationary", layer=layer, values=values))
 
-        # The cluster is done if the model is stationary for each of its members too (Eq. 28). Updates of members that
-        # do not move have no directions to compare.
-        if largest < eps2 or largest <= STILL:
-            everywhere = max_norm(members.updates.take_columns(problem.layout.conv_and_linear).values)
-            kind = "layers_not_trained" if largest <= STILL < everywhere else "members_converged"
+        # Algorithm 2, "if": not if the model is stationary for each member too (Eq. 28 prints weights).
+        # It is tested before the clustering; the outcome is the same. Still members have no directions to compare.
+        if largest_norm < eps2 or largest_norm <= STILL:
+            everywhere = max_norm(answered.updates.take_columns(problem.layout.conv_and_linear).values)
+            kind = "layers_not_trained" if largest_norm <= STILL < everywhere else "members_converged"
             return SplitDecision(Decision(kind=kind, layer=layer, values=values), final=True)
 
-        # Hierarchical clustering into two parts, by the cosines of the updates (Eq. 26) or another measure.
+        # Algorithm 2, "hierarchical clustering" into two parts, by cosines (Eq. 26) or another measure.
         cosines = cosine(updates)
         compared = cosines
         measure = CLIENT_MEASURES[self.measure]
         if self.measure != "dcos":
             rows = updates if measure.of_updates else state.models[cluster, columns] + updates
             compared = measure.compare(rows, None)  # Eq. 23 to 25
-        clients = members.updates.clients
+        clients = answered.updates.clients
         matrix = Matrix(int(state.nodes[cluster]), layer, self.measure, clients, compared)
         similarity = compared if measure.larger_is_closer else -compared
         second = bipartition(similarity, linkage=self.linkage).bool()
 
-        # Theorem 1 says whether the two parts are truly different (Eq. 20).
+        # Algorithm 2, "if": are the parts truly different by Theorem 1 (Eq. 20)? By cosines whatever `measure` is.
         cross_max = float(cosines[~second][:, second].max())
         bound = theorem_1_bound(cross_max)
         parts = (clients[~second], clients[second])
@@ -184,7 +194,7 @@ class LayerCFL(Algorithm[BipartitionState]):
         return problem.layout.columns(problem.layout.select(*selector_tuple(self.layers)))
 
     def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
-        """How each cluster would be split by the compared layers, without a threshold."""
+        """Not in the paper, only recorded: how each cluster would be split by these layers without a threshold."""
         at_once = replace(self, eps1=NEVER_REACHED, eps2=0.0, gamma=0.0)
         answers = collect_answers(problem, reopened(state), report, self._compared_columns(problem), EVERY_PAIR)
         decisions = {cluster: at_once.examine(problem, state, answers, cluster) for cluster in answers.usable}
@@ -219,7 +229,7 @@ class AutoLayerCFL(LayerCFL):
     """
 
     made_by: ClassVar[type[LayerCFL]] = LayerCFL
-    """It is found by the name of this class, which makes it."""
+    """Experiments name `LayerCFL`, whose `__new__` makes this class."""
 
     def init(self, problem: Problem) -> AutoLayerCFLState:
         """Everyone in one cluster, and no evidence."""
@@ -243,29 +253,29 @@ class AutoLayerCFL(LayerCFL):
             if choice is not None:
                 events = (choice.event,)
                 if choice.layer is not None:
-                    state = _compare(problem, state, evidence, choice.layer)
+                    state = _with_layer(problem, state, evidence, choice.layer)
         after: BipartitionState
         if state.layer:
-            after, diagnostics = self._on(state.layer).update(problem, state, report)
+            after, diagnostics = self._layercfl_of(state.layer).update(problem, state, report)
         else:
             rules = SplitRules(self.first, self.quorum, self.min_split)
             answers = collect_answers(problem, state, report, problem.layout.conv_and_linear, rules)
             undecided = {cluster: SplitDecision(Decision(kind="no_layer_found")) for cluster in answers.usable}
-            after, diagnostics = apply_decisions(problem, state, report, answers, undecided)
+            after, diagnostics = split_and_average(problem, state, report, answers, undecided)
         return after, replace(diagnostics, events=(*events, *diagnostics.events))
 
     def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the compared layer, once it is known, without a threshold."""
         assert isinstance(state, AutoLayerCFLState)
-        return self._on(state.layer).proposed_split(problem, state, report) if state.layer else ()
+        return self._layercfl_of(state.layer).proposed_split(problem, state, report) if state.layer else ()
 
-    def _on(self, layer: str) -> LayerCFL:
+    def _layercfl_of(self, layer: str) -> LayerCFL:
         """LayerCFL on one layer, with these keys."""
         keys = {key.name: getattr(self, key.name) for key in fields(LayerCFL)}
         return LayerCFL(**{**keys, "layers": layer})
 
 
-def _compare(problem: Problem, state: AutoLayerCFLState, evidence: LayerEvidence, layer: str) -> AutoLayerCFLState:
+def _with_layer(problem: Problem, state: AutoLayerCFLState, evidence: LayerEvidence, layer: str) -> AutoLayerCFLState:
     """The state as if this layer had been given from the start, with its largest norm."""
     # Nothing is split before the layer is known: there is one cluster, and the evidence is about it.
     view = list(views_with_bias(problem.layout)).index(layer)

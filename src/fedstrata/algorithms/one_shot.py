@@ -1,6 +1,6 @@
 """One-shot clustering: everyone trains one model until enough clients can be compared; then they are grouped once.
 
-FL+HC, FeSEM and AdaCFL compare the updates of one round. FedClust, PACFL and FLIS compare signatures. An update ages
+FL+HC, FeSEM and AdaCFL compare what one round trained. FedClust, PACFL and FLIS compare signatures. An update ages
 with the model that it was trained from. A signature does not: it depends on the client's data alone, or on training
 from the initial model. So signatures are collected over the rounds, and that of a newcomer is compared with those that
 were sent long before.
@@ -43,7 +43,7 @@ def one_shot_state(problem: core.Problem) -> OneShotState:
     return core.extend_state(core.initial_state(problem), OneShotState, clustered=0)
 
 
-def too_few_answers(
+def why_not_yet(
     state: core.State,
     report: core.Report,
     labels: torch.Tensor,
@@ -52,10 +52,9 @@ def too_few_answers(
     min_clients: int = _MIN_GROUPED_CLIENTS,
     first_round: int = 1,
 ) -> core.Decision | None:
-    """Why the clients cannot be grouped by the updates of this round; None where they can.
+    """Why the clients cannot be grouped in this round; None where they can.
 
-    Updates are compared with those of the same round only, so the quorum is a share of the members that were selected
-    in it.
+    Only what the same round trained is compared, so the quorum is a share of the members that were selected in it.
 
     Args:
         state: The state before the round.

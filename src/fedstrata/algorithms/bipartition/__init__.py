@@ -4,5 +4,5 @@ Sattler, Müller, Samek, "Clustered federated learning", IEEE TNNLS 2020, Algori
 HiCFL (section IV-B) walk over the clusters in the same way; they differ in how a cluster is examined.
 
 * `round`: which clusters are examined by which answers, the norms of their updates, and what becomes of them
-* `model_stability`: how unsteadily the updates of each client turn
+* `model_stability`: how unsteadily the updates of each client turn (HiCFL alone)
 """

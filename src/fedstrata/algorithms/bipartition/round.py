@@ -1,7 +1,7 @@
 """A round of recursive bipartition: which clusters are examined, by which answers, and what becomes of them.
 
 `collect_answers` finds the clusters that are to be examined. The algorithm makes a `SplitDecision` about each of them.
-`apply_decisions` splits clusters and averages.
+`split_and_average` splits clusters and averages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClusterHistory:
     labels: torch.Tensor
 
     def of_clusters(self, parents: torch.Tensor, labels: torch.Tensor) -> ClusterHistory:
-        """The same of new clusters with labels (n,) that go on from old ones, (k',). Parts of a cluster begin anew."""
+        """What is remembered of clusters (k',) after a round. One that goes on keeps it; parts of one begin anew."""
         whole = parents.bincount()[parents] == 1
         return ClusterHistory(
             max_norms=self.max_norms[parents] * whole,
@@ -117,7 +117,7 @@ class SplitDecision:
         reason: Why the cluster is split or stays whole, as data.
         parts: The client ids of the two new clusters; None when the cluster stays whole.
         matrix: What the members were compared by, if they were.
-        final: Whether the cluster is never examined again.
+        final: Whether the cluster is final (see `ClusterHistory`).
     """
 
     reason: Decision
@@ -146,7 +146,7 @@ def max_norm(rows: torch.Tensor) -> float:
 
 
 def mean_norm(problem: Problem, usable: Result) -> float:
-    """The norm of the mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27)."""
+    """The norm of the mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27: all tensors)."""
     updates = usable.updates.take_columns(problem.layout.conv_and_linear)
     together = torch.zeros(len(usable.sizes), dtype=torch.int64)
     # Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
@@ -160,11 +160,11 @@ def collect_answers(
     report: Report,
     compared: torch.Tensor,
     rules: SplitRules,
-    usable: torch.Tensor | None = None,
+    ready: torch.Tensor | None = None,
 ) -> RoundAnswers:
     """Find the clusters that are to be examined, and the answers by which they are.
 
-    An answer is usable if its client trained the model of its own cluster and is one of `usable`.
+    An answer is usable if its client trained the model of its own cluster and is one of `ready`.
 
     Args:
         problem: What is fixed for the run.
@@ -172,34 +172,35 @@ def collect_answers(
         report: The report of the round.
         compared: The columns that the algorithm compares, (q,).
         rules: Which clusters are examined.
-        usable: The clients whose answers may be usable, bool (n,). None is everyone.
+        ready: The clients whose answers may be usable, bool (n,). None is everyone.
     """
     labels = assign_pending(state, report)
     result = report.results[TRAIN]
     result = result.only(result.updates.clients.argsort())  # Between equals, the lowest id decides.
     conv_and_linear = problem.layout.conv_and_linear
-    history = state.bipartition
-    max_norms = history.max_norms.clone()
-    max_compared_norms = history.max_compared_norms.clone()
-    final = history.final.clone()
-    joined = ((labels != state.labels) | (labels != history.labels)) & (labels >= 0)
+    remembered = state.bipartition
+    max_norms = remembered.max_norms.clone()
+    max_compared_norms = remembered.max_compared_norms.clone()
+    final = remembered.final.clone()
+    # By `assign_pending`, or moved between rounds.
+    joined = ((labels != state.labels) | (labels != remembered.labels)) & (labels >= 0)
     final[labels[joined]] = False
     to_examine = dict[int, Result]()
     too_few = dict[int, Decision]()
     for cluster in range(len(state.models)):
         members = labels == cluster
-        answers = result.only(members[result.updates.clients] & (result.chosen == cluster))
+        of_cluster = result.only(members[result.updates.clients] & (result.chosen == cluster))
         for norms, columns in ((max_norms, conv_and_linear), (max_compared_norms, compared)):
-            norms[cluster] = max(float(norms[cluster]), max_norm(answers.updates.take_columns(columns).values))
+            norms[cluster] = max(float(norms[cluster]), max_norm(of_cluster.updates.take_columns(columns).values))
         if final[cluster]:
             continue
         asked = int(members_in_cohort(report, members).sum())
-        examined = answers if usable is None else answers.only(usable[answers.updates.clients])
+        examined = of_cluster if ready is None else of_cluster.only(ready[of_cluster.updates.clients])
         if len(examined.sizes) < rules.min_split or len(examined.sizes) / asked < rules.quorum:
             values = {
-                "answered": len(answers.sizes),
+                "answered": len(of_cluster.sizes),
                 "asked": asked,
-                "not_ready": len(answers.sizes) - len(examined.sizes),
+                "not_ready": len(of_cluster.sizes) - len(examined.sizes),
                 "min_split": rules.min_split,
                 "quorum": rules.quorum,
             }
@@ -209,7 +210,7 @@ def collect_answers(
     return RoundAnswers(labels, ClusterHistory(max_norms, max_compared_norms, final, labels), to_examine, too_few)
 
 
-def apply_decisions(
+def split_and_average(
     problem: Problem,
     state: BipartitionStateT,
     report: Report,
