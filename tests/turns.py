@@ -158,7 +158,8 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    # A number that is not finite may be nan in both.
+    return bool(one == other) or (one != one and other != other)
 
 
 def places(state: State) -> list[int]:

@@ -64,7 +64,7 @@ TESTED_BY = {
     "Many samples are near": "build/data_warnings/test_copy_warnings.py::noisy_copies_of_each_sample",
     "Few whole units are held out": "build/data_warnings/test_held_out_warnings.py::not_tested_on_some_classes",
     "A client has one unit of a class": "build/data_warnings/test_held_out_warnings.py::class_of_one_unit_are_told",
-    "A client has one unit in all": "partition/test_partitioning.py::of_one_trial_cannot_be_split",
+    "A client has one unit in all": "partition/test_partitioning.py::of_one_trial_or_one_sample_cannot_be_split",
     "The file of a newcomer has several values": "results/test_assign.py::several_clients_is_not_one_newcomer",
     "The data of a newcomer lack the column": "results/test_assign.py::newcomer_without_the_unit",
     "With a partition such as `iid`, a held-out": "build/data_warnings/test_unit_warnings.py::other_clients_train_on",

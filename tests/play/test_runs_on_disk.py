@@ -111,7 +111,6 @@ InputWriter.add = measured(InputWriter.add)
 ClientData.raw_samples = measured(ClientData.raw_samples)
 
 import fedstrata as fs
-from builders import left
 from fedstrata.config import load_experiment
 from fedstrata.build.build import build_run
 

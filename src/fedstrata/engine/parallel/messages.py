@@ -73,7 +73,8 @@ class _Packer(ForkingPickler):
             laid = part.permute(axes).contiguous()
             self.tensors.append(laid.flatten().view(torch.uint8))
             return _tensor, (len(self.tensors) - 1, part.dtype, tuple(laid.shape), axes)
-        if is_dataclass(part) and not isinstance(part, type):
+        # One that says itself how it is made again, such as an object of the user's script, is asked.
+        if is_dataclass(part) and not isinstance(part, type) and type(part).__reduce__ is object.__reduce__:
             return _made, (type(part), {field.name: getattr(part, field.name) for field in fields(part)})
         return NotImplemented
 
