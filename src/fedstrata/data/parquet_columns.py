@@ -33,7 +33,7 @@ from fedstrata.base.limits import (
 )
 from fedstrata.base.quoting import listed
 from fedstrata.data.column_roles import ReadOptions, may_be_feature
-from fedstrata.data.dataset import check_sample_size, expected_classes, finite_float32
+from fedstrata.data.dataset import check_class_count, check_sample_size, expected_classes, finite_float32
 from fedstrata.data.location import Location
 from fedstrata.data.npz import Answers, answers_of, refuse_missing_classes
 
@@ -455,6 +455,7 @@ def read_answers(location: Location, files: Sequence[Path], column: str) -> Answ
         if answers.targets is None and not answers.class_names:
             names = hugging_face_names(schema.metadata, column)
             classes = (location.info.classes if location.info else len(names)) or answers.classes
+            check_class_count(classes, f"{files[0]}: {called}")
             answers = replace(answers, classes=classes, class_names=names if len(names) == classes else ())
         wrong = (answers.labels < 0) | (answers.labels >= answers.classes)
         if wrong.any():
