@@ -249,7 +249,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         A newcomer's update was not trained from its cluster's model, so it does not move it; Section 5.4 updates that
         model by its data. The newcomer receives the model from the next round on. A founded cluster starts from the
         initial model with the columns that its founder sent: all that the server has of it. Where a mean needs several
-        clients, for the sake of each, it starts from the initial model alone.
+        clients, it starts from the initial model alone.
         """
         placed = self._place(problem, state, snapshot, report)
         models = snapshot.reference.repeat(len(placed.founded), 1)

@@ -61,10 +61,12 @@ def weighted_mean(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k:
     for values, mean in chunks:
         total = torch.zeros(mean.shape, dtype=torch.float64)
         for block in blocks:
-            partial = torch.zeros_like(total)
+            # A block holds clients of few clusters, where there are many.
+            partial = {cluster: torch.zeros_like(total[0]) for cluster in {label[row] for row in block}}
             for row in block:
                 partial[label[row]].add_(values[row], alpha=weight[row])
-            total += partial
+            for cluster, sums in partial.items():
+                total[cluster] += sums
         mean.copy_(total / mass[:, None])
     return means
 

@@ -55,7 +55,7 @@ class PlayedRound(Generic[StateT]):
         report: What the algorithm saw of it.
         rejected: The ids of the clients whose answers it did not see, ascending.
         state: The state after the round.
-        diagnostics: What the algorithm noted.
+        diagnostics: What the algorithm noted, and what happened to the tree.
         events: All that happened in the round.
         seconds_planning: The time that the plan took.
         seconds_deciding: The time that the decision of the algorithm took.

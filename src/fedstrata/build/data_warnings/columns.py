@@ -100,8 +100,10 @@ def _site_numbers(data: RunData) -> list[str]:
 
 def codes_among_numbers(data: RunData) -> Iterator[str]:
     """Features with one value far from all others, again and again: -9999 stands for a value that is missing."""
+    if not data.dataset.feature_names:
+        return
     rows = np.sort(np.concatenate(samples_of(data.partition)))
-    values = _values(data, rows[evenly_spread(len(rows), _LOOKED_AT).numpy()]) if data.dataset.feature_names else rows
+    values = _values(data, rows[evenly_spread(len(rows), _LOOKED_AT).numpy()])
     for place, name in enumerate(data.dataset.feature_names):
         own = values[:, place]
         for code in (own.min(), own.max()):
