@@ -1,25 +1,23 @@
 from base64 import b64decode
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_run import TRUTH, changed
+from synthetic_run import TRUTH
 
 from fedstrata.records.arrays import ClientMatrix
-from fedstrata.records.schema import ALL_CLIENTS, MetricRecord
+from fedstrata.records.schema import ALL_CLIENTS
 from fedstrata.report.charts.matrices import (
     _LEVELS as LEVELS,
 )
 from fedstrata.report.charts.matrices import (
     MOST_SHOWN,
-    dendrogram_charts,
     matrix_slider,
     split_charts,
 )
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import RULE, SEQUENTIAL, Chart
+from fedstrata.report.drawing import SEQUENTIAL, Chart
 from fedstrata.report.reader import RunRecords
 
 
@@ -135,60 +133,10 @@ def test_there_is_no_slider_where_there_is_nothing_to_go_through(records: RunRec
     assert matrix_slider(Clusters(replace(records, matrices=both))) is not None
 
 
-# 0 and 4 are 1 apart, 8 is 3 from both; 1 is 8 from them all: merges at 1, 3 and 8.
-MERGING = [[0.0, 1.0, 3.0, 8.0], [1.0, 0.0, 3.0, 8.0], [3.0, 3.0, 0.0, 8.0], [8.0, 8.0, 8.0, 0.0]]
-AGGLOMERATIVE = {"algorithm": {"name": "x", "linkage": "average", "cut": "auto"}}
-
-
-def merging(
-    records: RunRecords, layer: str = "fc", cuts: Sequence[MetricRecord] = (), **criteria: float
-) -> list[Chart]:
-    tree = tuple(changed(node, layer="fc", criteria=criteria) for node in records.tree)
-    matrix = ClientMatrix(12, 3, "l2", layer, np.array(MERGING), [0, 4, 8, 1])
-    rounds = (*records.rounds[:-1], changed(records.rounds[-1], metrics=list(cuts)))
-    return dendrogram_charts(
-        Clusters(replace(records, matrices=(matrix,), tree=tree, rounds=rounds, settings=AGGLOMERATIVE))
-    )
-
-
-def test_a_dendrogram_shows_the_merges_with_their_heights_and_the_cut(records: RunRecords) -> None:
-    (plot,) = merging(records, cut=5.0)
-    tops, leaves = plot.figure["data"][-1], plot.figure["data"][-2]
-    assert sorted(tops["y"]) == [1.0, 3.0, 8.0]
-    assert sorted(plot.figure["layout"]["xaxis"]["ticktext"]) == ["0", "1", "4", "8"]
-    assert plot.figure["layout"]["annotations"][0]["text"] == "cut at 5"
-    clusters = Clusters(records)
-    assert set(leaves["marker"]["color"]) == {clusters.colour(3), clusters.colour(4)}
-    drawn = {trace["line"]["color"]: max(filter(None, trace["y"])) for trace in plot.figure["data"][:-2]}
-    assert drawn == {clusters.colour(3): 3.0, RULE: 8.0}, "what merges below the cut has its cluster's colour"
-
-
-def test_the_cut_of_a_precluster_is_its_own_and_one_may_not_be_clear(records: RunRecords) -> None:
-    cuts = [
-        MetricRecord(name="cut", value=value, layer=f"fc of pre-cluster {place}")
-        for place, value in enumerate([2.0, 4.0])
-    ]
-    (plot,) = merging(records, "fc of pre-cluster 1", cuts)
-    assert plot.figure["layout"]["annotations"][0]["text"] == "cut at 4"
-    (plain,) = merging(records)
-    assert "annotations" not in plain.figure["layout"]
-    assert plain.text.endswith("No step is clear enough to cut.")
-
-
-def test_nothing_merges_without_a_cut_a_pair_or_a_distance(records: RunRecords) -> None:
-    assert dendrogram_charts(Clusters(records)) == []
-    for matrix in (
-        ClientMatrix(12, 3, "l2", "fc", np.zeros((1, 1)), [0]),
-        ClientMatrix(12, 3, "dcos", "fc", np.eye(2), [0, 4]),
-        ClientMatrix(12, 3, "l2", "fc", np.full((2, 2), np.nan), [0, 4]),
-    ):
-        assert dendrogram_charts(Clusters(replace(records, matrices=(matrix,), settings=AGGLOMERATIVE))) == []
-
-
 def test_matrices_of_all_clients_are_a_view_of_their_own_and_decide_nothing(records: RunRecords) -> None:
     probed = [ClientMatrix(number, ALL_CLIENTS, "dcos", "fc1", np.eye(4), [6, 4, 2, 0]) for number in (4, 12)]
     clusters = Clusters(replace(records, matrices=(*records.matrices, *probed)))
-    assert clusters.comparisons == Clusters(records).comparisons
+    assert clusters.splits == Clusters(records).splits
     slider = matrix_slider(clusters)
     assert slider is not None
     names = [view["name"] for view in slider["views"]]

@@ -7,7 +7,7 @@ from itertools import chain
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import ClientMatrix, known_scores
-from fedstrata.records.schema import ALL_CLIENTS, Event, Round, Scores, TreeNode
+from fedstrata.records.schema import Event, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
 from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.reader import RunRecords
@@ -31,21 +31,17 @@ class TreeRow:
 
 
 @dataclass(frozen=True)
-class NodeMatrices:
-    """The matrices by which a node was split, or the latest ones of a node that was not.
+class SplitMatrices:
+    """The matrices by which a node was split.
 
     Attributes:
-        node: The id of the node.
-        at: The round of the split, which may come after that of the matrices; else the round of the matrices.
-        split: The split; None where there was none.
-        layer: The layer that decided, if one did.
+        at: The round of the split, which may come after that of the matrices.
+        event: The split.
         matrices: The matrices of the node's clients, all of one round.
     """
 
-    node: int
     at: Round
-    split: Event | None
-    layer: str | None
+    event: Event
     matrices: tuple[ClientMatrix, ...]
 
 
@@ -156,23 +152,19 @@ class Clusters:
         return found
 
     @cached_property
-    def comparisons(self) -> tuple[NodeMatrices, ...]:
-        """One for each node that has matrices."""
+    def splits(self) -> tuple[SplitMatrices, ...]:
+        """One for each node that was split by matrices."""
         splits = {event.node: (each, event) for each in self.records.rounds for event in each.splits}
         by_node: dict[int, list[ClientMatrix]] = {}
-        for matrix in (each for each in self.records.matrices if each.node != ALL_CLIENTS):
-            by_node.setdefault(matrix.node, []).append(matrix)
+        for matrix in self.records.matrices:
+            # Strata evaluates a split before it makes it; and matrices from after a split did not decide it.
+            if matrix.node in splits and matrix.round <= splits[matrix.node][0].round:
+                by_node.setdefault(matrix.node, []).append(matrix)
         found = []
         for node in sorted(by_node, key=self.rank):
-            at, split = splits.get(node, (None, None))
-            # Strata evaluates a split before it makes it; and matrices from after a split did not decide it.
-            before = [matrix.round for matrix in by_node[node] if at is None or matrix.round <= at.round]
-            if not before:
-                continue
-            matrices = tuple(matrix for matrix in by_node[node] if matrix.round == max(before))
-            decided = split or (self.records.tree[node] if node < len(self.records.tree) else None)
-            layer = decided.layer if decided else None
-            found.append(NodeMatrices(node, at or self.records.rounds[max(before) - 1], split, layer, matrices))
+            latest = max(matrix.round for matrix in by_node[node])
+            matrices = tuple(matrix for matrix in by_node[node] if matrix.round == latest)
+            found.append(SplitMatrices(*splits[node], matrices))
         return tuple(found)
 
     @cached_property

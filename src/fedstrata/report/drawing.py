@@ -223,14 +223,6 @@ BARE: Figure = {"showgrid": False, "zeroline": False}
 COLOUR_BAR: Figure = {"thickness": 10, "outlinewidth": 0}
 
 
-def threshold_line(height: float, text: str, **more: Any) -> tuple[Figure, Figure]:
-    """Draw a dashed line across a chart and the words at its right end, as a shape and an annotation."""
-    across = {"xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "layer": "below"}
-    rule = {"type": "line", **across, "line": {"color": RULE, "width": 1.5, "dash": "dash"}}
-    words = {"xref": "paper", "x": 1, "y": height, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
-    return rule, {**words, "text": clean(text), "font": {"size": 11}, **more}
-
-
 def client_ticks(names: Sequence[str], most: int = 40) -> Figure:
     """Draw the names of clients along an axis; only every second, third, ... where all would not fit."""
     step = -(-len(names) // most) or 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fedstrata.report.charts.curves import cluster_charts, cost_charts, layer_charts, metric_charts, score_charts
 from fedstrata.report.charts.groups import describe_clusters, group_charts
-from fedstrata.report.charts.matrices import dendrogram_charts, matrix_slider, split_charts
+from fedstrata.report.charts.matrices import matrix_slider, split_charts
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart
 
@@ -19,7 +19,6 @@ CHART_GROUPS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
     "groups": group_charts,
     "clusters": cluster_charts,
     "splits": split_charts,
-    "dendrograms": dendrogram_charts,
     "metrics": metric_charts,
     "layers": layer_charts,
     "cost": cost_charts,

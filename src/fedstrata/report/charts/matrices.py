@@ -1,4 +1,4 @@
-"""The client-by-client matrices: those behind a decision, of all clients, round by round, and as dendrograms.
+"""The client-by-client matrices: those behind a split, and all of them round by round.
 
 For the slider through the rounds, the page gets the half of a matrix above the diagonal as 16-bit numbers: a tenth of
 what Plotly's JSON would take.
@@ -12,17 +12,14 @@ from typing import Any
 import numpy as np
 from numpy import float64
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import dendrogram, linkage
-from scipy.spatial.distance import squareform
 
 from fedstrata.records.arrays import ClientMatrix
 from fedstrata.records.schema import ALL_CLIENTS
 from fedstrata.report.catalogue import COMPARABLE, COMPARED_BY, SIMILARITIES, compared_by, event_text
-from fedstrata.report.clusters import Clusters, NodeMatrices
+from fedstrata.report.clusters import Clusters, SplitMatrices
 from fedstrata.report.drawing import (
     BARE,
     COLOUR_BAR,
-    RULE,
     SEQUENTIAL,
     Chart,
     Figure,
@@ -32,11 +29,8 @@ from fedstrata.report.drawing import (
     client_ticks,
     figure,
     heat_map,
-    points,
     rounded,
-    threshold_line,
 )
-from fedstrata.report.reader import RunRecords
 from fedstrata.report.words import capital, slug
 
 MOST_SHOWN = 6
@@ -58,19 +52,13 @@ _LEVELS = 65534
 """Levels between the smallest and the largest value of the slider's matrices; one more code stands for no value."""
 
 
-_LINKAGES = ("average", "complete", "single", "ward", "weighted")
-"""The methods of agglomerative clustering that can be drawn."""
-
-
 def split_charts(clusters: Clusters) -> list[Chart]:
     """Draw the matrices by which nodes were split. The slider has all others."""
     charts = []
-    for comparison in clusters.comparisons:
-        if comparison.split is not None:
-            matrices = _of_layer(comparison)
-            rest = len(matrices) - MOST_SHOWN
-            into = comparison.split.into
-            charts += [_split_chart(clusters, matrix, comparison, into, rest) for matrix in matrices[:MOST_SHOWN]]
+    for split in clusters.splits:
+        matrices = _of_layer(split)
+        rest = len(matrices) - MOST_SHOWN
+        charts += [_split_chart(clusters, matrix, split, rest) for matrix in matrices[:MOST_SHOWN]]
     return charts
 
 
@@ -83,7 +71,7 @@ def matrix_slider(clusters: Clusters) -> dict[str, Any] | None:
     by_round: dict[int, list[ClientMatrix]] = {}
     for matrix in matrices:
         by_round.setdefault(matrix.round, []).append(matrix)
-    elsewhere = {id(matrix) for each in clusters.comparisons if each.split for matrix in _of_layer(each)[:MOST_SHOWN]}
+    elsewhere = {id(matrix) for split in clusters.splits for matrix in _of_layer(split)[:MOST_SHOWN]}
     if not by_round or (len(by_round) == 1 and elsewhere.issuperset(map(id, matrices))):
         return None
     order = sorted({client for matrix in matrices for client in matrix.clients}, key=clusters.client_rank)
@@ -110,16 +98,15 @@ def is_similarity(matrix: ClientMatrix) -> bool:
     return bool(np.nan_to_num(np.diagonal(matrix.values)).sum() > len(matrix.values) / 2)
 
 
-def _of_layer(comparison: NodeMatrices) -> list[ClientMatrix]:
+def _of_layer(split: SplitMatrices) -> list[ClientMatrix]:
     """Return the matrices of the layer that decided; all where it is not known which one did."""
-    matrices = [matrix for matrix in comparison.matrices if matrix.layer == comparison.layer]
-    return matrices or list(comparison.matrices)
+    matrices = [matrix for matrix in split.matrices if matrix.layer == split.event.layer]
+    return matrices or list(split.matrices)
 
 
-def _split_chart(
-    clusters: Clusters, matrix: ClientMatrix, comparison: NodeMatrices, into: list[int], rest: int
-) -> Chart:
-    labels = dict(enumerate(comparison.at.labels))
+def _split_chart(clusters: Clusters, matrix: ClientMatrix, split: SplitMatrices, rest: int) -> Chart:
+    into = split.event.into
+    labels = dict(enumerate(split.at.labels))
     side = {
         client: clusters.find_ancestor(labels[client], into) if client in labels else None for client in matrix.clients
     }
@@ -137,21 +124,15 @@ def _split_chart(
     return chart(
         "split",
         _square(trace, clusters, clients, shapes),
-        f"split-{_name_of(matrix)}",
-        split_in=comparison.at.round,
+        f"split-{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}",
+        split_in=split.at.round,
         into=into,
         rest=rest,
-        **_words_of(matrix),
+        round=matrix.round,
+        node=matrix.node,
+        layer=matrix.layer,
+        compared=compared_by(matrix.measure),
     )
-
-
-def _name_of(matrix: ClientMatrix) -> str:
-    return f"{matrix.node}-{slug(matrix.measure)}-{slug(matrix.layer)}"
-
-
-def _words_of(matrix: ClientMatrix) -> dict[str, Any]:
-    compared = compared_by(matrix.measure)
-    return {"round": matrix.round, "node": matrix.node, "layer": matrix.layer, "compared": compared}
 
 
 def _matrix_trace(clusters: Clusters, matrix: ClientMatrix, places: Sequence[int]) -> Figure:
@@ -279,84 +260,15 @@ def _encode(matrix: ClientMatrix, view: int, places: dict[int, int]) -> dict[str
 
 def _outcomes(clusters: Clusters, number: int, nodes: set[int]) -> list[str]:
     """Return what was decided about some nodes in a round, in words."""
-    splits = clusters.records.rounds[number - 1].splits
-    comparisons = {comparison.node: comparison for comparison in clusters.comparisons}
+    splits = {split.event.node: split for split in clusters.splits}
     texts = []
     for node in sorted(nodes):
-        found = comparisons.get(node)
-        if found and found.split and found.matrices[0].round == number:
+        found = splits.get(node)
+        if found and found.matrices[0].round == number:
             later = f" in round {found.at.round}" if found.at.round != number else ""
-            texts.append(f"{capital(event_text(dict(found.split)))}{later}")
+            texts.append(f"{capital(event_text(dict(found.event)))}{later}")
         elif clusters.alive(node, number):
             texts.append(f"Node {node} was not split")
     # A clustering of all clients splits nodes that have no matrix of their own.
-    return texts + [capital(event_text(dict(event))) for event in splits if event.node not in comparisons]
-
-
-def dendrogram_charts(clusters: Clusters) -> list[Chart]:
-    """Draw a dendrogram for each matrix of a clustering; none for algorithms without a cut."""
-    records = clusters.records
-    # An algorithm with a cut and without this key, such as AdaCFL, has average linkage.
-    method = records.setting("algorithm", "linkage") or "average"
-    if method not in _LINKAGES or records.setting("algorithm", "cut") is None:
-        return []
-    charts = []
-    for comparison in clusters.comparisons:
-        for matrix in comparison.matrices:
-            if len(matrix.clients) < 2 or is_similarity(matrix) or not np.isfinite(matrix.values).all():
-                continue
-            cut = _cut_of(records, matrix)
-            drawn = _dendrogram(clusters, comparison, matrix, method, cut)
-            words = {"method": method, "cut": cut, **_words_of(matrix)}
-            charts.append(chart("dendrogram", drawn, f"dendrogram-{_name_of(matrix)}", **words))
-    return charts
-
-
-def _cut_of(records: RunRecords, matrix: ClientMatrix) -> float | None:
-    """Return where a dendrogram was cut: a metric of this part of the clients, or a value of the decision."""
-    for metric in records.rounds[matrix.round - 1].metrics:
-        if (metric.name, metric.layer) == ("cut", matrix.layer):
-            return metric.value
-    known = 0 <= matrix.node < len(records.tree)
-    return records.tree[matrix.node].criteria.get("cut") if known else None
-
-
-def _dendrogram(
-    clusters: Clusters, comparison: NodeMatrices, matrix: ClientMatrix, method: str, cut: float | None
-) -> Figure:
-    distances = (matrix.values + matrix.values.T).astype(np.float64) / 2
-    np.fill_diagonal(distances, 0.0)
-    drawn: dict[str, Any] = dendrogram(
-        linkage(squareform(distances, checks=False), method), no_plot=True, color_threshold=0
-    )
-    # SciPy puts leaf i at 10 i + 5.
-    corners = [[(x - 5) / 10 for x in elbow] for elbow in drawn["icoord"]]
-    heights = [rounded(elbow) for elbow in drawn["dcoord"]]
-    order = [matrix.clients[place] for place in drawn["leaves"]]
-    labels = dict(enumerate(comparison.at.labels))
-    strokes: dict[str, tuple[list[float | None], list[float | None]]] = {}
-    for across, up, exact in zip(corners, heights, drawn["dcoord"], strict=True):
-        below = order[int(np.ceil(across[0] - 1e-9)) : int(across[3]) + 1]
-        nodes = {labels[client] for client in below if client in labels}
-        merged = cut is None or exact[1] <= cut
-        x, y = strokes.setdefault(clusters.colour(nodes.pop()) if merged and len(nodes) == 1 else RULE, ([], []))
-        x += [*across, None]
-        y += [*up, None]
-    traces: list[Figure] = [
-        {"type": "scatter", "mode": "lines", "x": x[:-1], "y": y[:-1], "hoverinfo": "skip"}
-        | {"line": {"color": colour, "width": 2}}
-        for colour, (x, y) in strokes.items()
-    ]
-    colours = [clusters.colour(labels[client]) if client in labels else RULE for client in order]
-    traces.append(points(range(len(order)), [0.0] * len(order), None, symbol="square", size=9, color=colours))
-    merges = points([(x[1] + x[2]) / 2 for x in corners], [y[1] for y in heights], None, size=5, color=RULE)
-    del merges["hoverinfo"]
-    traces.append(merges | {"hovertemplate": "merge at %{y}<extra></extra>"})
-    top = 1.08 * max([elbow[1] for elbow in drawn["dcoord"]] + ([cut] if cut is not None else [])) or 1.0
-    names = client_ticks([clusters.names.of(client) for client in order], 25)
-    horizontal = axis("client", range=[-0.6, len(order) - 0.4], **BARE, **names)
-    layout: Figure = {"xaxis": horizontal, "yaxis": axis("distance", range=[0, top]), "hovermode": "closest"}
-    if cut is not None:
-        rule, words = threshold_line(cut, f"cut at {cut:.4g}")
-        layout |= {"shapes": [rule], "annotations": [words]}
-    return figure(traces, 320, **layout, showlegend=False)
+    events = clusters.records.rounds[number - 1].splits
+    return texts + [capital(event_text(dict(event))) for event in events if event.node not in splits]
