@@ -5,7 +5,6 @@ import pytest
 from synthetic_run import CLIENTS, last_round
 
 from fedstrata.records.schema import ClientDescriptions, Confusion
-from fedstrata.report import client_details as module
 from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, facts_of, shown_rounds
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords
@@ -77,25 +76,6 @@ def test_the_mistakes_of_a_client_are_counted_and_the_commonest_is_named(records
         "and 4 taken for class dog."
     )
     assert fact(clusters, 4, "Mistakes").startswith("None: it recognises the class of all 6 test samples")
-
-
-def test_the_page_has_the_pairs_of_each_client_and_what_all_recognise(records: RunRecords) -> None:
-    found = client_details(confused(records))
-    assert found is not None
-    assert found["clients"]["3"]["pairs"] == [0, 0, 5, 0, 1, 4, 0, 2, 1, 1, 1, 5]
-    assert found["clients"]["5"]["pairs"] == []
-    assert found["confusion"]["classes"] == ["cat", "dog", "&lt;owl&gt;"]
-    assert found["confusion"]["everyone"] == [50.0, 100.0, 100.0]  # of the samples of clients 3 and 4 together
-
-
-def test_of_very_many_pairs_the_page_has_the_sentences_alone(
-    records: RunRecords, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_PAIRS", 4)
-    found = client_details(confused(records))
-    assert found is not None and found["confusion"] is None
-    assert all(client["pairs"] == [] for client in found["clients"].values())
-    assert dict(found["clients"]["3"]["facts"])["Mistakes"].startswith("It takes 5 of 15")
 
 
 def test_a_client_that_left_has_only_that(records: RunRecords) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from plotly.offline import get_plotlyjs
@@ -156,36 +155,6 @@ def test_a_click_on_a_client_shows_its_curve_and_its_sentences(opened: Open, tmp
     expect(found.page.locator("#client-name")).to_have_text(f"Client {name}")
     expect(found.page.locator("#client-facts")).to_contain_text("Its accuracy is")
     expect(found.page.locator("#client-curve .scatterlayer .trace")).to_have_count(2)
-    expect(found.page.locator("#client-matrix")).to_be_hidden()
-    assert found.errors == []
-
-
-def test_a_click_on_a_client_shows_which_classes_its_model_confuses(opened: Open, tmp_path: Path) -> None:
-    folder = kept("strata", tmp_path)
-    found = opened(folder)
-    rows = pq.read_table(folder / "confusion.parquet").to_pylist()
-    for client in (0, 7):
-        found.page.locator(f'.sortable button.client[value="{client}"]').click()
-        own = {(row["truth"], row["predicted"]): row["samples"] for row in rows if row["client"] == client}
-        total: dict[int, int] = {}
-        for (truth, _), samples in own.items():
-            total[truth] = total.get(truth, 0) + samples
-        expect(found.page.locator("#client-matrix .heatmaplayer")).to_have_count(1)
-        drawn = found.page.evaluate(
-            """() => { const { data, layout } = document.getElementById("client-matrix");
-            return [data[0].z, layout.xaxis.ticktext.map(Number)]; }"""
-        )
-        cells = {
-            (truth, predicted): share
-            for truth, row in zip(drawn[1], drawn[0], strict=True)
-            for predicted, share in zip(drawn[1], row, strict=True)
-            if share is not None
-        }
-        assert cells == pytest.approx({pair: 100 * samples / total[pair[0]] for pair, samples in own.items()})
-        wide = "[...document.querySelectorAll('#client .plot')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
-        assert found.page.evaluate(wide) == 0
-        bars = found.page.evaluate("document.getElementById('client-shares').data[0].y")
-        assert bars == pytest.approx([100 * own.get((truth, truth), 0) / total[truth] for truth in sorted(total)])
     assert found.errors == []
 
 

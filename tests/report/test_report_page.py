@@ -79,8 +79,7 @@ def test_every_tag_is_closed_and_every_figure_has_its_place(folder: Path) -> Non
     tags.feed(text)
     assert tags.open == []
     ids = [str(attributes["id"]) for _, attributes in tags.seen if attributes.get("class") == "plot"]
-    of_client = ["client-curve", "client-shares", "client-matrix"]
-    assert sorted([*figures_of(text), "matrix", *of_client]) == sorted(ids)
+    assert sorted([*figures_of(text), "matrix", "client-curve"]) == sorted(ids)
     named = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert len(named) == len(set(named))
     links = {str(attributes["href"])[1:] for tag, attributes in tags.seen if tag == "a"}

@@ -10,28 +10,11 @@ from numpy import int64
 from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records.schema import ALL_CLIENTS, Confusion, Round
+from fedstrata.records.schema import ALL_CLIENTS, Round
 from fedstrata.report.catalogue import SIMILARITIES, compared_by, say
-from fedstrata.report.charts.groups import class_names, has_classes, recognised
+from fedstrata.report.charts.groups import class_names, has_classes
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.drawing import (
-    BARE,
-    BLUE,
-    COLOUR_BAR,
-    ORANGE,
-    RULE,
-    SEQUENTIAL,
-    Figure,
-    axis,
-    clean,
-    figure,
-    heat_map,
-    line,
-    metric_axis,
-    round_axis,
-    rounded,
-    shortened,
-)
+from fedstrata.report.drawing import ORANGE, RULE, Figure, figure, line, metric_axis, round_axis, rounded
 from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import compare, stands_out
 
@@ -41,21 +24,15 @@ MOST_CLIENTS = 300
 MOST_ROUNDS = 60
 """Rounds of a client's curve; of longer runs, as many that are evenly apart, the last one included."""
 
-MOST_PAIRS = 60_000
-"""Pairs of classes of all clients on a page: half a megabyte. Of more, the page has the sentences alone."""
-
-MOST_CLASSES = 30
-"""Classes of a confusion matrix that can still be told apart. Of more, those are shown that are confused most."""
-
 MOST_CLOSE = 3
 """Clients that are named as the closest ones."""
 
 
 def client_details(clusters: Clusters) -> dict[str, Any] | None:
-    """Return what the page shows of each client: some facts in sentences, and what its pictures show.
+    """Return what the page shows of each client: some facts in sentences, and its curve.
 
-    The pictures are the same for all clients but for the client's own curve and the pairs of classes that its model
-    confuses, which are beside its facts. None where there are too many clients, or no scores.
+    The picture is the same for all clients but for the client's own curve, which is beside its facts. None where there
+    are too many clients, or no scores.
     """
     records = clusters.records
     if not records.scores or len(clusters.node_of) > MOST_CLIENTS:
@@ -65,16 +42,13 @@ def client_details(clusters: Clusters) -> dict[str, Any] | None:
     known = [[value for value in values if value is not None] for values in zip(*curves.values(), strict=True)]
     means = [sum(values) / len(values) if values else None for values in known]
     confused = _confused(records)
-    pairs = confused if sum(map(len, confused.values())) <= MOST_PAIRS else {}
     return {
         "figure": _figure(rounds, means, clusters.metric),
-        "confusion": _confusion_figures(records, records.confusion) if pairs and records.confusion else None,
         "clients": {
             str(client): {
                 "name": clusters.names.of(client),
                 "facts": facts_of(clusters, client, confused.get(client)),
                 "curve": rounded(curve),
-                "pairs": pairs[client].ravel().tolist() if client in pairs else [],
             }
             for client, curve in curves.items()
         },
@@ -122,38 +96,6 @@ def _names_of_classes(records: RunRecords) -> list[str]:
     found = records.confusion
     most = 0 if found is None or not len(found.client) else 1 + int(max(found.truth.max(), found.predicted.max()))
     return [*names, *map(str, range(len(names), most))]
-
-
-def _confusion_figures(records: RunRecords, found: Confusion) -> dict[str, Any]:
-    """Return the empty pictures of a client's confusions, and what fills them."""
-    told = "%{hovertext}"
-    bar = {**COLOUR_BAR, "ticksuffix": " %"}
-    cells = heat_map(None, told, SEQUENTIAL, zmin=0, zmax=100, xgap=1, ygap=1, colorbar=bar)
-    bare: Figure = {**BARE, "ticks": ""}
-    shared: Figure = {"hovermode": "closest", "margin": {"l": 60, "r": 8, "t": 8, "b": 44}}
-    matrix = figure(
-        [cells],
-        360,
-        xaxis=axis("class that the model says", **bare),
-        yaxis=axis("true class", autorange="reversed", **bare),
-        plot_bgcolor="rgba(125, 135, 147, 0.15)",
-        **shared,
-    )
-    hover = {"hovertemplate": f"{told}<extra></extra>"}
-    dash = {"symbol": "line-ew", "size": 14, "color": ORANGE, "line": {"width": 3, "color": ORANGE}}
-    bars = {"type": "bar", "marker": {"color": BLUE}, **hover}
-    dashes = {"type": "scatter", "mode": "markers", "marker": dash, **hover}
-    vertical = axis("recognised", range=[0, 104], ticksuffix=" %")
-    shares = figure([bars, dashes], 280, xaxis=axis("class", **bare), yaxis=vertical, showlegend=False, **shared)
-    names = _names_of_classes(records)
-    return {
-        "matrix": matrix,
-        "shares": shares,
-        "classes": [clean(name) for name in names],
-        "ticks": [clean(shortened(name)) for name in names],
-        "everyone": rounded(recognised(found, len(names)).tolist(), 3),
-        "most": MOST_CLASSES,
-    }
 
 
 def facts_of(clusters: Clusters, client: int, pairs: NDArray[int64] | None = None) -> list[tuple[str, str]]:

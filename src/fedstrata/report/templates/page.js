@@ -90,63 +90,10 @@ if (slider) {
 const box = document.getElementById("client");
 if (box) {
   let details = null;
-  const plot = (id, { data, layout }) => {
-    const place = document.getElementById(id);
-    Plotly.react(place, data, layout, config).then(() => Plotly.Plots.resize(place));
-  };
-
-  // The classes of a client's pairs (true class, predicted class, samples); of many, those that are confused most.
-  const classesOf = (triples, most) => {
-    const missed = new Map();
-    triples.forEach(([truth, predicted, samples]) => [truth, predicted].forEach(
-      each => missed.set(each, (missed.get(each) ?? 0) + (truth === predicted ? 0 : samples))));
-    const ranked = [...missed.keys()].sort((one, two) => missed.get(two) - missed.get(one) || one - two);
-    return ranked.slice(0, most).sort((one, two) => one - two);
-  };
-  const count = (samples, noun) => `${samples} ${noun}${samples === 1 ? "" : "s"}`;
-  const fillConfusion = (pairs, { matrix, shares, classes, ticks, everyone, most }) => {
-    const triples = Array.from({ length: pairs.length / 3 }, (_, place) => pairs.slice(3 * place, 3 * place + 3));
-    const shown = classesOf(triples, most);
-    const total = new Map();
-    const right = new Map();
-    triples.forEach(([truth, predicted, samples]) => {
-      total.set(truth, (total.get(truth) ?? 0) + samples);
-      if (truth === predicted) right.set(truth, samples);
-    });
-    const cells = new Map(triples.map(([truth, predicted, samples]) => [`${truth} ${predicted}`, samples]));
-    const found = (truth, predicted) => cells.get(`${truth} ${predicted}`);
-    const say = (truth, predicted) =>
-      `${found(truth, predicted)} of ${count(total.get(truth), "sample")} of class ${classes[truth]}<br>` +
-      (truth === predicted ? "recognised" : `taken for class ${classes[predicted]}`);
-    const table = cell => shown.map(truth => shown.map(
-      predicted => found(truth, predicted) === undefined ? null : cell(truth, predicted)));
-    Object.assign(matrix.data[0], {
-      z: table((truth, predicted) => 100 * found(truth, predicted) / total.get(truth)),
-      hovertext: table(say),
-    });
-    const held = shown.filter(each => total.has(each));
-    const percent = each => 100 * (right.get(each) ?? 0) / total.get(each);
-    Object.assign(shares.data[0], {
-      x: held.map((_, place) => place),
-      y: held.map(percent),
-      hovertext: held.map(each => `class ${classes[each]}: ${right.get(each) ?? 0} of ${count(total.get(each), "sample")} recognised`),
-    });
-    Object.assign(shares.data[1], {
-      x: held.map((_, place) => place),
-      y: held.map(each => everyone[each]),
-      hovertext: held.map(each => `class ${classes[each]}: ${everyone[each]} % of all clients' samples`),
-    });
-    const named = which => ({ tickvals: which.map((_, place) => place), ticktext: which.map(each => ticks[each]) });
-    Object.assign(matrix.layout.xaxis, named(shown));
-    Object.assign(matrix.layout.yaxis, named(shown));
-    Object.assign(shares.layout.xaxis, named(held));
-    return shown.length < new Set(triples.flatMap(([truth, predicted]) => [truth, predicted])).size;
-  };
-
   const show = id => {
     details ??= read("client-details");
-    const { figure, confusion, clients } = details;
-    const { name, facts, curve, pairs } = clients[id];
+    const { figure, clients } = details;
+    const { name, facts, curve } = clients[id];
     box.hidden = false;
     document.getElementById("client-name").textContent = `Client ${name}`;
     document.getElementById("client-facts").replaceChildren(...facts.map(([title, text]) => {
@@ -155,15 +102,9 @@ if (box) {
       row.append(Object.assign(document.createElement("dd"), { textContent: text }));
       return row;
     }));
-    // Before anything is drawn: how wide a picture is depends on which others there are.
-    box.querySelectorAll(".confusion").forEach(place => { place.hidden = !pairs.length; });
     Object.assign(figure.data[1], { y: curve });
-    plot("client-curve", figure);
-    if (pairs.length) {
-      document.getElementById("client-some").hidden = !fillConfusion(pairs, confusion);
-      plot("client-matrix", confusion.matrix);
-      plot("client-shares", confusion.shares);
-    }
+    const place = document.getElementById("client-curve");
+    Plotly.react(place, figure.data, figure.layout, config).then(() => Plotly.Plots.resize(place));
     document.querySelectorAll("button.client").forEach(button => button.setAttribute("aria-pressed", button.value === id));
   };
   const back = document.getElementById("client-back");
