@@ -274,11 +274,6 @@ class Folder:
             arrays[layer + CLIENTS_SUFFIX] = clients.numpy()
         self._write_arrays("weights", round, arrays)
 
-    def damaged(self, first: int, last: int) -> list[str]:
-        """Return the scores of some rounds, the first to the last, that are missing or cannot be read."""
-        names = [f"clients/{round:05d}.parquet" for round in range(first, last + 1)]
-        return [name for name in names if not _holds_scores(self.path / name)]
-
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
         models = subfolder(self.path, "models")
@@ -405,14 +400,6 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
     return content.getvalue()
-
-
-def _holds_scores(path: Path) -> bool:
-    """Return whether a table of scores is there and can be read."""
-    try:
-        return {*Scores._fields} <= {*pq.ParquetFile(io.BytesIO(read_file(path))).schema_arrow.names}
-    except DAMAGED:
-        return False
 
 
 def _tensors(layout: Layout, row: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -20,7 +20,7 @@ import torch
 from fedstrata.base.errors import RecordError
 from fedstrata.core import State
 from fedstrata.core.state import StateT
-from fedstrata.records.checkpoint import Checkpoint, checkpoints, find_checkpoint
+from fedstrata.records.checkpoint import Checkpoint, find_checkpoint
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import Round, flatten_keys, parse_record, same_results
 
@@ -55,7 +55,7 @@ def find_resumable(
 ) -> Resumable | None:
     """Find the newest checkpoint that a run can be resumed from, with all records of the rounds before it.
 
-    A checkpoint is skipped when it is damaged, when its models are not finite, or when records of the rounds before it
+    A checkpoint is skipped when it is damaged, when its models are not finite, or when lines of the rounds before it
     are missing or damaged: an older one repeats those rounds.
 
     Args:
@@ -71,14 +71,13 @@ def find_resumable(
     Raises:
         RecordError: When the run cannot be resumed: no checkpoint can be used, or it is of another experiment.
     """
-    oldest = min((int(path.stem) for path in checkpoints(folder.checkpoints)), default=0)
 
     def unusable(checkpoint: Checkpoint[Any]) -> str:
         refuse_other(experiment, completed(checkpoint.experiment), folder)
         return (
             _unfit(checkpoint.state, fresh)
             or _unfit_record(checkpoint.record)
-            or _lost_records(folder, checkpoint, oldest)
+            or folder.log.missing(checkpoint.state.round - 1, checkpoint.lines)
         )
 
     checkpoint = find_checkpoint(folder.checkpoints, type(fresh), unusable)
@@ -92,8 +91,6 @@ def find_resumable(
         return None
     round = checkpoint.state.round
     notes = [f"the checkpoint {reason}" for reason in checkpoint.skipped]
-    if damaged := folder.damaged(1, oldest - 1):
-        notes.append(f"of rounds that are over, {', '.join(damaged)} cannot be read")
     if lines > round:
         notes.append(f"{lines - round} recorded rounds after round {round} are repeated")
     for name, now in versions.items():
@@ -209,16 +206,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
     return json.dumps(keys[path])[:60] if path in keys else "not set"
-
-
-def _lost_records(folder: Folder, checkpoint: Checkpoint[Any], oldest: int) -> str:
-    """Say which records before a checkpoint are lost that an older one can repeat; an empty text if none."""
-    rounds = checkpoint.state.round - 1
-    missing = folder.log.missing(rounds, checkpoint.lines)
-    if missing or rounds < oldest:
-        return missing
-    damaged = folder.damaged(oldest, rounds)
-    return f"{damaged[0]} is missing or damaged" if damaged else ""
 
 
 def origin(device: str) -> dict[str, str]:
