@@ -31,8 +31,6 @@ from fedstrata.cli.terminal import (
     Resume,
     Seeds,
     Sets,
-    complete_algorithms,
-    complete_key,
     fail,
     resumable,
     resume_command,
@@ -101,11 +99,7 @@ def compare_command(
     ] = None,
     algorithms: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="The algorithms, with the keys of [algorithms.NAME].",
-            autocompletion=complete_algorithms,
-        ),
+        typer.Option(metavar="NAME,NAME", help="The algorithms, with the keys of [algorithms.NAME]."),
     ] = None,
     seeds: Seeds = None,
     sets: Sets = None,
@@ -148,12 +142,7 @@ def sweep_command(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml")],
     grid: Annotated[
         list[str],
-        typer.Option(
-            "--grid",
-            metavar="KEY=VALUE,VALUE",
-            help="Values of a key; several keys make all combinations.",
-            autocompletion=complete_key,
-        ),
+        typer.Option("--grid", metavar="KEY=VALUE,VALUE", help="Values of a key; several keys make all combinations."),
     ],
     seeds: Seeds = None,
     sets: Sets = None,

@@ -1,4 +1,4 @@
-"""What the commands share: their options with what the shell offers for them, how they print, and `--verbose`."""
+"""What the commands share: their options, how they print, and `--verbose`."""
 
 from __future__ import annotations
 
@@ -19,37 +19,11 @@ from fedstrata.base.errors import MachineError
 from fedstrata.base.quoting import printable
 from fedstrata.play.interrupt import Stopped
 
-
-def complete_key(incomplete: str) -> list[str]:
-    """Offer the keys of an experiment for `--set`, such as ``local.lr=``."""
-    return [key for key in _keys() if key.startswith(incomplete)]
-
-
-def complete_algorithms(incomplete: str) -> list[str]:
-    """Offer names of algorithms between commas, those before the last comma as they are."""
-    from fedstrata.algorithms import ALGORITHMS
-
-    before, comma, begun = incomplete.rpartition(",")
-    taken = before.split(",")
-    return [f"{before}{comma}{name}" for name in ALGORITHMS if name.startswith(begun) and name not in taken]
-
-
-def _keys() -> Iterator[str]:
-    from fedstrata.config.tables import Experiment, Table
-
-    for name, field in Experiment.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Table):
-            yield from (f"{name}.{key}=" for key in kind.model_fields)
-        else:
-            yield f"{name}=" if kind is int else f"{name}."
-
-
 ExperimentFile = Annotated[str | None, typer.Argument(metavar="EXPERIMENT.toml")]
 
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1.", autocompletion=complete_key),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as local.lr=0.1."),
 ]
 
 NewFolder = Annotated[
