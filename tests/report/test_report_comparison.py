@@ -55,7 +55,7 @@ class Texts(HTMLParser):
 
 def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(both: Comparison) -> None:
     drawn = figures_of(page(both.folder))
-    assert list(drawn) == ["accuracy", "clusters", "accuracy-by-bytes", "accuracy-by-seconds"]
+    assert list(drawn) == ["accuracy", "clusters", "accuracy-by-bytes"]
     low, high, *others = drawn["accuracy"]["data"][4:]
     assert [trace["name"] for trace in others] == ["fedavg", "cfl", "strata"]
     assert low["y"] == [0.311, 0.322, 0.333, 0.344, 0.355]
@@ -69,13 +69,12 @@ def test_the_curves_are_means_with_a_band_from_the_lowest_seed_to_the_highest(bo
         assert [trace["line"]["color"] for trace in plot["data"][-3:]] == colours
 
 
-def test_bytes_and_seconds_are_summed_over_the_rounds(both: Comparison) -> None:
-    """Both ways 9.6 MB a round; a round takes 1.5, 1.8, 1.2, 1.5 and 1.8 s."""
+def test_bytes_are_summed_over_the_rounds(both: Comparison) -> None:
+    """Both ways 9.6 MB a round."""
     drawn = figures_of(page(both.folder))
-    paid, waited = (drawn[f"accuracy-by-{cost}"]["data"][-1] for cost in ("bytes", "seconds"))
+    paid = drawn["accuracy-by-bytes"]["data"][-1]
     assert paid["x"] == [9.6e6, 19.2e6, 28.8e6, 38.4e6, 48e6]
-    assert waited["x"] == [1.5, 3.3, 4.5, 6.0, 7.8]
-    assert paid["y"] == waited["y"] == drawn["accuracy"]["data"][-1]["y"]
+    assert paid["y"] == drawn["accuracy"]["data"][-1]["y"]
     assert paid["customdata"] == [1, 2, 3, 4, 5] and "strata, round %{customdata}" in paid["hovertemplate"]
 
 

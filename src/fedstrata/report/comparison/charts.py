@@ -1,4 +1,4 @@
-"""The charts of a comparison: each algorithm over rounds, bytes and seconds."""
+"""The charts of a comparison: each algorithm over rounds and bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import nan
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import Round
-from fedstrata.report.catalogue import WORDS
 from fedstrata.report.comparison.folder import RunRounds
 from fedstrata.report.drawing import (
     Chart,
@@ -40,7 +39,7 @@ class Style(NamedTuple):
 def comparison_charts(
     algorithms: Mapping[str, Sequence[RunRounds]], styles: Mapping[str, Style], metric: MetricInfo
 ) -> list[Chart]:
-    """Draw the metric over rounds, over bytes and over seconds, and the number of clusters over rounds.
+    """Draw the metric over rounds and over bytes, and the number of clusters over rounds.
 
     Args:
         algorithms: The rounds of each run, by algorithm.
@@ -52,25 +51,19 @@ def comparison_charts(
         return []
     scores = [_traces(*each, _score) for each in drawn]
     counts = [_traces(*each, lambda one: one.clusters, shape="hv") for each in drawn]
-    by_bytes = [_cost_traces(*each, lambda one: one.bytes_down + one.bytes_up, "%{x:.4~s}B", metric) for each in drawn]
-    by_seconds = [_cost_traces(*each, lambda one: one.seconds, "%{x:.4~g} s", metric) for each in drawn]
+    by_bytes = [_traces_by_bytes(*each, metric) for each in drawn]
     rounds = round_axis(max((_common_rounds(runs) for _, runs, _ in drawn), key=len))
     vertical = metric_axis(metric)
     most = max(max(filter(None, traces[-1]["y"]), default=0) for traces in counts)
     whole = {"dtick": 1} if most < 8 else {"nticks": 6}
     clusters = axis("clusters", rangemode="tozero", hoverformat=".3~g", **whole)
     bytes_axis = axis("bytes so far", rangemode="tozero", tickformat=".3~s", ticksuffix="B")
-    seconds_axis = axis("seconds so far", rangemode="tozero", tickformat=",.4~g", ticksuffix=" s")
     name = slug(metric.name)
-    shared_seconds = WORDS["comparison"]["shared_seconds"]
-    closest = {"hovermode": "closest", "hoverdistance": -1}
-    bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, **closest)
-    seconds_figure = _figure(by_seconds, xaxis=seconds_axis, yaxis=vertical, **closest)
+    bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, hovermode="closest", hoverdistance=-1)
     return [
         chart("over-rounds", _figure(scores, xaxis=rounds, yaxis=vertical), name, metric=metric),
         chart("clusters", _figure(counts, xaxis=rounds, yaxis=clusters), ari=False),
         chart("over-bytes", bytes_figure, f"{name}-by-bytes", metric=metric),
-        chart("over-seconds", seconds_figure, f"{name}-by-seconds", metric=metric, shared_seconds=shared_seconds),
     ]
 
 
@@ -91,13 +84,11 @@ def _common_rounds(runs: Sequence[RunRounds]) -> RunRounds:
     return min(runs, key=len)
 
 
-def _cost_traces(
-    name: str, runs: Sequence[RunRounds], style: Style, cost: _RoundMeasure, cost_text: str, metric: MetricInfo
-) -> list[Figure]:
-    """Draw the metric of an algorithm over what it has cost so far."""
-    total = _values(runs, cost).cumsum(axis=1).mean(axis=0)
+def _traces_by_bytes(name: str, runs: Sequence[RunRounds], style: Style, metric: MetricInfo) -> list[Figure]:
+    """Draw the metric of an algorithm over the bytes that were sent so far."""
+    total = _values(runs, lambda one: one.bytes_down + one.bytes_up).cumsum(axis=1).mean(axis=0)
     value = f"{clean(metric.name)} %{{y:{metric.hover_format}}}"
-    point = f"{clean(name)}, round %{{customdata}}<br>{value} after {cost_text}"
+    point = f"{clean(name)}, round %{{customdata}}<br>{value} after %{{x:.4~s}}B"
     hover = {"customdata": [each.round for each in _common_rounds(runs)], "hovertemplate": f"{point}<extra></extra>"}
     return _traces(name, runs, style, _score, hover, x=rounded(total, 6))
 
