@@ -19,7 +19,6 @@ from fedstrata.report.comparison.words import (
     pair_table,
     result_text,
     row_kind,
-    same_curves,
     table_of,
 )
 from fedstrata.report.drawing import dash_of, palette
@@ -71,7 +70,6 @@ def _render(folder: ComparisonFolder) -> str:
         # By test data, which the table has, nothing may be chosen in a sweep.
         sentence=choice_text(sweep, metric) if sweep else result_text(rows, document.differences, metric, kind),
         answers=answers(document, folder.algorithms),
-        same_curves=same_curves(folder.runs),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,

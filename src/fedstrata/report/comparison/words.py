@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, fill, say
-from fedstrata.report.comparison.folder import Difference, Document, Row, RunRounds, Statistic, SweepChoice
+from fedstrata.report.comparison.folder import Difference, Document, Row, Statistic, SweepChoice
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
 from fedstrata.report.words import DASH, duration, joined, size
@@ -184,15 +184,6 @@ def _against(name: str, words: str, document: Document) -> str:
         "no finished run with the same seed": [other for other in others if other not in compared],
     }
     return say("comparison", "against", reference=words, found=kinds) if any(kinds.values()) else ""
-
-
-def same_curves(algorithms: Mapping[str, Sequence[RunRounds]]) -> str:
-    """Say which algorithms have the same values in every round, so that one curve hides another; else empty."""
-    found: dict[tuple[tuple[float | None, ...], ...], list[str]] = {}
-    for name, runs in algorithms.items():
-        found.setdefault(tuple(tuple(each.acc_client for each in run) for run in runs), []).append(name)
-    same = "; ".join(joined(names) for names in found.values() if len(names) > 1)
-    return say("comparison", "same_curves", found=same) if same else ""
 
 
 class PairCell(NamedTuple):
