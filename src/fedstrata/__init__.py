@@ -290,22 +290,14 @@ def _choose(
 
 
 def _build_pages(compared: Comparison) -> None:
-    """Build the page of every finished run of a comparison; a page that fails does not lose the others."""
+    """Build the page of every finished run of a comparison."""
     from fedstrata import report
-    from fedstrata.base.errors import MachineError
     from fedstrata.base.resources import resource_errors
 
-    failed = list[MachineError]()
     for run in compared.runs:
-        if run.summary is None:
-            continue
-        try:
+        if run.summary is not None:
             with resource_errors(run.folder):
                 report.build(run.folder)
-        except MachineError as error:
-            failed.append(error)
-    if failed:
-        raise failed[0]
 
 
 def _with_clients(
