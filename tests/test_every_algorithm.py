@@ -11,7 +11,7 @@ from fedstrata import algorithms
 from fedstrata.algorithms import ALGORITHMS, CLASSES
 from fedstrata.core import SINGULAR_VECTORS, TRAIN, Mask, Report, Rows, RuleAggregation
 from fedstrata.play.recorder import traffic
-from fedstrata.records.checkpoint import find_checkpoint, save
+from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, save
 from fedstrata.uploads.disclosure import Disclosure, disclosure_of, uploads_of_plan
 from fedstrata.uploads.validation import decide, validate
 from pulled import pulled
@@ -182,7 +182,7 @@ def test_recorded_reports_replay_to_the_same_bits(case: Case) -> None:
 def test_saving_and_loading_in_between_changes_no_bit(case: Case, tmp_path: Path) -> None:
     """Saved when newcomers have just come; then a client leaves, one changes, and some are misplaced."""
     half, rest = case.eventful[3].after, case.eventful[4:]
-    save(tmp_path, half, rest[0].devices, {})
+    save(tmp_path, Checkpoint(half, rest[0].devices, {}))
     found = find_checkpoint(tmp_path, type(half))
     assert found is not None and same(found.state, half)
     case.busy.clients.store.restore(found.store)

@@ -21,7 +21,7 @@ from fedstrata.clustering import ari
 from fedstrata.config import load_experiment
 from fedstrata.config.hyperparameters import algorithm_table
 from fedstrata.core import Algorithm, Diagnostics, make_pending, reassign
-from fedstrata.records.checkpoint import find_checkpoint, save
+from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, save
 from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.disclosure import disclosure_of
 from recorded import decision_of
@@ -165,7 +165,7 @@ def test_folds_are_trained_while_the_layer_is_scouted() -> None:
 def test_a_run_that_stopped_while_scouting_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     setup = federation(LayerCFL(layers="auto", eps1=10.0, eps2=0.0, gamma=0.4))
     half, *_, last = (turn.after for turn in turns.play(setup, 4)[1:])
-    save(tmp_path, half, {}, {})
+    save(tmp_path, Checkpoint(half, {}, {}))
     found = find_checkpoint(tmp_path, AutoLayerCFLState)
     assert found is not None and same(found.state, half)
     resumed = turns.play(setup, 2, start=found.state)[-1].after

@@ -30,7 +30,7 @@ from fedstrata.core import (
     RuleAggregation,
     make_pending,
 )
-from fedstrata.records.checkpoint import find_checkpoint, save
+from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, save
 from fedstrata.testing import toy_problem
 from turns import same
 
@@ -410,7 +410,7 @@ def test_without_a_personal_stage_comparisons_take_one_round() -> None:
 def test_a_checkpoint_holds_a_comparison_with_groups_beyond_mixes(tmp_path: Path) -> None:
     state = drive(Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1), 4)[-1].state
     held = replace(state, clusters=(replace(state.clusters[0], multi_round=with_groups_beyond_mixes(2)),))
-    save(tmp_path, held, {}, {})
+    save(tmp_path, Checkpoint(held, {}, {}))
     restored = find_checkpoint(tmp_path, StrataState)
     assert restored is not None and same(restored.state, held)
 
@@ -418,7 +418,7 @@ def test_a_checkpoint_holds_a_comparison_with_groups_beyond_mixes(tmp_path: Path
 def test_a_run_goes_on_from_a_checkpoint_in_a_comparison_with_the_same_bits(tmp_path: Path) -> None:
     algorithm, clients = Strata(holdout_models="personal"), Folded(TWO, apart=0.5, seed=1)
     turns = drive(algorithm, clients, 8)
-    save(tmp_path, turns[4].state, {}, {})
+    save(tmp_path, Checkpoint(turns[4].state, {}, {}))
     restored = find_checkpoint(tmp_path, StrataState)
     assert restored is not None and restored.state.clusters[0].multi_round is not None
     again = drive(algorithm, clients, 3, restored.state)

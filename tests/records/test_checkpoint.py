@@ -12,7 +12,7 @@ from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.base.errors import RecordError
 from fedstrata.core import State, initial_state
-from fedstrata.records.checkpoint import find_checkpoint, save
+from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, save
 from fedstrata.testing import play, toy_problem
 from turns import same
 
@@ -27,7 +27,7 @@ def record_of(round: int, n: int = 3, **changes: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, round: int) -> None:
-    save(folder, replace(initial_state(toy_problem(3)), round=round), {}, record_of(round))
+    save(folder, Checkpoint(replace(initial_state(toy_problem(3)), round=round), {}, record_of(round)))
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     state, _ = play(CFL(eps1=1.0, eps2=0.5), toy_problem(4), [TORN])
     record, experiment = record_of(1, n=4, labels=[1, 1, 2, 2]), {"seed": 0, "local": {"lr": 0.05}}
-    save(tmp_path, state, {"0/1/2": torch.ones(3)}, record, experiment=experiment, versions={"torch": "2"}, lines="x")
+    store = {"0/1/2": torch.ones(3)}
+    save(tmp_path, Checkpoint(state, store, record, experiment=experiment, versions={"torch": "2"}, lines="x"))
     restored = find_checkpoint(tmp_path, BipartitionState)
     assert restored is not None and restored.skipped == ()
     assert same(state, restored.state) and type(restored.state) is BipartitionState and len(restored.state.tree) == 3
@@ -152,7 +153,7 @@ def test_optional_tensors_tuples_and_mappings_come_back(tmp_path: Path) -> None:
     plain = vars(initial_state(toy_problem(3)))
     for maybe in (None, torch.tensor([1.0])):
         state = Rich(**(plain | {"round": 1}), maybe=maybe, names=("a", "b"), rows={"x": torch.tensor([2.0])})
-        save(tmp_path, state, {}, {})
+        save(tmp_path, Checkpoint(state, {}, {}))
         found = find_checkpoint(tmp_path, Rich)
         assert found is not None
         restored = found.state

@@ -7,7 +7,7 @@ import torch
 
 from fedstrata.base.errors import ContractError
 from fedstrata.core import State, extend_state, initial_state
-from fedstrata.records.checkpoint import find_checkpoint, require_saveable, save
+from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, require_saveable, save
 from fedstrata.testing import toy_problem
 
 
@@ -33,7 +33,7 @@ def test_numbered_mappings_mixed_tuples_and_parts_of_models_come_back(tmp_path: 
     parts = {"answers": {0: 2, 10: 1}, "last": (0.5, "linear"), "anchor": state.models[0]}
     counting = replace(extend_state(state, Counting, **parts), round=1)
     require_saveable(counting)
-    save(tmp_path, counting, {}, {})
+    save(tmp_path, Checkpoint(counting, {}, {}))
     found = find_checkpoint(tmp_path, Counting)
     assert found is not None and (found.state.answers, found.state.last) == ({0: 2, 10: 1}, (0.5, "linear"))
     assert torch.equal(found.state.anchor, state.models[0])

@@ -30,7 +30,7 @@ from fedstrata.core import (
     State,
 )
 from fedstrata.play.rounds import PlayedRound, with_place_of_errors
-from fedstrata.records.checkpoint import checkpoints, require_saveable, save
+from fedstrata.records.checkpoint import Checkpoint, checkpoints, require_saveable, save
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import complete
 from fedstrata.records.resume import origin
@@ -133,15 +133,15 @@ class Recorder:
         assert self.record is not None
         if state.round == 1:
             require_saveable(state)  # much of it is empty before
-        save(
-            self.folder.checkpoints,
-            state,
-            self.setup.clients.store.tensors(),
-            self.record,
+        checkpoint = Checkpoint(
+            state=state,
+            store=self.setup.clients.store.tensors(),
+            record=self.record,
             experiment=plain_keys(self.experiment),
             versions=origin(self.setup.engine.device),
             lines=self.folder.log.digest,
         )
+        save(self.folder.checkpoints, checkpoint)
         if self.unsaved:
             self.tell(f"round {state.round}: checkpoints can be written again")
         self.unsaved = 0

@@ -63,42 +63,28 @@ class Checkpoint(Generic[StateT]):
     skipped: tuple[str, ...] = ()
 
 
-def save(
-    folder: Path,
-    state: State,
-    store: Mapping[str, torch.Tensor],
-    record: Mapping[str, Any],
-    *,
-    experiment: Mapping[str, Any] | None = None,
-    versions: Mapping[str, str] | None = None,
-    lines: str = "",
-) -> None:
+def save(folder: Path, checkpoint: Checkpoint[Any]) -> None:
     """Write the checkpoint of a finished round, then remove all but the last three.
 
     Only the user may read the files: they hold what the clients sent.
 
     Args:
-        folder: The folder of the checkpoints; it is made if need be. The other arguments are those of `Checkpoint`.
-        state: The state after the round.
-        store: The tensors that the clients keep.
-        record: The record of the round.
-        experiment: The keys of the experiment; None where they do not matter.
-        versions: The versions of the libraries, and the machine; None where they do not matter.
-        lines: The SHA-256 of the lines; empty where it does not matter.
+        folder: The folder of the checkpoints; it is made if need be.
+        checkpoint: The checkpoint.
     """
     place = subfolder(folder.parent, folder.name, private=True)
-    tensors = {f"store/{name}": values for name, values in store.items()}
+    tensors = {f"store/{name}": values for name, values in checkpoint.store.items()}
     plain = {
         "format": _FORMAT,
-        "state": encode(state, "state", tensors),
-        "experiment": experiment or {},
-        "versions": versions or {},
-        "lines": lines,
+        "state": encode(checkpoint.state, "state", tensors),
+        "experiment": checkpoint.experiment,
+        "versions": checkpoint.versions,
+        "lines": checkpoint.lines,
     }
     metadata = {name: json.dumps(value, default=dict) for name, value in plain.items()}
-    metadata["record"] = json_text(record)
+    metadata["record"] = json_text(checkpoint.record)
     content = to_bytes(apart(tensors), metadata)
-    path = place / f"{state.round:05d}.safetensors"
+    path = place / f"{checkpoint.state.round:05d}.safetensors"
     # The checksum comes first. So a process that dies never leaves a checkpoint without one: its absence is damage.
     checksum = f"{hashlib.sha256(content).hexdigest()} {len(content)}\n"
     replace_file(path.with_suffix(".sha256"), checksum.encode(), private=True)
