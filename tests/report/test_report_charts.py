@@ -1,12 +1,11 @@
 from dataclasses import replace
-from math import nan
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 from synthetic_run import TRUTH, changed, every_round, last_round, with_metrics_of
 
-from fedstrata.records.schema import Gap, Round
+from fedstrata.records.schema import Round
 from fedstrata.report.charts import all_charts, curves
 from fedstrata.report.charts.curves import (
     MOST_NAMED,
@@ -114,17 +113,6 @@ def test_gaps_have_a_curve_for_each_layer_and_a_layer_without_any_is_left_out(re
     charts = {chart.name: chart.figure for chart in layer_charts(Clusters(replace(records, gaps=some)))}
     assert [trace["name"] for trace in charts["gap-dl2"]["data"]] == ["conv1", "fc1", "fc2"]
     assert len(charts["gap-dcos"]["data"]) == 4
-
-
-def test_the_profile_of_the_layers_ends_at_zero_and_keeps_what_is_below(records: RunRecords) -> None:
-    gaps = {4: (Gap("conv1", "dcos", 0.5), Gap("fc", "dcos", -0.2)), 9: (Gap("conv1", "dcos", nan),)}
-    profile = layer_charts(Clusters(replace(records, gaps=gaps)))[1].figure["data"]
-    assert [trace["name"] for trace in profile] == ["round 4, the first split", "round 9"]
-    assert profile[0]["y"] == [0.5, 0.0]
-    assert profile[0]["customdata"] == [0.5, -0.2]
-    assert profile[1]["y"] == [None, None]
-    unsplit = Clusters(every_round(replace(records, gaps=gaps), events=[]))
-    assert len(layer_charts(unsplit)[1].figure["data"]) == 1
 
 
 METRICS: dict[str, float | None] = {

@@ -34,7 +34,6 @@ from fedstrata.report.drawing import (
     metric_axis,
     points,
     round_axis,
-    rounded,
 )
 from fedstrata.report.reader import RunRecords
 from fedstrata.report.words import DASH, capital, slug
@@ -242,14 +241,12 @@ def _splits(rounds: Sequence[Round], height: float) -> tuple[list[Figure], list[
 
 
 def layer_charts(clusters: Clusters) -> list[Chart]:
-    """Draw for each measure all gaps over the rounds, and the profile of the layers."""
+    """Draw for each measure the gaps of all layers over the rounds."""
     records = clusters.records
-    charts = []
-    for name in dict.fromkeys(gap.measure for gaps in records.gaps.values() for gap in gaps):
-        for kind, draw in (("gap", gap_curves), ("profile", layer_profile)):
-            drawn = draw(records, name)
-            charts.append(chart(kind, drawn, f"{kind}-{slug(name)}", measure=name, compared=compared_by(name)))
-    return charts
+    return [
+        chart("gap", gap_curves(records, name), f"gap-{slug(name)}", measure=name, compared=compared_by(name))
+        for name in dict.fromkeys(gap.measure for gaps in records.gaps.values() for gap in gaps)
+    ]
 
 
 def gap_curves(records: RunRecords, measure: str) -> Figure:
@@ -266,36 +263,6 @@ def gap_curves(records: RunRecords, measure: str) -> Figure:
     ]
     vertical = axis("gap", zeroline=True, zerolinewidth=2, hoverformat=".3f")
     return figure(traces, 300, xaxis=round_axis(records.rounds), yaxis=vertical, showlegend=True)
-
-
-def layer_profile(records: RunRecords, measure: str) -> Figure:
-    """Draw the gap of every layer in the round of the first split and in the last round (LayerCFL, Fig. 5 and 8).
-
-    A bar ends at 0 where the gap is negative, as in the paper; the text at the pointer has the value itself.
-    """
-    first = next((each.round for each in records.rounds if each.splits), None)
-    shown = {max(records.gaps): f"round {max(records.gaps)}"}
-    if first is not None:
-        shown[first] = f"round {first}, the first split"
-    layers = _layers(records)
-    traces = []
-    for number, colour in zip(sorted(shown), (ORANGE, BLUE), strict=False):
-        held = {gap.layer: gap.gap for gap in records.gaps.get(number, ()) if gap.measure == measure}
-        values = rounded(held.get(layer) for layer in layers)
-        traces.append(
-            {
-                "type": "bar",
-                "x": [clean(layer) for layer in layers],
-                "y": [value if value is None else max(value, 0.0) for value in values],
-                "customdata": values,
-                "name": shown[number],
-                "marker": {"color": colour},
-                "hovertemplate": "%{x}: %{customdata}<extra>" + shown[number] + "</extra>",
-            }
-        )
-    across = axis("layer", type="category")
-    vertical = axis("gap, at least 0", rangemode="tozero")
-    return figure(traces, 300, xaxis=across, yaxis=vertical, hovermode="closest", showlegend=True)
 
 
 def _layers(records: RunRecords) -> list[str]:
