@@ -13,9 +13,9 @@ from fedstrata.report.catalogue import say
 from fedstrata.report.comparison.charts import Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunEntry, read_comparison
 from fedstrata.report.comparison.words import (
-    answers,
     choice_text,
     difference_text,
+    gains,
     pair_table,
     result_text,
     row_kind,
@@ -69,7 +69,7 @@ def _render(folder: ComparisonFolder) -> str:
         kind=kind,
         # By test data, which the table has, nothing may be chosen in a sweep.
         sentence=choice_text(sweep, metric) if sweep else result_text(rows, document.differences, metric, kind),
-        answers=answers(document, folder.algorithms),
+        gains=gains(document, folder.algorithms),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,

@@ -140,34 +140,19 @@ def _doubt(first: str, difference: Difference | None) -> str:
     return "better_where_both" if difference.other == first else ""
 
 
-def answers(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """Return what a reader who knows no statistics asks, with the answers: what grouping gained, and where to look.
+def gains(document: Document, algorithms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what grouping gained, for a reader who knows no statistics, in a sentence for each reference.
 
     Args:
         document: The comparison.
         algorithms: The keys of each algorithm, as far as they are known.
     """
-    metric = document.metric
-
-    def words_of(name: str) -> str:
-        settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
-        return reference_text(name, settings)
-
-    names = [row.algorithm for row in document.table]
-    gained = [_against(name, words_of(name), document) for name in REFERENCES if name in names]
-    looked_at = []
-    counted = [row for row in document.table if row.lower_than_fedavg is not None]
-    if counted:
-        worse = [f"{row.algorithm}: {_of_clients(row)}" for row in counted if row.lower_than_fedavg]
-        listed = "; ".join(worse) or f"none, with {joined([row.algorithm for row in counted])}"
-        values = {"metric": metric, "reference": words_of(REFERENCES[0]), "found": listed}
-        looked_at = [say("comparison", "worse_clients", **values), say("comparison", "which_page")]
-    found = [
-        ("What did grouping gain?", list(filter(None, gained))),
-        ("Which clients to look at?", looked_at),
-        ("What are the groups, and why?", [say("comparison", "groups_page")]),
-    ]
-    return [(question, texts) for question, texts in found if texts]
+    told = []
+    for name in REFERENCES:
+        if any(row.algorithm == name for row in document.table):
+            settings = document.experiment if "personal" in document.experiment else algorithms.get(name, {})
+            told.append(_against(name, reference_text(name, settings), document))
+    return list(filter(None, told))
 
 
 def _against(name: str, words: str, document: Document) -> str:
