@@ -276,7 +276,7 @@ def test_html_in_any_name_is_shown_and_never_runs(opened: Open, tmp_path: Path) 
 def test_the_page_of_a_comparison_opens_without_an_error_and_fits(opened: Open, tmp_path: Path) -> None:
     found = opened(compare(tmp_path).folder, make=build_comparison)
     page = found.page
-    assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() == 4
+    assert page.locator(".plot").count() == page.locator(".plot .main-svg:first-child").count() == 3
     assert page.evaluate(FITS)
     page.locator("#accuracy-by-bytes .nsewdrag").first.hover(position={"x": 200, "y": 100})
     expect(page.locator("#accuracy-by-bytes .hoverlayer")).to_contain_text(", round ", timeout=TIMEOUT)
