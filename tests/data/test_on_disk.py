@@ -25,9 +25,9 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many blocks."""
-    monkeypatch.setattr("fedstrata.data.csv_files._BLOCK_BYTES", 100)
+    monkeypatch.setattr("fedstrata.data.csv_files._BLOCK_BYTES", 1500)
     monkeypatch.setattr("fedstrata.data.npz._BLOCK_BYTES", 100)
-    monkeypatch.setattr("fedstrata.data.parquet_columns._ROWS", 4)
+    monkeypatch.setattr("fedstrata.data.tables.ROWS", 4)
     monkeypatch.setattr("fedstrata.data.mapped.BLOCK_SAMPLES", 5)
 
 
@@ -237,11 +237,15 @@ def test_samples_that_take_too_much_memory_are_left_on_the_disk(
 def test_a_small_test_split_is_on_the_disk_beside_a_large_training_split(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = image_column(root)
+    """A known data set has a file for each split, which are read alone."""
+    write_images(root / "mnist", labels={"label": [0, 1] * 9})
+    write_images(root / "mnist", labels={"label": [0, 1]}, split="test", seed=1)
+    monkeypatch.setenv("FEDSTRATA_DATA", str(root))
+    keys = {"name": "mnist"}
     alone = load(keys, "ram").followed_by(load(keys, "ram", "test"))
     monkeypatch.setattr(limits, "DATA_BYTES", 2000)
     assert load(keys, "auto").on_disk and not load(keys, "auto", "test").on_disk
-    train, test = load_both(str(keys["name"]))
+    train, test = load_both("mnist")
     same(alone, train.followed_by(test))
     with pytest.raises(DataError, match=r"expected samples that are all in memory or all on the disk"):
         train.followed_by(load(keys, "auto", "test"))

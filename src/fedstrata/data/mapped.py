@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -213,18 +213,19 @@ class InputWriter:
 
     Attributes:
         shape: The shape of one sample; empty before the first.
+        nbytes: The bytes of all samples so far.
         crc: The CRC-32 of what is in the file.
     """
 
     def __init__(self, place: str, memory: Memory = "ram", path: Path | None = None) -> None:
         """Write nothing yet."""
         self.shape: tuple[int, ...] = ()
+        self.nbytes = 0
         self.crc = 0
         self._place = place
         self._memory = memory
         self._path = path
         self._parts = list[NDArray[Any]]()
-        self._room: NDArray[Any] | None = None
         self._file: BinaryIO | None = None
         self._draft = Path()
         self._count = 0
@@ -236,51 +237,33 @@ class InputWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Remove a file that was not finished."""
-        self._drop_file()
+        if self._file is not None:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
 
-    def add(self, block: NDArray[Any], expected: int = 0) -> None:
-        """Add some samples, (s, ...). Grey images among images with colour get three equal channels.
-
-        Args:
-            block: The samples, of the same shape and type as those before.
-            expected: The number of all samples where it is known, and then known for each block.
+    def add(self, block: NDArray[Any]) -> None:
+        """Add some samples, (s, ...), of the same shape and type as those before.
 
         Raises:
             DataError: When they take more memory than data may, or the folder of the file cannot be made.
         """
-        if not self.shape:
-            self.shape = block.shape[1:]
-            self._dtype = block.dtype
-        if block.shape[1:] != self.shape:
-            if self.shape[0] == 1:
-                self._give_channels(block.shape[1])
-            block = np.broadcast_to(block, (len(block), *self.shape))
-        size = self._dtype.itemsize * prod(self.shape) * max(expected, self._count + len(block))
-        if self._file is None and (self._memory == "disk" or size > memory_limit()):
-            if self._memory == "ram":
-                raise DataError(f"{self._place}: {too_large_for_memory(size)}")
-            self._begin_file(self._held())
-        if self._file is not None:
-            self._append(block)
-        elif expected:
-            if self._room is None:
-                self._room = np.empty((expected, *self.shape), self._dtype)
-            self._room[self._count : self._count + len(block)] = block
-        else:
-            self._parts.append(block)
+        self.shape = block.shape[1:]
+        self._dtype = block.dtype
+        self.nbytes += block.nbytes
         self._count += len(block)
+        if self._file is None and (self._memory == "disk" or self.nbytes > memory_limit()):
+            if self._memory == "ram":
+                raise DataError(f"{self._place}: {too_large_for_memory(self.nbytes)}")
+            self._begin_file()
+        if self._file is None:
+            self._parts.append(block)
+        else:
+            self._append(block)
 
     def finish(self) -> Inputs:
-        """Return all inputs: a tensor, or `MappedInputs` on the file.
-
-        Raises:
-            DataError: When there are none.
-        """
-        if not self._count:
-            raise DataError(f"{self._place} has no rows")
+        """Return all inputs, of which there are some: a tensor, or `MappedInputs` on the file."""
         if self._file is None:
-            whole = np.concatenate(self._parts) if self._room is None else self._room[: self._count]
-            return torch.from_numpy(whole)
+            return torch.from_numpy(np.concatenate(self._parts))
         assert self._path is not None
         self._file.close()
         os.replace(self._draft, self._path)
@@ -288,55 +271,22 @@ class InputWriter:
         file = InputFile(self._path, self._dtype.str, (self._count, *self.shape))
         return MappedInputs((file,), torch.from_numpy(np.empty(0, self._dtype)).dtype)
 
-    def _held(self) -> list[NDArray[Any]]:
-        """Return what is in memory."""
-        return self._parts if self._room is None else [self._room[: self._count]]
-
-    def _begin_file(self, held: Iterable[NDArray[Any]]) -> None:
-        """Begin a file with what there is so far."""
+    def _begin_file(self) -> None:
+        """Begin a file with what is in memory."""
         assert self._path is not None, "a writer that may use the disk has a path"
         make_folder(self._path.parent)
         handle, draft = tempfile.mkstemp(dir=self._path.parent, suffix=".partial")
         self._draft = Path(draft)
         self._file = os.fdopen(handle, "wb")
-        self.crc = 0
-        for block in held:
+        for block in self._parts:
             self._append(block)
         self._parts = []
-        self._room = None
 
     def _append(self, block: NDArray[Any]) -> None:
         assert self._file is not None
         content = np.ascontiguousarray(block).data
         self.crc = crc32(content, self.crc)
         self._file.write(content)
-
-    def _give_channels(self, channels: int) -> None:
-        """Repeat the one channel of all images so far."""
-        grey = self.shape
-        self.shape = (channels, *grey[1:])
-        if self._file is None:
-            room = None if self._room is None else np.empty((len(self._room), *self.shape), self._dtype)
-            if room is None:
-                self._parts = [np.broadcast_to(part, (len(part), *self.shape)) for part in self._parts]
-            else:
-                room[: self._count] = self._held()[0]
-            self._room = room
-            return
-        self._file.close()
-        before = self._draft
-        stored = np.memmap(before, self._dtype, "r", shape=(self._count, *grey))
-        step = _samples_at_once(stored.shape)
-        parts = (stored[start : start + step] for start in range(0, self._count, step))
-        try:
-            self._begin_file(np.broadcast_to(part, (len(part), *self.shape)) for part in parts)
-        finally:
-            before.unlink()
-
-    def _drop_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._draft.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:

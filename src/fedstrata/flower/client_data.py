@@ -59,7 +59,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    csv = ending_of(location.train[0]) == ".csv"
+    csv = ending_of(location.train[0]).startswith(".csv")
     if not data.has_own_test(location):
         train = _fitting(data.load_dataset(location.name, options=options), path, config, csv=csv)
         # It is drawn as that of a simulated client.
@@ -91,7 +91,7 @@ def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
 
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
-    if location.kind == "npz":
+    if ending_of(location.train[0]) == ".npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
         return data.ReadOptions(memory=config.reading.memory)
     features = config.samples.features or config.reading.inputs
