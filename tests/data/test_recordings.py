@@ -97,7 +97,7 @@ def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
 
 
 def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no recording has 10 readings; set data.window lower"):
+    with pytest.raises(DataError, match=r"no recording has 10 readings; set data\.window lower"):
         read(tmp_path, recordings([9, 4]), window=10)
 
 

@@ -284,6 +284,6 @@ def _unread(place: Path, read: Iterable[Path]) -> tuple[str, ...]:
         return ()
     return (
         f"{place} holds files that are not read: {listed(found, 3)}. Data end with "
-        f"{', '.join((*TABLE_ENDINGS, *IMAGE_ENDINGS))}, and lie in folders as those that are read do; move other files "
-        "elsewhere",
+        f"{', '.join((*TABLE_ENDINGS, *IMAGE_ENDINGS))}, and lie in folders as those that are read do; move other "
+        "files elsewhere",
     )

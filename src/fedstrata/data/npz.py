@@ -113,7 +113,7 @@ class ArchiveSource(FileSource):
         with open_archive(self.file) as archive:
             x = self._pick(archive.files, "x")
             shape, fortran, dtype = _header(archive, x)
-            if dtype.kind not in "iuf" or len(shape) < 2 or 0 in shape:
+            if dtype.kind not in "iuf" or len(shape) < 2 or min(shape) < 1:
                 raise DataError(f"{self.file}: {x} is {dtype} {shape}; expected numbers, (samples, channels, ...)")
             if fortran:  # The numbers of a sample lie far from each other.
                 yield _read(self.file, archive, {"x": x})["x"]

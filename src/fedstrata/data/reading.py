@@ -95,7 +95,9 @@ def read_tables(
             is_test(columns[SPLIT_COLUMN], place)
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
-    notes = () if info or form.features else _unread_numbers(columns, form.inputs[0], options)
+    # Beside arrays, every further one is a column.
+    alone = not (info or form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
+    notes = _unread_numbers(columns, form.inputs[0], options) if alone else ()
     unit = None
     if form.window:
         unit = TRIAL_COLUMN
@@ -439,7 +441,7 @@ def _refuse_other_inputs(given: Sequence[Table], form: _Form, options: ReadOptio
 
 
 def _alike(kind: Any, other: Any) -> bool:
-    """Return whether two columns of arrays can be put together: they have one shape, and both hold pixels or neither."""
+    """Return whether two columns of arrays can be put together: of one shape, and both of pixels or neither."""
     same_shape = tables.is_tensor(other) and kind.shape == other.shape
     return same_shape and (kind.value_type == pa.uint8()) == (other.value_type == pa.uint8())
 
