@@ -7,20 +7,20 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.quoting import shown
-from fedstrata.data import memory
 from fedstrata.data.column_roles import CLIENT_COLUMN, DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions, split_column
 from fedstrata.data.dataset import SPLITS, Split, is_test
-from fedstrata.data.libraries import hub_tables
-from fedstrata.data.location import TABLE_ENDINGS, Location, ending_of, find_files, name_of, values_of_folders
+from fedstrata.data.location import PREFIX, TABLE_ENDINGS, Location, ending_of, find_files, name_of, values_of_folders
 from fedstrata.data.registry import DATASETS, DatasetInfo
-from fedstrata.data.tables import FileSource, Table, is_scalar, read_column
+
+if TYPE_CHECKING:
+    from fedstrata.data.tables import FileSource, Table
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -43,8 +43,10 @@ def find(name: str, root: str | Path | None = None) -> Location:
     info = DATASETS.get(name)
     if info and info.reader:
         return Location(name, info)
-    if name.startswith(memory.PREFIX):
-        memory.kept(name)
+    if name.startswith(PREFIX):
+        from fedstrata.data.memory import kept
+
+        kept(name)
         return Location(name, None, kind="memory", client_column=CLIENT_COLUMN)
     _check_path(name)
     _check_path(str(root or ""))
@@ -59,6 +61,8 @@ def find(name: str, root: str | Path | None = None) -> Location:
             if location := _hub_location(name, info, repository):
                 return location
             if info is None:
+                from fedstrata.data.libraries import hub_tables
+
                 hub_tables(name)
                 return Location(name, None, kind="hub")
             reason = f"the hub's {repository} holds no train-*.parquet"
@@ -139,9 +143,15 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
 
     Where some are for testing, the column ``split`` says which; where the layout says whose they are, a column does.
     """
+    from fedstrata.data.tables import Table
+
     if location.kind == "memory":
-        return list(memory.kept(location.name))
+        from fedstrata.data.memory import kept
+
+        return list(kept(location.name))
     if location.kind == "hub":
+        from fedstrata.data.libraries import hub_tables
+
         return hub_tables(location.name)
     found = list[tuple[Split, Table]]()
     if location.kind == "images":
@@ -197,6 +207,8 @@ def has_own_test(location: Location) -> bool:
 
 def _marked_as_test(tables: Sequence[Table]) -> NDArray[np.bool_]:
     """Read the column ``split``: whether each sample is for testing, (samples,); (0,) where there is no such column."""
+    from fedstrata.data.tables import read_column
+
     column = split_column(tables[0].schema.names)
     marked = [is_test(read_column([table], column), table.place) for table in tables] if column else []
     return np.concatenate(marked) if marked else np.zeros(0, bool)
@@ -210,8 +222,10 @@ def client_values(location: Location, column: str) -> NDArray[Any]:
     Raises:
         DataError: When there is no such column, or there are no samples.
     """
+    from fedstrata.data.tables import is_scalar, read_column
+
     tables = tables_of(location, ReadOptions(kept_out=(column,)))
-    names = [each.name for each in tables[0].schema if is_scalar(each.type)]
+    names = [each.name for table in tables[:1] for each in table.schema if is_scalar(each.type)]
     if column not in names:
         raise DataError(f"partition.column = {shown(column)}: {location.name} has {', '.join(names) or 'no columns'}")
     values = read_column(tables, column)

@@ -19,6 +19,9 @@ from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.dataset import Split
 from fedstrata.data.registry import DatasetInfo
 
+PREFIX = "memory:"
+"""Begins the name of data that were given as objects."""
+
 Kind = Literal["tables", "images", "memory", "hub"]
 """What holds a data set."""
 

@@ -24,10 +24,8 @@ from fedstrata.data.column_roles import (
     split_column,
 )
 from fedstrata.data.dataset import SPLITS, Split
+from fedstrata.data.location import PREFIX
 from fedstrata.data.tables import MemorySource, Table, tensors
-
-PREFIX = "memory:"
-"""Begins the name of data that were given as objects."""
 
 Clients = Mapping[Any, Any] | Sequence[Any]
 """The data of each client, by its name or in the order of the ids.

@@ -360,8 +360,9 @@ def _dense(chunk: Chunk) -> np.ndarray:
     """Return lists, or tensors, as one array, (rows, ...)."""
     values = chunk.values
     if tables.is_tensor(values.type):
-        array: np.ndarray = values.to_numpy_ndarray()
-        return array
+        # Arrow's own way refuses some slices.
+        numbers: np.ndarray = values.storage.flatten().to_numpy()
+        return numbers.reshape(len(values), *values.type.shape)
     shape = [len(values)]
     while True:
         # At this level of nesting, each row has as many lists or numbers.
@@ -382,7 +383,7 @@ def _dense(chunk: Chunk) -> np.ndarray:
         values = values.flatten()
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise DataError(f"{chunk.place}: column {chunk.column!r} holds lists of {values.type}; expected numbers")
-    numbers: np.ndarray = values.to_numpy()
+    numbers = values.to_numpy()
     return numbers.reshape(shape)
 
 
