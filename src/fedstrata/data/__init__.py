@@ -9,12 +9,15 @@ memory or `mapped` from a file, and `cache` keeps what was decoded. A `sample_fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from fedstrata.base.errors import DataError
+from fedstrata.base.lazy_torch import torch
 from fedstrata.base.registry import load_object
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions
 from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics, is_test
@@ -58,42 +61,28 @@ def load_dataset(
     Raises:
         DataError: When a file, column or row is missing or broken, or there is no test split.
     """
-    location = find(name, root)
-    if split == "test" and not has_own_test(location):
-        raise DataError(f"{name} has no test file; hold out a part of its training samples instead")
-    dataset = _load(location, split, options)
-    if location.notes:
-        # They are no part of the copy that is kept of decoded files: the folder may hold other files the next time.
-        dataset = replace(dataset, notes=location.notes + dataset.notes)
-    if options.normalise == "none":
-        channels = len(dataset.mean)
-        return replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)
-    return dataset
+    return _load(find(name, root), (split,), options)[0]
 
 
-def load_both(
-    name: str, root: str | Path | None = None, options: ReadOptions = DEFAULT_OPTIONS
-) -> tuple[Dataset, Dataset]:
-    """Read the training and the test samples of a data set, both in memory or both on the disk.
+def load_both(name: str, root: str | Path | None = None, options: ReadOptions = DEFAULT_OPTIONS) -> tuple[Dataset, int]:
+    """Read the training samples of a data set, and its test samples after them.
 
     Args:
         name: As in `load_dataset`, and so are the others.
         root: As there.
         options: As there.
 
+    Returns:
+        All samples, and the number of those for testing.
+
     Raises:
         DataError: As there.
     """
-    train, test = (load_dataset(name, root, split, options) for split in SPLITS)
-    if train.on_disk != test.on_disk:
-        # One of them fits in memory and the other does not.
-        on_disk = replace(options, memory="disk")
-        train, test = (load_dataset(name, root, split, on_disk) for split in SPLITS)
-    return train, test
+    return _load(find(name, root), SPLITS, options)
 
 
-def _load(location: Location, split: Split, options: ReadOptions) -> Dataset:
-    """Read a split, with the normalisation of the training split."""
+def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> tuple[Dataset, int]:
+    """Read some splits, normalised by the training split, and return how many test samples the files have."""
     info = location.info
     if info:
         options.refuse(location.name, "label", "inputs", "size")
@@ -104,27 +93,29 @@ def _load(location: Location, split: Split, options: ReadOptions) -> Dataset:
             f"data.memory = 'disk': expected data in files, found {location.name}, which is read into memory as it is; "
             "save it as Parquet files and name these, or leave data.memory out"
         )
-    if info and info.reader:
-        dataset: Dataset = load_object(info.reader)()
-        return dataset
-    if not info:
-        dataset = _read(location, options)
-        return _rows_of_split(dataset, split) if SPLIT_COLUMN in dataset.columns else dataset
-    dataset = _read(replace(location, train=location.test if split == "test" else location.train, test=()), options)
-    if split == "train" or info.mean:
-        return dataset
-    train = _load(location, "train", options)
-    return replace(dataset, mean=train.mean, std=train.std)
-
-
-def _rows_of_split(dataset: Dataset, split: Split) -> Dataset:
-    """Return the samples of one split of a data set with a column ``split``, normalised by those for training."""
-    testing = is_test(dataset.columns[SPLIT_COLUMN], dataset.name)
-    if testing.all():
-        raise DataError(f"{dataset.name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
-    train = dataset.rows(~testing)
-    mean, std = channel_statistics(train.inputs)
-    return replace(dataset.rows(testing) if split == "test" else train, mean=mean, std=std)
+    if "test" in splits and not has_own_test(location):
+        raise DataError(f"{location.name} has no test file; hold out a part of its training samples instead")
+    if info and info.mean and len(splits) == 1:
+        # Nothing depends on the other split.
+        location = replace(location, train=location.test if splits[0] == "test" else location.train, test=())
+    dataset: Dataset = load_object(info.reader)() if info and info.reader else _read(location, options)
+    # Notes about files are no part of the copy that is kept of them: the folder may hold others the next time.
+    dataset = replace(dataset, notes=location.notes + dataset.notes)
+    tests = 0
+    if SPLIT_COLUMN in dataset.columns:
+        testing = is_test(dataset.columns[SPLIT_COLUMN], dataset.name)
+        places = dict(zip(SPLITS, map(np.flatnonzero, (~testing, testing)), strict=True))
+        tests = len(places["test"])
+        if testing.all():
+            raise DataError(f"{dataset.name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
+        if not (info and info.mean):
+            mean, std = channel_statistics(dataset.inputs, torch.from_numpy(places["train"]))
+            dataset = replace(dataset, mean=mean, std=std)
+        dataset = dataset.rows(np.concatenate([places[split] for split in splits]))
+    if options.normalise == "none":
+        channels = len(dataset.mean)
+        dataset = replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)
+    return dataset, tests
 
 
 def _read(location: Location, options: ReadOptions) -> Dataset:

@@ -111,7 +111,7 @@ def _write(copy: _Copy, dataset: Dataset, crc: int) -> None:
     copy.rest.parent.mkdir(parents=True, exist_ok=True)
     inputs = dataset.inputs
     array = None if isinstance(inputs, MappedInputs) else np.ascontiguousarray(inputs.numpy())
-    stored = inputs.files[0] if array is None else InputFile(copy.inputs, array.dtype.str, array.shape)
+    stored = inputs.file if array is None else InputFile(copy.inputs, array.dtype.str, array.shape)
     metadata = {name: getattr(dataset, name) for name in _METADATA}
     metadata["inputs"] = {
         "dtype": stored.dtype,
@@ -163,7 +163,7 @@ def _read_inputs(file: InputFile, crc: int, memory: Memory) -> Inputs:
     """Read inputs into memory, or map them. Those that are mapped have the right number of bytes; no more is known."""
     mapped_bytes = file.rows.nbytes  # which refuses a file of another size
     if memory == "disk" or (memory == "auto" and mapped_bytes > memory_limit()):
-        return MappedInputs((file,), torch.from_numpy(np.empty(0, file.dtype)).dtype)
+        return MappedInputs(file, torch.from_numpy(np.empty(0, file.dtype)).dtype)
     if mapped_bytes > memory_limit():
         raise DataError(f"{file.path}: {too_large_for_memory(mapped_bytes)}")
     whole = np.fromfile(file.path, file.dtype)

@@ -77,30 +77,30 @@ class InputFile:
 
 @dataclass(frozen=True, eq=False)
 class MappedInputs:
-    """The inputs of a data set in files. It has the properties of a tensor that are needed; what is read is a tensor.
+    """The inputs of a data set in a file. It has the properties of a tensor that are needed; what is read is a tensor.
 
-    It can be sent to other processes, which map the same files: no input is copied.
+    It can be sent to other processes, which map the same file: no input is copied.
 
     Attributes:
-        files: The files, whose samples follow each other.
+        file: The file.
         dtype: The type that inputs have when they are read.
-        positions: The position of each sample among those of all files, (samples,) int64; None for all in order.
+        positions: The position of each sample in the file, (samples,) int64; None for all in order.
         side: The height and width to which images are resized when they are read; None where they are not.
     """
 
-    files: tuple[InputFile, ...]
+    file: InputFile
     dtype: torch.dtype
     positions: Tensor | None = None
     side: int | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return sum(map(len, self.files)) if self.positions is None else len(self.positions)
+        return len(self.file) if self.positions is None else len(self.positions)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape of all inputs, (samples, ...)."""
-        sample = self.files[0].shape[1:]
+        sample = self.file.shape[1:]
         return (len(self), *(sample if self.side is None else (sample[0], self.side, self.side)))
 
     @property
@@ -129,58 +129,20 @@ class MappedInputs:
     def read(self, index: Tensor) -> Tensor:
         """Read the inputs of the samples at some positions: (s,) int64 -> (s, ...), in memory."""
         places = index if self.positions is None else self.positions[index]
-        inputs = torch.from_numpy(self._stored(places.numpy()))
+        # A copy in memory, of a class of its own that says no more.
+        inputs = torch.from_numpy(np.asarray(self.file.rows[places.numpy()]))
         if self.side is not None:
             inputs = resize(inputs, self.side)
         return inputs.to(self.dtype)
-
-    def _stored(self, places: NDArray[np.int64]) -> NDArray[Any]:
-        """Read stored inputs by their positions among those of all files."""
-        if len(self.files) == 1:
-            # A copy in memory, of a class of its own that says no more.
-            return np.asarray(self.files[0].rows[places])
-        found = np.empty((len(places), *self.files[0].shape[1:]), self.files[0].dtype)
-        start = 0
-        for file in self.files:
-            inside = (places >= start) & (places < start + len(file))
-            found[inside] = file.rows[places[inside] - start]
-            start += len(file)
-        return found
 
     def at(self, index: Tensor) -> MappedInputs:
         """Return some of the samples without reading them, by positions (s,) or by a bool (samples,)."""
         places = index.nonzero().flatten() if index.dtype == torch.bool else index
         return replace(self, positions=places if self.positions is None else self.positions[places])
 
-    def followed_by(self, other: MappedInputs) -> MappedInputs:
-        """Return these samples and then others of the same shape and type, without reading them."""
-        if self.files == other.files:
-            return replace(self, positions=torch.cat([self._all_positions(), other._all_positions()]))
-        before = sum(map(len, self.files))
-        together = torch.cat([self._all_positions(), before + other._all_positions()])
-        return replace(self, files=(*self.files, *other.files), positions=together)
-
-    def _all_positions(self) -> Tensor:
-        return torch.arange(len(self)) if self.positions is None else self.positions
-
 
 Inputs: TypeAlias = "Tensor | MappedInputs"
 """The inputs of a data set, in memory or in files."""
-
-
-def joined(first: Inputs, second: Inputs) -> Inputs:
-    """Return the rows of two tensors after each other, or those of inputs in files.
-
-    Raises:
-        DataError: When one of them is in memory and the other is not.
-    """
-    if isinstance(first, MappedInputs) and isinstance(second, MappedInputs):
-        return first.followed_by(second)
-    if isinstance(first, MappedInputs) or isinstance(second, MappedInputs):
-        raise DataError(
-            "expected samples that are all in memory or all on the disk, found some of each; set data.memory = 'disk'"
-        )
-    return torch.cat([first, second])
 
 
 def picked(values: Inputs, index: Tensor) -> Inputs:
@@ -269,7 +231,7 @@ class InputWriter:
         os.replace(self._draft, self._path)
         self._file = None
         file = InputFile(self._path, self._dtype.str, (self._count, *self.shape))
-        return MappedInputs((file,), torch.from_numpy(np.empty(0, self._dtype)).dtype)
+        return MappedInputs(file, torch.from_numpy(np.empty(0, self._dtype)).dtype)
 
     def _begin_file(self) -> None:
         """Begin a file with what is in memory."""

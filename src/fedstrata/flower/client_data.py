@@ -71,10 +71,10 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
             spread=config.spread_units,
         )
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    both_splits = data.load_both(location.name, options=options)
-    train, test = (_fitting(split, path, config, csv=csv) for split in both_splits)
-    both = train.followed_by(test)
-    return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
+    both, tests = data.load_both(location.name, options=options)
+    positions = np.arange(len(both))
+    trained = len(both) - tests
+    return _client_data(_fitting(both, path, config, csv=csv), positions[:trained], positions[trained:], client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
