@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from pyarrow import csv
+from pyarrow import csv, feather
 from pyarrow import parquet as pq
 
 from fedstrata.base.errors import DataError
-from fedstrata.data import Dataset, ReadOptions, find, load_dataset
+from fedstrata.data import Dataset, ReadOptions, find, has_own_test, load_dataset
 from fedstrata.data.cache import cache_folder
 from fedstrata.data.locate import client_values
 
@@ -227,6 +227,50 @@ def test_a_file_in_another_encoding_says_how_to_save_it(root: Path, content: str
         client_values(find(str(file)), "site")
 
 
+@pytest.mark.parametrize("ending", [".csv.gz", ".csv.bz2", ".CSV.ZST", ".feather", ".arrow"])
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_a_table_is_the_same_in_every_kind_of_file(root: Path, ending: str, memory: Any) -> None:
+    table = rows(site=["p", "q"])
+    file = root / f"visits{ending}"
+    if "csv" in ending.lower():
+        kind = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}[file.suffix.lower()]
+        with pa.output_stream(str(file), compression=kind) as stream:
+            csv.write_csv(table, stream)
+    else:
+        feather.write_feather(table, file, compression="lz4")
+    found = read(file, memory=memory)
+    assert found.feature_names == ("a", "b") and found.inputs[:].tolist() == [[0.0, 5.0], [1.0, 6.0]]
+    assert found.class_names == ("x", "y") and found.columns["site"].tolist() == ["p", "q"]
+
+
+def test_a_file_of_arrow_that_is_broken_is_named(root: Path) -> None:
+    file = root / "visits.arrow"
+    file.write_bytes(b"ARROW1" + bytes(100))
+    with pytest.raises(DataError, match=r"visits.arrow is no readable Arrow file"):
+        read(file)
+
+
+def test_folders_of_a_columns_values_give_the_column(root: Path) -> None:
+    """As Spark and Hive write them. With one column, its values are the clients."""
+    write_all(root, "site=Ghent/part-0.parquet", "site=Lyon/part-0.parquet", "site=Lyon/part-1.parquet")
+    found = read(root)
+    assert found.columns["site"].tolist() == ["Ghent"] * 2 + ["Lyon"] * 4 and found.feature_names == ("a", "b")
+    assert find(str(root)).client_column == "site" and found.notes == ()
+    write_all(root, "site=Oslo/year=2024/part-0.parquet")
+    with pytest.raises(DataError, match="folders of the same columns throughout"):
+        read(root)
+
+
+@pytest.mark.parametrize("name", ["Split", "SPLIT", "split"])
+def test_roles_are_found_in_upper_case(root: Path, name: str) -> None:
+    """Samples for testing were trained on where their column began with a capital."""
+    table = rows(**{name: ["train", "test"]}).rename_columns(["a", "b", "Label", name])
+    file = write(root / "all.csv", table)
+    assert has_own_test(find(str(file)))
+    assert read(file).inputs.tolist() == [[0.0, 5.0]] and read(file, "test").inputs.tolist() == [[1.0, 6.0]]
+    assert read(file).class_names == ("x", "y") and read(file).columns["split"].tolist() == ["train"]
+
+
 # A file per client
 
 
@@ -246,6 +290,18 @@ def test_a_file_per_client_has_the_name_of_the_client(root: Path, suffix: str) -
     found = read(root)
     assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon", "Lyon"]
     assert found.inputs[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_clients_may_have_files_of_different_kinds(root: Path) -> None:
+    write(root / "Ghent.csv", rows())
+    write(root / "Lyon.parquet", rows(2.0))
+    found = read(root)
+    assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon", "Lyon"] and found.labels.tolist() == [
+        0,
+        1,
+        0,
+        1,
+    ]
 
 
 def test_archives_per_client_are_read_alike(root: Path) -> None:
@@ -435,6 +491,16 @@ def test_an_image_is_turned_as_its_camera_says(root: Path) -> None:
     inputs = read(root).inputs
     assert inputs.shape == (1, 1, 8, 4)
     assert bool((inputs[0, 0, :, -1] == 255).all()) and not bool(inputs[0, 0, :, :-1].any())
+
+
+def test_what_is_transparent_is_white(root: Path) -> None:
+    """Black ink on a transparent ground, whose hidden colour is black as well, was a black picture."""
+    ink = np.zeros((4, 4, 4), np.uint8)
+    ink[0, :, 3] = 255
+    (root / "cat").mkdir()
+    Image.fromarray(ink).save(root / "cat" / "0.png")
+    inputs = read(root).inputs[0]
+    assert bool((inputs[:, 0] == 0).all()) and bool((inputs[:, 1:] == 255).all())
 
 
 @pytest.mark.parametrize("option", [{"label": "kind"}, {"inputs": ("a",)}])
