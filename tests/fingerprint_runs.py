@@ -134,7 +134,7 @@ PERSONAL: dict[str, Keys] = {
     "finetune": {"epochs": 2},
     "head": {"epochs": 1},
     "ditto": {"lam": 0.5},
-    "best": {"epochs": [1, 2], "layers": ["all", "head"]},
+    "best": {"epochs": 3, "layers": "head"},
 }
 COHORTS: dict[str, Keys] = {
     "fraction": {"fraction": 0.5},

@@ -20,7 +20,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "finetune": {"epochs": 2},
     "head": {"epochs": 1},
     "ditto": {"lam": 0.5},
-    "best": {"epochs": [1, 2], "layers": ["all", "head"]},
+    "best": {"epochs": 3, "layers": "head"},
 }
 """The personal methods, with keys by which they are quick and use all that they can."""
 

@@ -188,12 +188,7 @@ def _spec(
         replace(dataset, columns=columns).channels_last(),
         partition,
         experiment.seed,
-        # The plans that follow the last round must not meet data of a later one.
-        {
-            client: (since, other)
-            for client, (since, other) in participation.handovers.items()
-            if since <= experiment.rounds
-        },
+        participation.handovers,
         experiment.engine.precision,
         objective_of(experiment),
     )

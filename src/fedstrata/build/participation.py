@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,7 +150,7 @@ class Participation:
         leaves: The round from which a client takes no part, by client.
         handovers: By client, a round and another client: from that round on the client holds the data of the other,
             which takes no part itself.
-        misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
+        misplaced: A round, and the share of the clients in clusters that is put into another cluster at random then.
         weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
         poisson: Whether each client is selected by itself.
         independent_dropout: Whether each client drops out by itself. With a fixed number of them, another client would
@@ -167,7 +166,7 @@ class Participation:
     joins: Mapping[int, int]
     leaves: Mapping[int, int]
     handovers: Mapping[int, tuple[int, int]]
-    misplaced: Mapping[int, float]
+    misplaced: Sequence[tuple[int, float]]
     weights: Callable[[int], torch.Tensor] | None = None
     poisson: bool = False
     independent_dropout: bool = False
@@ -236,13 +235,12 @@ class Participation:
                 events.append({"kind": kind, "clients": clients})
         # With one cluster nobody can be misplaced. Then it happens as soon as there are two (HiCFL, Fig. 11).
         first_split = state.tree[0].split == round - 1
-        for since, share in self.misplaced.items():
+        for since, share in self.misplaced:
             due = since == round or (since < round and first_split)
             if not due:
                 continue
             moves = self._moves(state, since, share)
-            event: dict[str, Any] = {"kind": "misplace", "clients": sorted(moves)}
-            events.append(event if moves else {**event, "why": _why_nobody_is_misplaced(state)})
+            events.append({"kind": "misplace", "clients": sorted(moves)})
             state = reassign(state, moves) if moves else state
         return state, events
 
@@ -257,15 +255,6 @@ class Participation:
         chosen = placed[torch.randperm(len(placed), generator=draw)[:size]]
         shifts = torch.randint(1, k, (len(chosen),), generator=draw)
         return dict(zip(chosen.tolist(), ((state.labels[chosen] + shifts) % k).tolist(), strict=True))
-
-
-def _why_nobody_is_misplaced(state: State) -> str:
-    """Why no client is put into another cluster."""
-    if len(state.models) < 2:
-        return "there is one cluster, so clients are misplaced after the first split"
-    if not bool((state.labels >= 0).any()):
-        return "nobody is in a cluster yet"
-    return "the share is less than half a client"
 
 
 def sampling_weights(
@@ -300,8 +289,7 @@ def participation_of(experiment: Experiment) -> Participation:
     for client in [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]:
         if client >= n:
             raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
-    _check_entries(experiment)
-    _check_order(joins, leaves, handovers)
+    _check_events(experiment)
     participation = Participation(
         clients=n,
         seed=experiment.seed,
@@ -310,72 +298,51 @@ def participation_of(experiment: Experiment) -> Participation:
         joins=joins,
         leaves=leaves,
         handovers=handovers,
-        misplaced={event.round: event.share for event in events.misplace},
+        misplaced=[(event.round, event.share) for event in events.misplace],
         poisson=experiment.cohort.sampling == "poisson",
         independent_dropout=_drops_out_independently(experiment),
         scored=experiment.cohort.scored,
     )
-    if not len(participation.active(1)):
-        raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")
-    for round in sorted(set(leaves.values())):
+    for round in sorted({1, *leaves.values()}):
         if not len(participation.active(round)):
             raise ExperimentError(
-                f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
+                f"events: expected at least one client in round {round}, found none; let fewer join later or leave"
             )
     _check_dropout(experiment, participation)
     _check_weights(experiment, participation)
     return participation
 
 
-def _check_entries(experiment: Experiment) -> None:
-    """Refuse events after the last round, and two entries of one kind for a client, or of misplacement for a round."""
+def _check_events(experiment: Experiment) -> None:
+    """Refuse events after the last round, and events of a client that contradict each other."""
     events = experiment.events
-    entries: dict[str, list[tuple[int, set[int]]]] = {
-        "join": [(event.round, set(event.clients)) for event in events.join],
-        "leave": [(event.round, set(event.clients)) for event in events.leave],
-        "change": [(event.round, {event.client}) for event in events.change],
-        "misplace": [(event.round, {event.round}) for event in events.misplace],
-    }
-    for kind, found in entries.items():
-        last = max((round for round, _ in found), default=0)
-        if last > experiment.rounds:
+    changes = [("change", event.round, event.client) for event in events.change]
+    joins, leaves = (
+        [(kind, event.round, client) for event in entries for client in event.clients]
+        for kind, entries in (("join", events.join), ("leave", events.leave))
+    )
+    by_client: dict[int, list[tuple[str, int]]] = {}
+    for kind, round, client in (*joins, *changes, *leaves):
+        by_client.setdefault(client, []).append((kind, round))
+    for client, own in by_client.items():
+        kinds = [kind for kind, _ in own]
+        if len(set(kinds)) < len(kinds) or any(later[1] <= earlier[1] for earlier, later in pairwise(own)):
+            found = ", ".join(f"{kind} in round {round}" for kind, round in own)
             raise ExperimentError(
-                f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {last}; set more "
+                f"events: expected client {client} to join, to change and to leave at most once, in different rounds "
+                f"and in this order, found {found}; move or take out one entry"
+            )
+    for event in events.change:
+        if event.takes_data_of in by_client:
+            raise ExperimentError(
+                f"events.change: expected client {event.client} to take the data of a client that takes no part and "
+                f"has no events, found client {event.takes_data_of}; name another one in takes_data_of"
+            )
+    for entry in (*events.join, *events.leave, *events.change, *events.misplace):
+        if entry.round > experiment.rounds:
+            raise ExperimentError(
+                f"events: expected rounds of at most rounds = {experiment.rounds}, found {entry.round}; set more "
                 "rounds, or take the entry out"
-            )
-        what = "round" if kind == "misplace" else "client"
-        for subject, times in Counter(chain.from_iterable(subjects for _, subjects in found)).items():
-            if times > 1:
-                raise ExperimentError(
-                    f"events.{kind}: expected each {what} in one entry, found {what} {subject} in {times}; keep one"
-                )
-
-
-def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:
-    """Refuse clients that leave before they join, and changes of data that cannot happen.
-
-    Args:
-        joins: The round in which a client joins, by client.
-        leaves: The round in which a client leaves, by client.
-        handovers: The round from which a client has the data of another one, and this one, by client.
-    """
-    changes = {client: round for client, (round, _) in handovers.items()}
-    kinds = {"join": joins, "change": changes, "leave": leaves}
-    for client in {**joins, **changes, **leaves}:
-        rounds = {kind: named[client] for kind, named in kinds.items() if client in named}
-        if any(later <= earlier for earlier, later in pairwise(rounds.values())):
-            found = ", ".join(f"{kind} in round {round}" for kind, round in rounds.items())
-            raise ExperimentError(
-                f"events: expected client {client} to join before it changes, and to change before it leaves, found "
-                f"{found}; move or take out one entry"
-            )
-    for client, (_, source) in handovers.items():
-        named_in = [kind for kind, named in kinds.items() if source in named]
-        if named_in:  # a client that is its own source is in the changes
-            raise ExperimentError(
-                f"events.change: expected client {client} to take the data of another client that takes no part "
-                f"itself, found client {source} of events.{named_in[0]}; name another "
-                "one in takes_data_of"
             )
 
 
@@ -397,8 +364,6 @@ def _check_weights(experiment: Experiment, participation: Participation) -> None
         return
     if cohort.sampling != "uniform":
         raise ExperimentError(f"cohort.weights: expected none beside cohort.sampling = {cohort.sampling!r}; use one")
-    if cohort.fraction == 1 and min(cohort.weights) > 0:
-        raise ExperimentError("cohort.weights: expected cohort.fraction below 1, as all clients are selected anyway")
     if len(cohort.weights) != participation.clients:
         raise ExperimentError(
             f"cohort.weights: expected a weight for each of the {participation.clients} clients, "
