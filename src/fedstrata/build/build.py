@@ -39,7 +39,7 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.models import MODELS, layout_of
-from fedstrata.models.rows import order_warning, tied_warning
+from fedstrata.models.rows import head_warning
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
 
@@ -172,9 +172,8 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
     network = network_of(experiment, dataset.shape, dataset.outputs)()
     kind = torch.int64 if experiment.data.tokens else torch.float32
     samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
-    layout = layout_of(network)
-    found = (order_warning(network, layout, samples), tied_warning(network, layout))
-    return tuple(warning for warning in found if warning is not None)
+    warning = head_warning(network, layout_of(network), samples)
+    return () if warning is None else (warning,)
 
 
 def _spec(
