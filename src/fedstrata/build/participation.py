@@ -114,8 +114,8 @@ def cohort_size(clients: int, fraction: float) -> int:
 
 
 def dropouts(size: int, dropout: float) -> int:
-    """The number of clients of a cohort that never answer."""
-    return _round_half_up(dropout * size)
+    """The number of clients of a cohort that never answer; one is always left, as else no model would ever move."""
+    return min(_round_half_up(dropout * size), max(size - 1, 0))
 
 
 def most_answers(experiment: Experiment) -> int:
@@ -308,7 +308,6 @@ def participation_of(experiment: Experiment) -> Participation:
             raise ExperimentError(
                 f"events: expected at least one client in round {round}, found none; let fewer join later or leave"
             )
-    _check_dropout(experiment, participation)
     _check_weights(experiment, participation)
     return participation
 
@@ -344,17 +343,6 @@ def _check_events(experiment: Experiment) -> None:
                 f"events: expected rounds of at most rounds = {experiment.rounds}, found {entry.round}; set more "
                 "rounds, or take the entry out"
             )
-
-
-def _check_dropout(experiment: Experiment, participation: Participation) -> None:
-    """Refuse a drop-out of all clients of the last cohorts, after which no model would ever move."""
-    cohort = experiment.cohort
-    size = cohort_size(len(participation.active(experiment.rounds)), cohort.fraction)
-    if not participation.independent_dropout and dropouts(size, cohort.dropout) >= size:
-        raise ExperimentError(
-            f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of round "
-            f"{experiment.rounds} would drop out; lower it, or raise cohort.fraction"
-        )
 
 
 def _check_weights(experiment: Experiment, participation: Participation) -> None:
