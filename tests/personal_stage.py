@@ -18,7 +18,6 @@ from test_every_algorithm import EAGER
 
 METHODS: dict[str, dict[str, Any]] = {
     "finetune": {"epochs": 2},
-    "head": {"epochs": 1},
     "ditto": {"lam": 0.5},
     "best": {"epochs": 3, "layers": "head"},
 }
