@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders import federation, run
 from fedstrata import core
 from fedstrata.base.errors import ExperimentError
-from fedstrata.build.participation import Participation, participation_of, sample_cohort
+from fedstrata.build.participation import Participation, participation_of
 from fedstrata.config import load_experiment
 from fedstrata.core import initial_state
 from fedstrata.testing import toy_problem
@@ -158,26 +158,26 @@ def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path
 def test_a_cohort_is_ascending_and_its_absent_clients_are_part_of_it(
     seed: int, round: int, n: int, fraction: float, dropout: float
 ) -> None:
-    cohort, absent = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
+    participation = Participation(n, seed, fraction, dropout)
+    cohort, absent = participation.sample(round)
     assert cohort.tolist() == sorted(set(cohort.tolist())) and set(cohort.tolist()) <= set(range(n))
     assert set(absent.tolist()) <= set(cohort.tolist())
     assert len(cohort) == max(1, int(fraction * n + 0.5)) and len(absent) == min(
         int(dropout * len(cohort) + 0.5), len(cohort) - 1
     )
-    again = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
+    again = participation.sample(round)
     assert torch.equal(cohort, again[0]) and torch.equal(absent, again[1])
 
 
 def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_weight_never() -> None:
-    weights = torch.tensor([0.0, 1.0, 1.0, 8.0])
+    participation = Participation(4, 0, fraction=0.25, weights=lambda round: torch.tensor([0.0, 1.0, 1.0, 8.0]))
     drawn = torch.zeros(4)
     for round in range(1, 401):
-        cohort, _ = sample_cohort(0, round, torch.arange(4), 0.25, 0.0, weights)
+        cohort, _ = participation.sample(round)
         drawn[cohort] += 1
     assert drawn[0] == 0 and drawn.sum() == 400
     assert 0.74 < float(drawn[3] / 400) < 0.86  # 0.8, and four standard deviations are 0.08
-    again, _ = sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights)
-    assert torch.equal(again, sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights).cohort)
+    assert torch.equal(participation.sample(7).cohort, participation.sample(7).cohort)
 
 
 def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None:
@@ -196,7 +196,7 @@ def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None
 def test_of_a_secret_seed_all_bits_count(poisson: bool) -> None:
     """torch takes the low 32 bits of a seed, which can be tried out."""
     draws = [
-        sample_cohort(seed, 1, torch.arange(64), 0.5, 0.0, poisson=poisson, secret=True)[0].tolist()
+        Participation(64, seed, fraction=0.5, poisson=poisson, secret=True).sample(1).cohort.tolist()
         for seed in (5, 5 + 2**40, 5)
     ]
     assert draws[0] == draws[2] != draws[1]

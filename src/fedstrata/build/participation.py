@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,53 +28,6 @@ class CohortSample(NamedTuple):
 
     cohort: torch.Tensor
     dropped: torch.Tensor
-
-
-def sample_cohort(
-    seed: int,
-    round: int,
-    clients: torch.Tensor,
-    fraction: float,
-    dropout: float,
-    weights: torch.Tensor | None = None,
-    *,
-    poisson: bool = False,
-    independent_dropout: bool = False,
-    secret: bool = False,
-) -> CohortSample:
-    """Draw a cohort, and those of it that never answer: a pure function, the same for every algorithm.
-
-    Args:
-        seed: The seed of the run.
-        round: The round, counted from 1.
-        clients: The ids of those that could take part, ascending, (a,) int64.
-        fraction: The share of the clients that is selected, in (0, 1]; at least one client, unless `poisson`.
-        dropout: The share of the cohort that never answers, in [0, 1).
-        weights: The weight of each client, (a,), at least 0: clients are drawn one after the other without replacement,
-            each in proportion to its weight. None is the same chance for all.
-        poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
-            size, and may be empty.
-        independent_dropout: Whether each client drops out by itself with the chance `dropout`, so that their number is
-            not fixed.
-        secret: Whether the seed is a secret, which nobody may find by trying.
-    """
-    size = cohort_size(len(clients), fraction)
-    draw = _Draw(seed, "cohort", round, secret)
-    if poisson:
-        chosen = (draw.uniform(len(clients)) < fraction).nonzero().flatten()
-        size = len(chosen)
-    elif weights is None:
-        chosen = draw.permutation(len(clients))[:size]
-    else:
-        size = min(size, int((weights > 0).sum()))
-        chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
-    cohort = clients[chosen.sort().values]
-    draw = _Draw(seed, "dropout", round, secret)
-    if independent_dropout:
-        lost = (draw.uniform(size) < dropout).nonzero().flatten()
-    else:
-        lost = draw.permutation(size)[: dropouts(size, dropout)]
-    return CohortSample(cohort, cohort[lost].sort().values)
 
 
 class _Draw(NamedTuple):
@@ -144,29 +97,32 @@ class Participation:
     Attributes:
         clients: The number of clients, with those that join later and those whose data are handed over.
         seed: The seed of the run.
-        fraction: The share of the clients that is selected in a round.
-        dropout: The share of the cohort that never answers.
+        fraction: The share of the clients that is selected in a round, in (0, 1]; at least one client, unless
+            `poisson`.
+        dropout: The share of the cohort that never answers, in [0, 1).
         joins: The round of a client's first cohort, by client.
         leaves: The round from which a client takes no part, by client.
         handovers: By client, a round and another client: from that round on the client holds the data of the other,
             which takes no part itself.
         misplaced: A round, and the share of the clients in clusters that is put into another cluster at random then.
-        weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
-        poisson: Whether each client is selected by itself.
+        weights: A function from a round to the weight of each client in its draw, at least 0, (n,); None is an equal
+            chance.
+        poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
+            size, and may be empty.
         independent_dropout: Whether each client drops out by itself. With a fixed number of them, another client would
             drop out because of one that takes part, and central noise would hide too little.
-        secret: Whether the seed is a secret of the server.
+        secret: Whether the seed is a secret of the server, which nobody may find by trying.
         scored: The number of clients that score the models of a round; 0 is all of them.
     """
 
     clients: int
     seed: int
     fraction: float
-    dropout: float
-    joins: Mapping[int, int]
-    leaves: Mapping[int, int]
-    handovers: Mapping[int, tuple[int, int]]
-    misplaced: Sequence[tuple[int, float]]
+    dropout: float = 0.0
+    joins: Mapping[int, int] = field(default_factory=dict)
+    leaves: Mapping[int, int] = field(default_factory=dict)
+    handovers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    misplaced: Sequence[tuple[int, float]] = ()
     weights: Callable[[int], torch.Tensor] | None = None
     poisson: bool = False
     independent_dropout: bool = False
@@ -184,20 +140,27 @@ class Participation:
         return torch.tensor(here, dtype=torch.int64)
 
     def sample(self, round: int) -> CohortSample:
-        """Draw who takes part in a round."""
+        """Draw who takes part in a round: a pure function, the same for every algorithm."""
         clients = self.active(round)
-        weights = None if self.weights is None else self.weights(round)[clients]
-        return sample_cohort(
-            self.seed,
-            round,
-            clients,
-            self.fraction,
-            self.dropout,
-            weights,
-            poisson=self.poisson,
-            independent_dropout=self.independent_dropout,
-            secret=self.secret,
-        )
+        size = cohort_size(len(clients), self.fraction)
+        draw = _Draw(self.seed, "cohort", round, self.secret)
+        if self.poisson:
+            chosen = (draw.uniform(len(clients)) < self.fraction).nonzero().flatten()
+            size = len(chosen)
+        elif self.weights is None:
+            chosen = draw.permutation(len(clients))[:size]
+        else:
+            # One after the other without replacement, each in proportion to its weight.
+            weights = self.weights(round)[clients]
+            size = min(size, int((weights > 0).sum()))
+            chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
+        cohort = clients[chosen.sort().values]
+        draw = _Draw(self.seed, "dropout", round, self.secret)
+        if self.independent_dropout:
+            lost = (draw.uniform(size) < self.dropout).nonzero().flatten()
+        else:
+            lost = draw.permutation(size)[: dropouts(size, self.dropout)]
+        return CohortSample(cohort, cohort[lost].sort().values)
 
     def expected_answers(self, round: int) -> float:
         """The number of clients that answer in a round on average: those of its cohort that do not drop out."""
