@@ -71,20 +71,6 @@ def dropouts(size: int, dropout: float) -> int:
     return min(_round_half_up(dropout * size), max(size - 1, 0))
 
 
-def most_answers(experiment: Experiment) -> int:
-    """The largest number of clients that can answer in a round."""
-    cohort = experiment.cohort
-    if cohort.sampling == "poisson":
-        return experiment.data.clients
-    size = cohort_size(experiment.data.clients, cohort.fraction)
-    return size if _drops_out_independently(experiment) else size - dropouts(size, cohort.dropout)
-
-
-def _drops_out_independently(experiment: Experiment) -> bool:
-    """Whether each client drops out by itself, so that their number is not fixed."""
-    return experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central"
-
-
 def _round_half_up(value: float) -> int:
     """The nearest integer; Python's own rounding would take 2.5 to 2."""
     return int(value + 0.5)
@@ -263,7 +249,7 @@ def participation_of(experiment: Experiment) -> Participation:
         handovers=handovers,
         misplaced=[(event.round, event.share) for event in events.misplace],
         poisson=experiment.cohort.sampling == "poisson",
-        independent_dropout=_drops_out_independently(experiment),
+        independent_dropout=experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central",
         scored=experiment.cohort.scored,
     )
     for round in sorted({1, *leaves.values()}):
@@ -300,12 +286,12 @@ def _check_events(experiment: Experiment) -> None:
                 f"events.change: expected client {event.client} to take the data of a client that takes no part and "
                 f"has no events, found client {event.takes_data_of}; name another one in takes_data_of"
             )
-    for entry in (*events.join, *events.leave, *events.change, *events.misplace):
-        if entry.round > experiment.rounds:
-            raise ExperimentError(
-                f"events: expected rounds of at most rounds = {experiment.rounds}, found {entry.round}; set more "
-                "rounds, or take the entry out"
-            )
+    rounds = [round for _, round, _ in (*joins, *changes, *leaves)] + [event.round for event in events.misplace]
+    if max(rounds, default=0) > experiment.rounds:
+        raise ExperimentError(
+            f"events: expected rounds of at most rounds = {experiment.rounds}, found {max(rounds)}; set more rounds, "
+            "or take the entry out"
+        )
 
 
 def _check_weights(experiment: Experiment, participation: Participation) -> None:
