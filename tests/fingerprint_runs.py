@@ -132,9 +132,8 @@ TOGETHER: dict[str, Keys] = {
 
 PERSONAL: dict[str, Keys] = {
     "finetune": {"epochs": 2},
-    "head": {"epochs": 1},
     "ditto": {"lam": 0.5},
-    "best": {"epochs": [1, 2], "layers": ["all", "head"]},
+    "best": {"epochs": 3, "layers": "head"},
 }
 COHORTS: dict[str, Keys] = {
     "fraction": {"fraction": 0.5},
@@ -481,7 +480,7 @@ def _several() -> Iterator[tuple[str, Run]]:
     yield "comparison batched", partial(_compared, {**COMPARED, "engine": {"name": "batched"}}, names, (0,))
     attacked = {**COMPARED, **TOGETHER["attack-rule-compressed"]}
     yield "comparison attack", partial(_compared, attacked, ("fedavg", "cfl", "strata"), (0,))
-    private = {**COMPARED, **PRIVACY["local"], "personal": {"method": "head", "epochs": 1}}
+    private = {**COMPARED, **PRIVACY["local"], "personal": {"method": "finetune", "layers": "head", "epochs": 1}}
     yield "comparison privacy personal", partial(_compared, private, ("fedavg", "ifca", "strata"), (0,))
     yield "sweep", partial(_swept, {"local.lr": [0.05, 0.2], "algorithm.k": [2, 3]}, (0, 1))
     server: dict[str, list[Any]] = {"server.aggregation": ["mean", "median"], "model.hidden": [[4], [16]]}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedstrata.base.errors import ExperimentError
-from fedstrata.build.participation import sample_cohort
+from fedstrata.build.participation import Participation
 from fedstrata.build.run_setup import RunSetup, with_personal_stage
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
@@ -18,9 +18,8 @@ from test_every_algorithm import EAGER
 
 METHODS: dict[str, dict[str, Any]] = {
     "finetune": {"epochs": 2},
-    "head": {"epochs": 1},
     "ditto": {"lam": 0.5},
-    "best": {"epochs": [1, 2], "layers": ["all", "head"]},
+    "best": {"epochs": 3, "layers": "head"},
 }
 """The personal methods, with keys by which they are quick and use all that they can."""
 
@@ -90,7 +89,7 @@ def play(setup: RunSetup, ask: Ask | None = None, rounds: int = 3) -> Played:
 
     state = algorithm.init(problem)
     for round in range(1, rounds + 1):
-        cohort, _ = sample_cohort(problem.seed, round, setup.everyone, 0.8, 0.0)
+        cohort, _ = Participation(problem.clients, problem.seed, fraction=0.8).sample(round)
         plan = algorithm.plan(problem, state, cohort)
         state, _ = algorithm.update(problem, state, replace(asked(plan), cohort=plan.cohort))
     evaluations = algorithm.evaluations(problem, state, setup.everyone)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from fedstrata.build.build import build_run
-from fedstrata.build.participation import sample_cohort
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Diagnostics, Plan, Report, Rows, State, descends
@@ -129,14 +128,15 @@ def play(
         scored: Whether everyone scores the models of each round.
         between: What is done after every round.
     """
-    problem, algorithm, participation = setup.server.problem, setup.server.algorithm, setup.server.participation
+    problem, algorithm = setup.server.problem, setup.server.algorithm
+    participation = replace(setup.server.participation, fraction=fraction, dropout=dropout)
     if start is None:
         setup.clients.store.restore({})
     state, turns = algorithm.init(problem) if start is None else start, list[Turn]()
     for _ in range(rounds):
         round = state.round + 1
         state, _events = participation.apply_events(state, round)
-        cohort, absent = sample_cohort(problem.seed, round, participation.active(round), fraction, dropout)
+        cohort, absent = participation.sample(round)
         plan, devices = algorithm.plan(problem, state, cohort), setup.clients.store.tensors()
         evaluations = algorithm.evaluations(problem, state, setup.everyone) if scored else {}
         asked = replace(plan.only(~torch.isin(plan.cohort, absent)), evaluations=evaluations)

@@ -10,7 +10,7 @@ import torch
 import fedstrata as fs
 from builders import with_tree_events
 from fedstrata.build.build import build_run
-from fedstrata.build.participation import sample_cohort
+from fedstrata.build.participation import Participation
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Diagnostics, Score, State
@@ -41,7 +41,7 @@ def train(
     """The last state, the notes of all rounds, and the scores of the last models by evaluation."""
     state, diagnostics = setup.server.algorithm.init(setup.server.problem), list[Diagnostics]()
     for _ in range(rounds):
-        cohort, _absent = sample_cohort(0, state.round + 1, setup.everyone, fraction, 0.0)
+        cohort, _absent = Participation(len(setup.everyone), seed=0, fraction=fraction).sample(state.round + 1)
         report = setup.clients.run(setup.server.algorithm.plan(setup.server.problem, state, cohort))
         state, note = with_tree_events(state, *setup.server.algorithm.update(setup.server.problem, state, report))
         diagnostics.append(note)

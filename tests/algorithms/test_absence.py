@@ -14,7 +14,7 @@ from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
-from fedstrata.build.participation import sample_cohort
+from fedstrata.build.participation import Participation
 from fedstrata.clustering import ari
 from fedstrata.core import Algorithm, Plan, Report, Result, Rows, State, descends
 from fedstrata.testing import toy_problem
@@ -71,7 +71,7 @@ def turns(algorithm: Algorithm[Any]) -> Iterator[Turn]:
     problem, clients = toy_problem(CLIENTS), Seekers()
     state = algorithm.init(problem)
     for round in range(1, ROUNDS + 1):
-        cohort, absent = sample_cohort(0, round, torch.arange(CLIENTS), FRACTION, DROPOUT)
+        cohort, absent = Participation(CLIENTS, seed=0, fraction=FRACTION, dropout=DROPOUT).sample(round)
         plan = algorithm.plan(problem, state, cohort)
         present = plan.only(~torch.isin(cohort, absent))
         report = replace(clients.run(present), cohort=cohort)
@@ -128,7 +128,7 @@ def test_a_model_moves_by_the_mean_of_the_fresh_rows_that_were_trained_from_it_a
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_a_quorum_that_nobody_reaches_decides_nothing(fraction: float) -> None:
     problem, clients, algorithm = toy_problem(CLIENTS), Seekers(), CFL(eps1=10.0, eps2=0.2, quorum=0.9)
-    cohort, absent = sample_cohort(0, 1, torch.arange(CLIENTS), fraction, DROPOUT)
+    cohort, absent = Participation(CLIENTS, seed=0, fraction=fraction, dropout=DROPOUT).sample(1)
     plan = algorithm.plan(problem, algorithm.init(problem), cohort)
     report = clients.run(plan.only(~torch.isin(cohort, absent)))
     after, _ = algorithm.update(problem, algorithm.init(problem), replace(report, cohort=cohort))

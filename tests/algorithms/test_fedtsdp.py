@@ -19,7 +19,7 @@ from fedstrata.algorithms.fedtsdp import (
     layer_tensors,
 )
 from fedstrata.build.build import build_run
-from fedstrata.build.participation import sample_cohort
+from fedstrata.build.participation import Participation
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.clustering import hopkins
 from fedstrata.config import load_experiment
@@ -300,7 +300,7 @@ def test_the_server_sees_the_personal_tensors_that_the_clients_hold(fraction: fl
     problem, algorithm = replace(setup.server.problem, predict=predict), setup.server.algorithm
     state = algorithm.init(problem)
     for round in range(1, 5):
-        cohort, _ = sample_cohort(0, round, setup.everyone, fraction, 0.0)
+        cohort, _ = Participation(len(setup.everyone), seed=0, fraction=fraction).sample(round)
         plan = algorithm.plan(problem, state, cohort)
         state, _ = algorithm.update(problem, state, engine.run(plan))
         for row, client in enumerate(cohort.tolist()):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders import federation, run
 from fedstrata import core
 from fedstrata.base.errors import ExperimentError
-from fedstrata.build.participation import Participation, participation_of, sample_cohort
+from fedstrata.build.participation import Participation, participation_of
 from fedstrata.config import load_experiment
 from fedstrata.core import initial_state
 from fedstrata.testing import toy_problem
@@ -59,12 +59,12 @@ def test_as_many_answers_are_expected_as_cohorts_give(cohort: dict[str, Any], ex
         assert len(cohort_of_2) - len(dropped) == expected[1]
 
 
-def test_a_drop_out_of_everybody_who_stays_is_refused() -> None:
-    """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort never answers."""
-    cohort = {"fraction": 0.5, "dropout": 0.5}
-    with_tables(rounds=5, cohort=cohort)
-    with pytest.raises(ExperimentError, match="as all of the 1 clients of round 5 would drop out"):
-        with_tables(rounds=5, cohort=cohort, events={"leave": [{"round": 2, "clients": [0, 1, 2, 3]}]})
+def test_one_client_of_a_cohort_always_answers() -> None:
+    """Of six clients, cohorts of three lose two; of the two that stay, the one of a cohort answers."""
+    cohort, leave = {"fraction": 0.5, "dropout": 0.5}, [{"round": 2, "clients": [0, 1, 2, 3]}]
+    participation = with_tables(rounds=5, cohort=cohort, events={"leave": leave})
+    found = [participation.sample(round) for round in (1, 2)]
+    assert [(len(sample.cohort), len(sample.dropped)) for sample in found] == [(3, 2), (1, 0)]
 
 
 def test_a_newcomer_waits_at_the_root_and_one_that_left_where_it_was() -> None:
@@ -106,16 +106,6 @@ def test_before_the_first_split_clients_are_misplaced_as_soon_as_there_are_two_c
     assert participation.apply_events(two, 3)[1] == []
 
 
-def test_an_event_says_why_nobody_is_misplaced() -> None:
-    """IFCA has two models before any client has chosen one; a twentieth of six clients is less than half a client."""
-    two = two_clusters(round=0)
-    nobody = core.make_pending(two, range(6), node=0)
-    (event,) = of(misplace=[{"round": 1, "share": 0.5}]).apply_events(nobody, 1)[1]
-    assert event["clients"] == [] and "nobody is in a cluster" in event["why"]
-    (event,) = of(misplace=[{"round": 1, "share": 0.05}]).apply_events(two, 1)[1]
-    assert event["clients"] == [] and "half a client" in event["why"]
-
-
 def swap(round: int, client: int, other: int) -> dict[str, int]:
     return {"round": round, "client": client, "takes_data_of": other}
 
@@ -127,14 +117,16 @@ def swap(round: int, client: int, other: int) -> dict[str, int]:
         ("one client in round 1", {"join": [{"round": 2, "clients": [0, 1, 2, 3, 4, 5]}]}),
         ("one client in round 4", {"leave": [{"round": 2, "clients": [0, 1, 2]}, {"round": 4, "clients": [3, 4, 5]}]}),
         ("in round 3", {"leave": [{"round": 3, "clients": [0, 1, 2, 3, 4]}], "change": [swap(1, 0, 5)]}),
-        ("events.join: .* at most rounds = 50, found 51", {"join": [{"round": 51, "clients": [1]}]}),
-        ("events.change: .* at most rounds = 50", {"change": [swap(51, 1, 2)]}),
-        ("round 2 in 2", {"misplace": [{"round": 2, "share": 0.5}, {"round": 2, "share": 0.1}]}),
-        ("client 2 in 2", {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]}),
-        ("client 1 in 2", {"change": [swap(2, 1, 2), swap(3, 1, 3)]}),
-        ("found client 3 of events.change", {"change": [swap(2, 3, 3)]}),
-        ("found client 1 of events.change", {"change": [swap(2, 0, 1), swap(3, 1, 0)]}),
-        ("found client 1 of events.join", {"change": [swap(2, 0, 1)], "join": [{"round": 3, "clients": [1]}]}),
+        ("rounds of at most rounds = 50, found 51", {"join": [{"round": 51, "clients": [1]}]}),
+        ("rounds of at most rounds = 50", {"change": [swap(51, 1, 2)]}),
+        (
+            "client 2 .* join in round 2, join in round 3",
+            {"join": [{"round": 2, "clients": [1, 2]}, {"round": 3, "clients": [2]}]},
+        ),
+        ("client 1 .* change in round 2, change in round 3", {"change": [swap(2, 1, 2), swap(3, 1, 3)]}),
+        ("takes no part .* found client 3", {"change": [swap(2, 3, 3)]}),
+        ("takes no part .* found client 1", {"change": [swap(2, 0, 1), swap(3, 1, 0)]}),
+        ("takes no part .* found client 1", {"change": [swap(2, 0, 1)], "join": [{"round": 3, "clients": [1]}]}),
         ("client 0 .* leave in round 3", {"change": [swap(3, 0, 1)], "leave": [{"round": 3, "clients": [0]}]}),
         ("client 0 .* join in round 5", {"change": [swap(5, 0, 1)], "join": [{"round": 5, "clients": [0]}]}),
         (
@@ -166,24 +158,26 @@ def test_a_run_with_joins_leaves_and_changed_data_keeps_its_books(tmp_path: Path
 def test_a_cohort_is_ascending_and_its_absent_clients_are_part_of_it(
     seed: int, round: int, n: int, fraction: float, dropout: float
 ) -> None:
-    cohort, absent = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
+    participation = Participation(n, seed, fraction, dropout)
+    cohort, absent = participation.sample(round)
     assert cohort.tolist() == sorted(set(cohort.tolist())) and set(cohort.tolist()) <= set(range(n))
     assert set(absent.tolist()) <= set(cohort.tolist())
-    assert len(cohort) == max(1, int(fraction * n + 0.5)) and len(absent) == int(dropout * len(cohort) + 0.5)
-    again = sample_cohort(seed, round, torch.arange(n), fraction, dropout)
+    assert len(cohort) == max(1, int(fraction * n + 0.5)) and len(absent) == min(
+        int(dropout * len(cohort) + 0.5), len(cohort) - 1
+    )
+    again = participation.sample(round)
     assert torch.equal(cohort, again[0]) and torch.equal(absent, again[1])
 
 
 def test_clients_are_sampled_in_proportion_to_their_weights_and_those_without_weight_never() -> None:
-    weights = torch.tensor([0.0, 1.0, 1.0, 8.0])
+    participation = Participation(4, 0, fraction=0.25, weights=lambda round: torch.tensor([0.0, 1.0, 1.0, 8.0]))
     drawn = torch.zeros(4)
     for round in range(1, 401):
-        cohort, _ = sample_cohort(0, round, torch.arange(4), 0.25, 0.0, weights)
+        cohort, _ = participation.sample(round)
         drawn[cohort] += 1
     assert drawn[0] == 0 and drawn.sum() == 400
     assert 0.74 < float(drawn[3] / 400) < 0.86  # 0.8, and four standard deviations are 0.08
-    again, _ = sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights)
-    assert torch.equal(again, sample_cohort(0, 7, torch.arange(4), 0.25, 0.0, weights).cohort)
+    assert torch.equal(participation.sample(7).cohort, participation.sample(7).cohort)
 
 
 def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None:
@@ -202,7 +196,7 @@ def test_with_central_noise_no_client_drops_out_because_of_another_one() -> None
 def test_of_a_secret_seed_all_bits_count(poisson: bool) -> None:
     """torch takes the low 32 bits of a seed, which can be tried out."""
     draws = [
-        sample_cohort(seed, 1, torch.arange(64), 0.5, 0.0, poisson=poisson, secret=True)[0].tolist()
+        Participation(64, seed, fraction=0.5, poisson=poisson, secret=True).sample(1).cohort.tolist()
         for seed in (5, 5 + 2**40, 5)
     ]
     assert draws[0] == draws[2] != draws[1]
@@ -227,7 +221,6 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
     [
         ({"weights": [1.0, 2.0], "fraction": 0.5}, "expected a weight for each of the 3 clients, found 2"),
         ({"weights": [0.0, 0.0, 0.0]}, "expected a weight above 0 of a client in round 1"),
-        ({"weights": [1.0, 2.0, 3.0]}, "expected cohort.fraction below 1"),
         ({"weights": [1.0, 2.0, 3.0], "sampling": "size", "fraction": 0.5}, "expected none beside cohort.sampling"),
     ],
 )

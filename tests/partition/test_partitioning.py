@@ -177,10 +177,9 @@ def test_a_partition_checks_its_rules() -> None:
     )
     for changed, rule in (
         ({"test": good.test[:1]}, "every client has a test split"),
-        ({"turns": good.turns.astype(np.float64)}, "all arrays are int64"),
         ({"test": (integers(2), integers())}, "no split is empty"),
-        ({"truth": integers(0)}, "truth has one group per client"),
-        ({"truth": integers(0, 2)}, "truth counts groups from 0 without gaps"),
+        ({"truth": integers(0)}, "truth has one group per client, from 0"),
+        ({"truth": integers(0, 2)}, "truth has one group per client, from 0 without gaps"),
         ({"turns": integers(0, 4)}, "turns are 0 to 3 per client"),
         ({"relabel": np.array([[0, 1], [1, 1]])}, "relabel has a permutation of the classes per client"),
         ({"train": (integers(0, 1), integers(2))}, "no sample occurs twice"),
@@ -232,14 +231,3 @@ def test_clients_that_are_split_together_get_what_each_gets_alone(monkeypatch: p
         held = hold_out(LABELS[own], 0.2, holdout_rng(7, client))
         assert own[held].tolist() == made.test[client].tolist() == again.test[client].tolist()
         assert own[~held].tolist() == made.train[client].tolist() == again.train[client].tolist()
-
-
-def test_positions_that_do_not_ascend_are_found_in_every_split() -> None:
-    made = partition_of("iid", clients=3)
-    for client in range(3):
-        for split in ("train", "test"):
-            parts = list(getattr(made, split))
-            for wrong in (parts[client][::-1], parts[client] - parts[client][0] - 1, np.repeat(parts[client][:1], 2)):
-                changes: dict[str, Any] = {split: (*parts[:client], wrong, *parts[client + 1 :])}
-                with pytest.raises(PartitionError, match="positions ascend from 0"):
-                    replace(made, **changes)

@@ -30,7 +30,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedstrata.base.errors import InputError, RecordError
+from fedstrata.base.errors import RecordError
 from fedstrata.base.limits import DEPTH
 from fedstrata.base.resources import SHORTAGES
 
@@ -67,12 +67,15 @@ def root_folder(path: Path) -> Path:
 
     Raises:
         RecordError: When something else than a folder has its name, or no folder can be made there.
+        OSError: When the machine fails, such as by a full disk.
     """
-    with _structure(path):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError:  # as below /proc
-            raise RecordError(f"{path}: expected a place where folders can be made; choose another") from None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
+        found = _FOUND.get(error.errno or 0, error.strerror)
+        raise RecordError(f"{path}: expected a folder that can be made, found {found}; {_REMEDY}") from None
     return path.resolve()
 
 
@@ -368,16 +371,11 @@ def folder_lock(folder: Path, wait: Callable[[], object] | None = None) -> Itera
         wait: It is called when another process has the lock, before that process is waited for. None refuses at once.
 
     Raises:
-        InputError: When the folder cannot be made.
-        RecordError: When another process has the lock, which the line names, or no lock can be had there.
+        RecordError: When the folder cannot be made, another process has the lock, which the line names, or no lock
+            can be had there.
         OSError: When the machine fails, such as by a full disk.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in SHORTAGES:
-            raise
-        raise InputError(f"{str(folder)!r}: expected a folder that can be made: {error.strerror}") from None
+    root_folder(folder)
     lock = FileLock(folder / LOCK_FILE, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_sign)
     try:
         _acquire(lock, folder, wait)

@@ -135,9 +135,6 @@ def file_problem(path: Path) -> str:
 
 def memory_limit() -> int:
     """Return the largest number of bytes that a data set may take in memory."""
-    # Windows does not tell its memory.
-    if not hasattr(os, "sysconf"):
-        return DATA_BYTES
     return min(DATA_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 

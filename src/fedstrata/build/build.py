@@ -14,7 +14,7 @@ from fedstrata.base.quoting import shown
 from fedstrata.build.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.data_warnings.run_data import RunData
-from fedstrata.build.participation import Participation, most_answers, participation_of, sampling_weights
+from fedstrata.build.participation import Participation, participation_of, sampling_weights
 from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
@@ -39,7 +39,7 @@ from fedstrata.engine import (
     resolve_engine,
 )
 from fedstrata.models import MODELS, layout_of
-from fedstrata.models.rows import order_warning, tied_warning
+from fedstrata.models.rows import head_warning
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
 
@@ -106,18 +106,6 @@ def _check_before_data(experiment: Experiment, participation: Participation) -> 
     experiment.personal_of()
     resolve_engine(experiment.engine.name, experiment.engine.device)
     check_tf32(experiment.engine.precision, experiment.engine.device)
-    if experiment.data.public and not objective_of(experiment).classifies:
-        raise ExperimentError(
-            f"data.public = {experiment.data.public}: expected 0 with local.loss = {experiment.local.loss!r}, as "
-            "algorithms compare the class probabilities of public samples; use local.loss = 'cross_entropy'"
-        )
-    # Of buckets that hold all clients of a round, every robust rule makes their one mean.
-    size = experiment.server.bucket_size
-    if size > 1 and size >= most_answers(experiment):
-        raise ExperimentError(
-            f"server.bucket_size = {size}: expected fewer than the {most_answers(experiment)} clients of a round, of "
-            f"which server.aggregation = {experiment.server.aggregation!r} would see one mean; lower it"
-        )
     check_attack(experiment)
     require(experiment.records.track)
     info = data.find(experiment.data.name, experiment.data.root).info
@@ -172,9 +160,8 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
     network = network_of(experiment, dataset.shape, dataset.outputs)()
     kind = torch.int64 if experiment.data.tokens else torch.float32
     samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
-    layout = layout_of(network)
-    found = (order_warning(network, layout, samples), tied_warning(network, layout))
-    return tuple(warning for warning in found if warning is not None)
+    warning = head_warning(network, layout_of(network), samples)
+    return () if warning is None else (warning,)
 
 
 def _spec(
@@ -188,12 +175,7 @@ def _spec(
         replace(dataset, columns=columns).channels_last(),
         partition,
         experiment.seed,
-        # The plans that follow the last round must not meet data of a later one.
-        {
-            client: (since, other)
-            for client, (since, other) in participation.handovers.items()
-            if since <= experiment.rounds
-        },
+        participation.handovers,
         experiment.engine.precision,
         objective_of(experiment),
     )

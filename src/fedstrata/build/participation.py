@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,53 +28,6 @@ class CohortSample(NamedTuple):
 
     cohort: torch.Tensor
     dropped: torch.Tensor
-
-
-def sample_cohort(
-    seed: int,
-    round: int,
-    clients: torch.Tensor,
-    fraction: float,
-    dropout: float,
-    weights: torch.Tensor | None = None,
-    *,
-    poisson: bool = False,
-    independent_dropout: bool = False,
-    secret: bool = False,
-) -> CohortSample:
-    """Draw a cohort, and those of it that never answer: a pure function, the same for every algorithm.
-
-    Args:
-        seed: The seed of the run.
-        round: The round, counted from 1.
-        clients: The ids of those that could take part, ascending, (a,) int64.
-        fraction: The share of the clients that is selected, in (0, 1]; at least one client, unless `poisson`.
-        dropout: The share of the cohort that never answers, in [0, 1).
-        weights: The weight of each client, (a,), at least 0: clients are drawn one after the other without replacement,
-            each in proportion to its weight. None is the same chance for all.
-        poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
-            size, and may be empty.
-        independent_dropout: Whether each client drops out by itself with the chance `dropout`, so that their number is
-            not fixed.
-        secret: Whether the seed is a secret, which nobody may find by trying.
-    """
-    size = cohort_size(len(clients), fraction)
-    draw = _Draw(seed, "cohort", round, secret)
-    if poisson:
-        chosen = (draw.uniform(len(clients)) < fraction).nonzero().flatten()
-        size = len(chosen)
-    elif weights is None:
-        chosen = draw.permutation(len(clients))[:size]
-    else:
-        size = min(size, int((weights > 0).sum()))
-        chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
-    cohort = clients[chosen.sort().values]
-    draw = _Draw(seed, "dropout", round, secret)
-    if independent_dropout:
-        lost = (draw.uniform(size) < dropout).nonzero().flatten()
-    else:
-        lost = draw.permutation(size)[: dropouts(size, dropout)]
-    return CohortSample(cohort, cohort[lost].sort().values)
 
 
 class _Draw(NamedTuple):
@@ -115,22 +67,8 @@ def cohort_size(clients: int, fraction: float) -> int:
 
 
 def dropouts(size: int, dropout: float) -> int:
-    """The number of clients of a cohort that never answer."""
-    return _round_half_up(dropout * size)
-
-
-def most_answers(experiment: Experiment) -> int:
-    """The largest number of clients that can answer in a round."""
-    cohort = experiment.cohort
-    if cohort.sampling == "poisson":
-        return experiment.data.clients
-    size = cohort_size(experiment.data.clients, cohort.fraction)
-    return size if _drops_out_independently(experiment) else size - dropouts(size, cohort.dropout)
-
-
-def _drops_out_independently(experiment: Experiment) -> bool:
-    """Whether each client drops out by itself, so that their number is not fixed."""
-    return experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central"
+    """The number of clients of a cohort that never answer; one is always left, as else no model would ever move."""
+    return min(_round_half_up(dropout * size), max(size - 1, 0))
 
 
 def _round_half_up(value: float) -> int:
@@ -145,29 +83,32 @@ class Participation:
     Attributes:
         clients: The number of clients, with those that join later and those whose data are handed over.
         seed: The seed of the run.
-        fraction: The share of the clients that is selected in a round.
-        dropout: The share of the cohort that never answers.
+        fraction: The share of the clients that is selected in a round, in (0, 1]; at least one client, unless
+            `poisson`.
+        dropout: The share of the cohort that never answers, in [0, 1).
         joins: The round of a client's first cohort, by client.
         leaves: The round from which a client takes no part, by client.
         handovers: By client, a round and another client: from that round on the client holds the data of the other,
             which takes no part itself.
-        misplaced: The share of the clients in clusters that is put into another cluster at random, by round.
-        weights: A function from a round to the weight of each client in its draw, (n,); None is an equal chance.
-        poisson: Whether each client is selected by itself.
+        misplaced: A round, and the share of the clients in clusters that is put into another cluster at random then.
+        weights: A function from a round to the weight of each client in its draw, at least 0, (n,); None is an equal
+            chance.
+        poisson: Whether each client is selected by itself with the chance `fraction`, so that cohorts have no fixed
+            size, and may be empty.
         independent_dropout: Whether each client drops out by itself. With a fixed number of them, another client would
             drop out because of one that takes part, and central noise would hide too little.
-        secret: Whether the seed is a secret of the server.
+        secret: Whether the seed is a secret of the server, which nobody may find by trying.
         scored: The number of clients that score the models of a round; 0 is all of them.
     """
 
     clients: int
     seed: int
     fraction: float
-    dropout: float
-    joins: Mapping[int, int]
-    leaves: Mapping[int, int]
-    handovers: Mapping[int, tuple[int, int]]
-    misplaced: Mapping[int, float]
+    dropout: float = 0.0
+    joins: Mapping[int, int] = field(default_factory=dict)
+    leaves: Mapping[int, int] = field(default_factory=dict)
+    handovers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    misplaced: Sequence[tuple[int, float]] = ()
     weights: Callable[[int], torch.Tensor] | None = None
     poisson: bool = False
     independent_dropout: bool = False
@@ -185,20 +126,27 @@ class Participation:
         return torch.tensor(here, dtype=torch.int64)
 
     def sample(self, round: int) -> CohortSample:
-        """Draw who takes part in a round."""
+        """Draw who takes part in a round: a pure function, the same for every algorithm."""
         clients = self.active(round)
-        weights = None if self.weights is None else self.weights(round)[clients]
-        return sample_cohort(
-            self.seed,
-            round,
-            clients,
-            self.fraction,
-            self.dropout,
-            weights,
-            poisson=self.poisson,
-            independent_dropout=self.independent_dropout,
-            secret=self.secret,
-        )
+        size = cohort_size(len(clients), self.fraction)
+        draw = _Draw(self.seed, "cohort", round, self.secret)
+        if self.poisson:
+            chosen = (draw.uniform(len(clients)) < self.fraction).nonzero().flatten()
+            size = len(chosen)
+        elif self.weights is None:
+            chosen = draw.permutation(len(clients))[:size]
+        else:
+            # One after the other without replacement, each in proportion to its weight.
+            weights = self.weights(round)[clients]
+            size = min(size, int((weights > 0).sum()))
+            chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
+        cohort = clients[chosen.sort().values]
+        draw = _Draw(self.seed, "dropout", round, self.secret)
+        if self.independent_dropout:
+            lost = (draw.uniform(size) < self.dropout).nonzero().flatten()
+        else:
+            lost = draw.permutation(size)[: dropouts(size, self.dropout)]
+        return CohortSample(cohort, cohort[lost].sort().values)
 
     def expected_answers(self, round: int) -> float:
         """The number of clients that answer in a round on average: those of its cohort that do not drop out."""
@@ -236,13 +184,12 @@ class Participation:
                 events.append({"kind": kind, "clients": clients})
         # With one cluster nobody can be misplaced. Then it happens as soon as there are two (HiCFL, Fig. 11).
         first_split = state.tree[0].split == round - 1
-        for since, share in self.misplaced.items():
+        for since, share in self.misplaced:
             due = since == round or (since < round and first_split)
             if not due:
                 continue
             moves = self._moves(state, since, share)
-            event: dict[str, Any] = {"kind": "misplace", "clients": sorted(moves)}
-            events.append(event if moves else {**event, "why": _why_nobody_is_misplaced(state)})
+            events.append({"kind": "misplace", "clients": sorted(moves)})
             state = reassign(state, moves) if moves else state
         return state, events
 
@@ -257,15 +204,6 @@ class Participation:
         chosen = placed[torch.randperm(len(placed), generator=draw)[:size]]
         shifts = torch.randint(1, k, (len(chosen),), generator=draw)
         return dict(zip(chosen.tolist(), ((state.labels[chosen] + shifts) % k).tolist(), strict=True))
-
-
-def _why_nobody_is_misplaced(state: State) -> str:
-    """Why no client is put into another cluster."""
-    if len(state.models) < 2:
-        return "there is one cluster, so clients are misplaced after the first split"
-    if not bool((state.labels >= 0).any()):
-        return "nobody is in a cluster yet"
-    return "the share is less than half a client"
 
 
 def sampling_weights(
@@ -300,8 +238,7 @@ def participation_of(experiment: Experiment) -> Participation:
     for client in [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]:
         if client >= n:
             raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
-    _check_entries(experiment)
-    _check_order(joins, leaves, handovers)
+    _check_events(experiment)
     participation = Participation(
         clients=n,
         seed=experiment.seed,
@@ -310,83 +247,50 @@ def participation_of(experiment: Experiment) -> Participation:
         joins=joins,
         leaves=leaves,
         handovers=handovers,
-        misplaced={event.round: event.share for event in events.misplace},
+        misplaced=[(event.round, event.share) for event in events.misplace],
         poisson=experiment.cohort.sampling == "poisson",
-        independent_dropout=_drops_out_independently(experiment),
+        independent_dropout=experiment.cohort.sampling == "poisson" or experiment.privacy.kind == "central",
         scored=experiment.cohort.scored,
     )
-    if not len(participation.active(1)):
-        raise ExperimentError("events: expected at least one client in round 1, found none; let fewer join later")
-    for round in sorted(set(leaves.values())):
+    for round in sorted({1, *leaves.values()}):
         if not len(participation.active(round)):
             raise ExperimentError(
-                f"events.leave: expected at least one client in round {round}, found none; let fewer leave"
+                f"events: expected at least one client in round {round}, found none; let fewer join later or leave"
             )
-    _check_dropout(experiment, participation)
     _check_weights(experiment, participation)
     return participation
 
 
-def _check_entries(experiment: Experiment) -> None:
-    """Refuse events after the last round, and two entries of one kind for a client, or of misplacement for a round."""
+def _check_events(experiment: Experiment) -> None:
+    """Refuse events after the last round, and events of a client that contradict each other."""
     events = experiment.events
-    entries: dict[str, list[tuple[int, set[int]]]] = {
-        "join": [(event.round, set(event.clients)) for event in events.join],
-        "leave": [(event.round, set(event.clients)) for event in events.leave],
-        "change": [(event.round, {event.client}) for event in events.change],
-        "misplace": [(event.round, {event.round}) for event in events.misplace],
-    }
-    for kind, found in entries.items():
-        last = max((round for round, _ in found), default=0)
-        if last > experiment.rounds:
+    changes = [("change", event.round, event.client) for event in events.change]
+    joins, leaves = (
+        [(kind, event.round, client) for event in entries for client in event.clients]
+        for kind, entries in (("join", events.join), ("leave", events.leave))
+    )
+    by_client: dict[int, list[tuple[str, int]]] = {}
+    for kind, round, client in (*joins, *changes, *leaves):
+        by_client.setdefault(client, []).append((kind, round))
+    for client, own in by_client.items():
+        kinds = [kind for kind, _ in own]
+        if len(set(kinds)) < len(kinds) or any(later[1] <= earlier[1] for earlier, later in pairwise(own)):
+            found = ", ".join(f"{kind} in round {round}" for kind, round in own)
             raise ExperimentError(
-                f"events.{kind}: expected a round of at most rounds = {experiment.rounds}, found {last}; set more "
-                "rounds, or take the entry out"
+                f"events: expected client {client} to join, to change and to leave at most once, in different rounds "
+                f"and in this order, found {found}; move or take out one entry"
             )
-        what = "round" if kind == "misplace" else "client"
-        for subject, times in Counter(chain.from_iterable(subjects for _, subjects in found)).items():
-            if times > 1:
-                raise ExperimentError(
-                    f"events.{kind}: expected each {what} in one entry, found {what} {subject} in {times}; keep one"
-                )
-
-
-def _check_order(joins: Mapping[int, int], leaves: Mapping[int, int], handovers: Mapping[int, tuple[int, int]]) -> None:
-    """Refuse clients that leave before they join, and changes of data that cannot happen.
-
-    Args:
-        joins: The round in which a client joins, by client.
-        leaves: The round in which a client leaves, by client.
-        handovers: The round from which a client has the data of another one, and this one, by client.
-    """
-    changes = {client: round for client, (round, _) in handovers.items()}
-    kinds = {"join": joins, "change": changes, "leave": leaves}
-    for client in {**joins, **changes, **leaves}:
-        rounds = {kind: named[client] for kind, named in kinds.items() if client in named}
-        if any(later <= earlier for earlier, later in pairwise(rounds.values())):
-            found = ", ".join(f"{kind} in round {round}" for kind, round in rounds.items())
+    for event in events.change:
+        if event.takes_data_of in by_client:
             raise ExperimentError(
-                f"events: expected client {client} to join before it changes, and to change before it leaves, found "
-                f"{found}; move or take out one entry"
+                f"events.change: expected client {event.client} to take the data of a client that takes no part and "
+                f"has no events, found client {event.takes_data_of}; name another one in takes_data_of"
             )
-    for client, (_, source) in handovers.items():
-        named_in = [kind for kind, named in kinds.items() if source in named]
-        if named_in:  # a client that is its own source is in the changes
-            raise ExperimentError(
-                f"events.change: expected client {client} to take the data of another client that takes no part "
-                f"itself, found client {source} of events.{named_in[0]}; name another "
-                "one in takes_data_of"
-            )
-
-
-def _check_dropout(experiment: Experiment, participation: Participation) -> None:
-    """Refuse a drop-out of all clients of the last cohorts, after which no model would ever move."""
-    cohort = experiment.cohort
-    size = cohort_size(len(participation.active(experiment.rounds)), cohort.fraction)
-    if not participation.independent_dropout and dropouts(size, cohort.dropout) >= size:
+    rounds = [round for _, round, _ in (*joins, *changes, *leaves)] + [event.round for event in events.misplace]
+    if max(rounds, default=0) > experiment.rounds:
         raise ExperimentError(
-            f"cohort.dropout = {cohort.dropout:g}: expected less, as all of the {size} clients of round "
-            f"{experiment.rounds} would drop out; lower it, or raise cohort.fraction"
+            f"events: expected rounds of at most rounds = {experiment.rounds}, found {max(rounds)}; set more rounds, "
+            "or take the entry out"
         )
 
 
@@ -397,8 +301,6 @@ def _check_weights(experiment: Experiment, participation: Participation) -> None
         return
     if cohort.sampling != "uniform":
         raise ExperimentError(f"cohort.weights: expected none beside cohort.sampling = {cohort.sampling!r}; use one")
-    if cohort.fraction == 1 and min(cohort.weights) > 0:
-        raise ExperimentError("cohort.weights: expected cohort.fraction below 1, as all clients are selected anyway")
     if len(cohort.weights) != participation.clients:
         raise ExperimentError(
             f"cohort.weights: expected a weight for each of the {participation.clients} clients, "

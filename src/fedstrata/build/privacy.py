@@ -9,7 +9,7 @@ from typing import Any
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.build.participation import Participation, cohort_size, most_answers
+from fedstrata.build.participation import Participation, cohort_size, dropouts
 from fedstrata.config import Experiment
 from fedstrata.config.selection import baseline_of
 from fedstrata.config.tables import PrivacyTable
@@ -108,7 +108,7 @@ def private_run(
         ExperimentError: When something in the experiment has no differential privacy.
     """
     table = experiment.privacy
-    _refuse_unreachable_size(experiment, disclosure)
+    _refuse_unreachable_size(experiment, disclosure, participation)
     if table.kind == "none":
         return None
     if table.kind == "central":
@@ -194,11 +194,16 @@ def _delta(table: PrivacyTable, clients: int) -> float:
     return table.delta
 
 
-def _refuse_unreachable_size(experiment: Experiment, disclosure: Disclosure | None) -> None:
+def _refuse_unreachable_size(
+    experiment: Experiment, disclosure: Disclosure | None, participation: Participation
+) -> None:
     """Refuse a least size of clusters that nothing reaches, or that says nothing."""
     least = experiment.privacy.min_cluster
     # With central noise the members of a cluster are counted, and else those who answer: no model would ever move.
-    largest = experiment.data.clients if experiment.privacy.kind == "central" else most_answers(experiment)
+    largest = participation.clients
+    if not participation.independent_dropout:
+        size = cohort_size(largest, participation.fraction)
+        largest = size - dropouts(size, participation.dropout)
     if least > largest:
         raise ExperimentError(
             f"privacy.min_cluster = {least}: expected at most {largest}, the clients that can answer in a round; "

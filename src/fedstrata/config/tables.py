@@ -279,8 +279,8 @@ class CohortTable(Table):
             "poisson" each client is selected by itself with the chance `fraction`, so that the size of a cohort varies.
         weights: The weight of each client in the draw, in the order of their ids, in place of `sampling`. A client with
             weight 0 is never selected.
-        dropout: The share of the cohort that never answers. With "poisson", and with central differential privacy, each
-            client drops out by itself with this chance.
+        dropout: The share of the cohort that never answers; one client always does. With "poisson", and with central
+            differential privacy, each client drops out by itself with this chance.
         scored: The number of clients, drawn at random, that score the models of a round; 0 is all of them. So the
             measures of a round, and what it costs, do not grow with the number of clients. After the last round
             everyone scores.

@@ -12,27 +12,15 @@ FedTSDP: Zhu et al., "Federated two stage decoupling with adaptive personalizati
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from math import prod
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ModelError
 
-_Factory = TypeVar("_Factory", bound=Callable[..., nn.Module])
 _Hidden = Annotated[int, Ge(0)]
-
-
-def only_side(side: int) -> Callable[[_Factory], _Factory]:
-    """Mark the factory of a network that takes only images of ``side`` x ``side`` pixels; data are resized to that."""
-
-    def mark(factory: _Factory) -> _Factory:
-        factory.side = side  # type: ignore[attr-defined]  # `side` of the registry reads this attribute, of a user's factory too
-        return factory
-
-    return mark
 
 
 def mnist_cnn(shape: tuple[int, ...], classes: int, *, hidden: _Hidden = 0) -> nn.Sequential:
@@ -179,7 +167,6 @@ def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[Annotated[int, Ge
     return nn.Sequential(layers)
 
 
-@only_side(32)
 def vgg11(
     shape: tuple[int, ...], classes: int, *, width: Annotated[float, Gt(0)] = 1.0, batch_norm: bool = False
 ) -> nn.Sequential:
@@ -194,7 +181,6 @@ def vgg11(
     return _vgg("vgg11", shape, classes, (1, 1, 2, 2, 2), width, batch_norm)
 
 
-@only_side(32)
 def vgg16(
     shape: tuple[int, ...], classes: int, *, width: Annotated[float, Gt(0)] = 1.0, batch_norm: bool = False
 ) -> nn.Sequential:
@@ -207,6 +193,10 @@ def vgg16(
         batch_norm: Whether to normalise after each convolution.
     """
     return _vgg("vgg16", shape, classes, (2, 2, 3, 3, 3), width, batch_norm)
+
+
+vgg11.side = vgg16.side = 32  # type: ignore[attr-defined]
+"""Data are resized to it. `side` of the registry reads this attribute, of a user's factory too."""
 
 
 def _vgg(

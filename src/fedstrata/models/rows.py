@@ -5,8 +5,6 @@ Selectors such as "head" go by the layout, which has the layers in the order of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fedstrata.base.errors import ModelError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Kind, Layout, TensorSpec
@@ -94,74 +92,35 @@ def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None
         state[spec.name].copy_(row[span].reshape(spec.shape))
 
 
-def order_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor) -> str | None:
-    """Say so if the first or the last linear layer of a layout is not the one that computes first or last.
+def head_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor) -> str | None:
+    """Say so if the selector "head" does not stand for the linear layer that computes last.
 
-    Selectors such as "head" and "first_linear" go by the layout, which has the order of definition.
+    Selectors go by the layout, which has layers in the order of definition, and tied parameters once, at their first
+    place: such as the embedding whose weight the output layer of a language model reads.
 
     Args:
-        network: The network, which stays as it is.
+        network: The network. It is left in evaluation mode, with hooks.
         layout: Its layout.
         inputs: Samples that it takes, (b, ...).
 
     Returns:
-        A line, or None where both orders agree, or some linear layer does not compute by being called.
+        A line; None where "head" is the layer that computes last, or that layer does not compute by being called.
     """
-    linear = layout.linear_layers
-    computed = _calls(network, linear, inputs)
-    if len(linear) < 2 or set(computed) != set(linear):
-        return None
-    for place, which, selector in ((-1, "last", "head"), (0, "first", "first_linear")):
-        if computed[place] != linear[place]:
-            return (
-                f"the network {type(network).__name__} defines {linear[place]!r} as its {which} linear layer, and "
-                f"computes {computed[place]!r} {which}: selectors such as {selector!r} go by the order of definition. "
-                "Define layers in the order in which they compute, or select them by their names"
-            )
-    return None
-
-
-def _calls(network: torch.nn.Module, layers: Sequence[str], inputs: torch.Tensor) -> list[str]:
-    """The layers in the order in which they are called, each as often as it is."""
     called = list[str]()
-    modules = dict(network.named_modules())
-    handles = [
-        modules[layer].register_forward_hook(lambda module, given, found, layer=layer: called.append(layer))
-        for layer in layers
-        if layer in modules
-    ]
-    training = network.training
-    try:
-        with torch.no_grad():
-            network.eval()(inputs)
-    finally:
-        network.train(training)
-        for handle in handles:
-            handle.remove()
-    return called
-
-
-def tied_warning(network: torch.nn.Module, layout: Layout) -> str | None:
-    """Say so if the selector "head" leaves out a weight of the last linear layer, because it is tied.
-
-    Tied parameters appear in a layout once, at their first place, such as the embedding whose weight the output layer
-    of a language model reads.
-
-    Args:
-        network: The network.
-        layout: Its layout.
-
-    Returns:
-        A line, or None where "head" selects the whole of the last linear layer.
-    """
-    tensors = network.state_dict(keep_vars=True)
-    first = {id(tensors[slot.name]): slot.name for slot in layout.tensors if slot.kind == "linear"}
-    weights = [(name, first[id(tensor)]) for name, tensor in tensors.items() if tensor.ndim > 1 and id(tensor) in first]
-    if not weights or weights[-1][0] == weights[-1][1]:
+    for name, module in network.named_modules():
+        if _kind(module) == "linear":
+            module.register_forward_hook(lambda module, given, found, name=name: called.append(name))
+    with torch.no_grad():
+        network.eval()(inputs)
+    if not called or layout.linear_layers[-1] not in called:
         return None
-    last, source = weights[-1]
-    selected = [repr(slot.name) for slot, sent in zip(layout.tensors, layout.select("head"), strict=True) if sent]
+    last = called[-1]
+    needed = {f"{last}.{name}" for name, _ in network.get_submodule(last).named_parameters()}
+    selected = [slot.name for slot, chosen in zip(layout.tensors, layout.select("head"), strict=True) if chosen]
+    if needed <= set(selected):
+        return None
     return (
-        f"the network {type(network).__name__} has {last!r} from {source!r}, so the selector 'head' stands for "
-        f"{', '.join(selected)} only. Select layers by their names"
+        f"the network {type(network).__name__} computes {last!r} last, and the selector 'head' stands for "
+        f"{', '.join(map(repr, selected))}. Define layers in the order in which they compute, or select them by their "
+        "names"
     )

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import parse_json, read_file
+from fedstrata.base.files import read_file
 from fedstrata.base.limits import MAX_LABEL_CHARACTERS, TEXT_CHARACTERS
 
 METRIC_FILE = "metric.json"
@@ -185,21 +185,18 @@ class MetricInfo:
 def _number(value: float, decimals: int | None) -> str:
     if decimals is None:
         return f"{value:.{_SIGNIFICANT}g}"
-    text = f"{value:,.{decimals}f}"
-    # Rounding can leave a minus before nothing.
-    return text.removeprefix("-") if not float(text.replace(",", "")) else text
+    return f"{value:z,.{decimals}f}"  # z: rounding leaves no minus before nothing
 
 
 _F1 = "the harmonic mean of precision and recall"
 _SQUARED_UNIT = "in the unit of the targets, squared"
 _UNIT = "in the unit of the targets"
 
-METRICS_OF_NUMBERS = ("r2", "mse", "rmse", "mae", "neg_mse", "neg_rmse", "neg_mae")
+METRICS_OF_NUMBERS = ("r2", "mse", "rmse", "mae")
 """The metrics of numbers; the library's others are of classes or labels."""
 
 _share = partial(MetricInfo, least=0.0, most=1.0)
 _error = partial(MetricInfo, larger_is_better=False, least=0.0)
-_negative = partial(MetricInfo, most=0.0)
 
 METRIC_INFOS: Mapping[str, MetricInfo] = {
     "accuracy": _share(
@@ -239,9 +236,6 @@ METRIC_INFOS: Mapping[str, MetricInfo] = {
     "mae": _error(
         "mean absolute error", f"the mean of the absolute differences between prediction and target, {_UNIT}"
     ),
-    "neg_mse": _negative("negative mean squared error", f"the mean squared error times -1, {_SQUARED_UNIT}"),
-    "neg_rmse": _negative("negative root mean squared error", f"the error times -1, {_UNIT}"),
-    "neg_mae": _negative("negative mean absolute error", f"the error times -1, {_UNIT}"),
 }
 """The metrics that the library names, by the values of ``local.metric``."""
 
@@ -320,9 +314,7 @@ def read_metric(folder: Path) -> MetricInfo:
     """
     path = folder / METRIC_FILE
     try:
-        raw = read_file(path, _MAX_BYTES)
-        parse_json(raw)  # refuses what no JSON reader accepts, such as infinity
-        return TypeAdapter(MetricInfo).validate_json(raw)
+        return TypeAdapter(MetricInfo).validate_json(read_file(path, _MAX_BYTES))
     except (OSError, ValueError) as error:  # a ValidationError is a ValueError
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path}: expected what the run's metric is, found: {reason}; resume the run") from None

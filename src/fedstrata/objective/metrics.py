@@ -131,21 +131,6 @@ def mae(outputs: Tensor, targets: Tensor) -> float:
     return float(_sklearn().mean_absolute_error(*_numbers(outputs, targets)))
 
 
-def neg_mse(outputs: Tensor, targets: Tensor) -> float:
-    """The mean squared error, negative."""
-    return -mse(outputs, targets)
-
-
-def neg_rmse(outputs: Tensor, targets: Tensor) -> float:
-    """The root of the mean squared error, negative."""
-    return -rmse(outputs, targets)
-
-
-def neg_mae(outputs: Tensor, targets: Tensor) -> float:
-    """The mean absolute error, negative."""
-    return -mae(outputs, targets)
-
-
 def _one_vs_rest(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Whether samples or tokens are of a class, and the log-odds that they are: (s, c) of the c classes that occur."""
     counted = targets.flatten() != IGNORED

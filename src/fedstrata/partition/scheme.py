@@ -18,9 +18,8 @@ from pydantic import ConfigDict, InstanceOf, Strict, ValidationError, field_vali
 from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import ExperimentError, PartitionError
-from fedstrata.base.key_errors import explain, nearest, unknown
+from fedstrata.base.key_errors import explain, unknown
 from fedstrata.base.limits import MAX_SAMPLES
-from fedstrata.base.quoting import dotted
 from fedstrata.base.registry import Registry
 
 IntArray = NDArray[np.int64]
@@ -336,9 +335,6 @@ def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
     options = dict(keys)
     name = options.pop("scheme", None)
     if name is None:
-        for key in options:
-            if near := nearest(key, ["scheme"]):
-                raise ExperimentError(f"{place}.{dotted([key])}: unknown key; {near}")
         raise ExperimentError(f"{place}.scheme: expected one of {', '.join(PARTITIONS)}, found none")
     if not isinstance(name, str) or name not in PARTITIONS:
         raise ExperimentError(unknown(f"{place}.scheme", name, "partition", PARTITIONS))

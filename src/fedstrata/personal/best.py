@@ -10,12 +10,9 @@ Association 1975. The less the clients differ beyond the noise of their samples,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from annotated_types import MinLen
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.keys import STRICT, PositiveInteger, Selectors, selector_tuple
@@ -41,15 +38,15 @@ class Best:
 
     Attributes:
         epochs: The local epochs of the tuning on all training data. Cross-validation tunes for half as many, rounded
-            up. The numbers of a list are alternatives, for which it tunes in full.
-        layers: The layers that are tuned. The entries of a list are alternatives.
+            up.
+        layers: The layers that are tuned. The others stay those of the cluster.
         prior: Whether the losses of a client are combined with those of the others ("cohort") or stand alone ("none").
     """
 
     source: ClassVar[str] = "fedstrata, docs/methods/personal.md"
     sends: ClassVar[str] = "the losses by which clients choose how much of a tuned model they keep"
 
-    epochs: PositiveInteger | Annotated[list[PositiveInteger], MinLen(1)] = 4
+    epochs: PositiveInteger = 4
     layers: Selectors = ALL
     prior: Literal["cohort", "none"] = "cohort"
 
@@ -63,51 +60,37 @@ class Best:
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """Two plans: cross-validation on halves, then tuning on everything with what was chosen."""
-        tunings = self._tunings(problem, last)
-        report = yield last.plan(problem, _validation_tasks(tunings), last.round)
-        losses, sizes = held_out_losses(report, tunings, last.clients)
+        tuning = _Tuning(
+            # Random numbers of a tuning go by its name.
+            name=f"tuning-{'-'.join(selector_tuple(self.layers))}-{self.epochs}",
+            epochs=self.epochs,
+            trainable=tuned_mask(problem.layout, self.layers),
+            problem=problem,
+            last=last,
+        )
+        report = yield last.plan(problem, tuning.validation_tasks(), last.round)
+        losses, sizes = held_out_losses(report, tuning.name, last.clients)
         gains = gains_over_untuned(losses, in_nats=problem.classifies)
         weight = cohort_weight(gains, sizes) if self.prior == "cohort" else torch.zeros(sizes.shape[1])
-        chosen = choose(gains, sizes, weight)
-        # What a client may choose: an alternative of tuning, and how much of its model is kept.
-        options = list(product(tunings, SHARES))
-        choices = [options[number] for number in chosen.tolist()]
-        report = yield last.plan(problem, _final_tasks(problem, tunings, choices), last.round + 1)
-        keeps = {client: kept for tuning in tunings for client, kept in keeps_tuning(report, tuning.kept).items()}
+        shares = [with_all_samples(SHARES[number]) for number in choose(gains, sizes, weight).tolist()]
+        report = yield last.plan(problem, tuning.final_tasks(torch.tensor(shares)), last.round + 1)
+        keeps = keeps_tuning(report, tuning.kept)
         nodes = last.nodes[last.candidates[:, 0]].tolist()
         return tuple(
-            PersonalChoice(client, node, float(tuning.epochs), with_all_samples(share))
+            PersonalChoice(client, node, float(self.epochs), share)
             if keeps.get(client, False)
             else PersonalChoice(client, node, epochs=0.0, share=0.0)
-            for client, node, (tuning, share) in zip(last.clients.tolist(), nodes, choices, strict=True)
+            for client, node, share in zip(last.clients.tolist(), nodes, shares, strict=True)
         )
-
-    def _tunings(self, problem: Problem, last: LastModels) -> list[_Tuning]:
-        """All alternatives."""
-        numbers = [self.epochs] if isinstance(self.epochs, int) else self.epochs
-        return [
-            _Tuning(
-                name=f"tuning-{layers}-{epochs}",
-                epochs=epochs,
-                # Half of 1 and of 2 epochs are the same, and cross-validation could not tell them apart.
-                validation_epochs=epochs if len(numbers) > 1 else -(-epochs // 2),
-                trainable=tuned_mask(problem.layout, layers),
-                problem=problem,
-                last=last,
-            )
-            for layers in selector_tuple(self.layers)
-            for epochs in numbers
-        ]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Tuning:
-    """An alternative of tuning.
+    """The tuning of all clients.
 
     Attributes:
         name: Its name.
         epochs: The local epochs on all training data.
-        validation_epochs: The local epochs on each half in cross-validation.
         trainable: The tensors that are tuned, (l,).
         problem: What is fixed for the run.
         last: What the clients start from.
@@ -115,7 +98,6 @@ class _Tuning:
 
     name: str
     epochs: int
-    validation_epochs: int
     trainable: Mask
     problem: Problem
     last: LastModels
@@ -127,7 +109,7 @@ class _Tuning:
 
     def tasks(self, fold: str) -> dict[str, LocalTask]:
         """The tasks on all training data, or on a half of them in cross-validation."""
-        epochs = self.validation_epochs if fold in _FOLDS else self.epochs
+        epochs = -(-self.epochs // 2) if fold in _FOLDS else self.epochs
         return tuning_tasks(self.problem, self.last, self.name, epochs, self.trainable, fold)
 
     def between(self, fold: str, shares: torch.Tensor) -> LocalTask:
@@ -142,20 +124,34 @@ class _Tuning:
         nothing = self.problem.layout.nothing
         return replace(task, trainable=nothing, continues=end, candidates=candidates, shares=shares)
 
-
-def _validation_tasks(tunings: Sequence[_Tuning]) -> dict[str, LocalTask]:
-    """Every client tunes on each half of its data, and the other half judges shares of what came out."""
-    tasks = dict[str, LocalTask]()
-    for tuning in tunings:
-        shares = torch.tensor(SHARES).expand(len(tuning.last.clients), -1)
+    def validation_tasks(self) -> dict[str, LocalTask]:
+        """Every client tunes on each half of its data, and the other half judges shares of what came out."""
+        tasks = dict[str, LocalTask]()
+        shares = torch.tensor(SHARES).expand(len(self.last.clients), -1)
         for fold, other in _FOLDS.items():
-            tasks |= tuning.tasks(fold)
-            tasks[_scored(tuning, fold)] = replace(tuning.between(fold, shares), selection_fold=other)
-    return tasks
+            tasks |= self.tasks(fold)
+            tasks[_scored(self.name, fold)] = replace(self.between(fold, shares), selection_fold=other)
+        return tasks
+
+    def final_tasks(self, shares: torch.Tensor) -> dict[str, LocalTask]:
+        """Every client tunes on all of its data, and keeps its share of the tuned model, (m,).
+
+        A client that keeps nothing of it does not train, and goes on using the model that it has. So does one whose
+        tuning has failed: one with which its training data have a higher loss than without.
+        """
+        shares = shares[:, None]
+        if not bool(shares.any()):
+            return {}
+        with_and_without = torch.cat([torch.zeros_like(shares), shares], dim=1)
+        keep = replace(self.between("all", with_and_without), save_local=self.problem.layout.everything)
+        tasks = {**self.tasks("all"), self.kept: keep}
+        return {
+            name: replace(task, candidates=torch.where(shares > 0, task.candidates, -1)) for name, task in tasks.items()
+        }
 
 
 def keeps_tuning(report: Report, task: str) -> dict[int, bool]:
-    """Of each client that did a task of `_final_tasks`, whether it keeps something of the tuned model."""
+    """Of each client that did a task of `_Tuning.final_tasks`, whether it keeps something of the tuned model."""
     if task not in report.results:
         return {}
     result = report.results[task]
@@ -163,30 +159,25 @@ def keeps_tuning(report: Report, task: str) -> dict[int, bool]:
     return dict(zip(result.updates.clients.tolist(), (kept < without).tolist(), strict=True))
 
 
-def _scored(tuning: _Tuning, fold: str) -> str:
+def _scored(tuning: str, fold: str) -> str:
     """The name of the task that scores what was tuned on a fold."""
-    return f"{tuning.name}-{fold}-scores"
+    return f"{tuning}-{fold}-scores"
 
 
-def held_out_losses(
-    report: Report, tunings: Sequence[_Tuning], clients: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What cross-validation found.
+def held_out_losses(report: Report, tuning: str, clients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What cross-validation found by the tuning of a name.
 
     Returns:
-        The loss of each option on each half, (2, m, c), and the samples of that half, (2, m). A client that did not
+        The loss of each share on each half, (2, m, c), and the samples of that half, (2, m). A client that did not
         answer, or has a single sample, has no samples, and losses of 0.
     """
-    losses = torch.zeros(len(_FOLDS), len(clients), len(tunings) * len(SHARES), dtype=torch.float64)
+    losses = torch.zeros(len(_FOLDS), len(clients), len(SHARES), dtype=torch.float64)
     sizes = torch.zeros(len(_FOLDS), len(clients), dtype=torch.float64)
     for place, (fold, other) in enumerate(_FOLDS.items()):
-        for number, tuning in enumerate(tunings):
-            result = report.results[_scored(tuning, fold)]
-            rows = torch.searchsorted(clients, result.updates.clients)
-            columns = slice(number * len(SHARES), (number + 1) * len(SHARES))
-            losses[place, rows, columns] = result.losses.double()
-            judged = report.results[_scored(tuning, other)]
-            sizes[place, torch.searchsorted(clients, judged.updates.clients)] = judged.sizes.double()
+        result = report.results[_scored(tuning, fold)]
+        losses[place, torch.searchsorted(clients, result.updates.clients)] = result.losses.double()
+        judged = report.results[_scored(tuning, other)]
+        sizes[place, torch.searchsorted(clients, judged.updates.clients)] = judged.sizes.double()
     both = (sizes > 0).all(dim=0)
     return torch.where(both[:, None], losses, 0.0), torch.where(both, sizes, 0.0)
 
@@ -259,23 +250,3 @@ def with_all_samples(share: float) -> float:
     samples. The best share is s / (s + v / n). With half the samples it is s / (s + 2 v / n).
     """
     return 2 * share / (1 + share)
-
-
-def _final_tasks(
-    problem: Problem, tunings: Sequence[_Tuning], choices: Sequence[tuple[_Tuning, float]]
-) -> Mapping[str, LocalTask]:
-    """Every client tunes on all of its data as it has chosen, and keeps its share of the tuned model.
-
-    A client that keeps nothing of it does not train, and goes on using the model that it has. So does one whose tuning
-    has failed: one with which its training data have a higher loss than without.
-    """
-    tasks = dict[str, LocalTask]()
-    for tuning in tunings:
-        shares = torch.tensor([[with_all_samples(share) if chosen is tuning else 0.0] for chosen, share in choices])
-        if not bool(shares.any()):
-            continue
-        with_and_without = torch.cat([torch.zeros_like(shares), shares], dim=1)
-        keep = replace(tuning.between("all", with_and_without), save_local=problem.layout.everything)
-        for name, task in {**tuning.tasks("all"), tuning.kept: keep}.items():
-            tasks[name] = replace(task, candidates=torch.where(shares > 0, task.candidates, -1))
-    return tasks

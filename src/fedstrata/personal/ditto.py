@@ -62,7 +62,7 @@ class DittoBeside:
         if own or getattr(algorithm, "keeps_layers", False) or not torch.equal(plan.cohort, everyone):
             raise ExperimentError(
                 "personal.method = 'ditto': expected an algorithm whose clients train the model of a cluster and keep "
-                f"no layers, found {type(algorithm).__name__}; use finetune, head or best"
+                f"no layers, found {type(algorithm).__name__}; use finetune or best"
             )
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:

@@ -48,53 +48,21 @@ class FineTuned:
         return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
-        """One plan, in which every client tunes and saves its model."""
-        return (yield from tuned(problem, last, self.epochs, tuned_mask(problem.layout, self.layers)))
+        """One plan, in which every client tunes and saves its model.
 
-
-@dataclass(frozen=True, config=STRICT)
-class TunedHead:
-    """Head: the last linear layer is tuned on the client's own data, when the rounds are over.
-
-    The learning rate falls linearly from `local.lr` to 0.
-
-    Attributes:
-        epochs: The local epochs.
-    """
-
-    source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019, of the last layer"
-    sends: ClassVar[str] = ""
-
-    epochs: PositiveInteger = 10
-
-    def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
-        """Refuse networks without a linear layer."""
-        check_layers(problem.layout, "head")
-
-    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """Nothing happens beside the rounds."""
-        return algorithm
-
-    def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
-        """One plan, in which every client tunes and saves its model."""
-        return (yield from tuned(problem, last, self.epochs, tuned_mask(problem.layout, "head")))
-
-
-def tuned(problem: Problem, last: LastModels, epochs: int, trainable: Mask) -> PersonalPlans:
-    """Every client trains some tensors of its model for some epochs, and saves all tensors.
-
-    A client whose tuning diverges goes on with the model that it has, and with the layers of its own in it.
-    """
-    tasks = tuning_tasks(problem, last, "tuning", epochs, trainable)
-    *_, end = tasks
-    tasks[end] = replace(tasks[end], save_local=problem.layout.everything, save_if_finite=True)
-    report = yield last.plan(problem, tasks, last.round)
-    result = report.results[end]
-    starts = last.nodes[result.chosen].tolist()
-    clients = result.updates.clients.tolist()
-    return tuple(
-        PersonalChoice(client, start, float(epochs), 1.0) for client, start in zip(clients, starts, strict=True)
-    )
+        A client whose tuning diverges goes on with the model that it has, and with the layers of its own in it.
+        """
+        tasks = tuning_tasks(problem, last, "tuning", self.epochs, tuned_mask(problem.layout, self.layers))
+        *_, end = tasks
+        tasks[end] = replace(tasks[end], save_local=problem.layout.everything, save_if_finite=True)
+        report = yield last.plan(problem, tasks, last.round)
+        result = report.results[end]
+        starts = last.nodes[result.chosen].tolist()
+        clients = result.updates.clients.tolist()
+        return tuple(
+            PersonalChoice(client, start, float(self.epochs), 1.0)
+            for client, start in zip(clients, starts, strict=True)
+        )
 
 
 def tuned_mask(layout: Layout, selectors: Selectors) -> Mask:

@@ -131,7 +131,6 @@ def tuning_tasks(
 PERSONAL: Registry[type[PersonalMethod]] = Registry(
     {
         "finetune": "fedstrata.personal.finetune:FineTuned",
-        "head": "fedstrata.personal.finetune:TunedHead",
         "ditto": "fedstrata.personal.ditto:DittoBeside",
         "best": "fedstrata.personal.best:Best",
     },
