@@ -1,6 +1,7 @@
 import gc
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,16 +13,41 @@ import unsynced  # noqa: F401 (which writes nothing itself)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-# Hypothesis fails a case that takes 0.2 seconds, which any does on a busy machine.
-settings.register_profile("untimed", deadline=None)
+# Hypothesis fails a case that takes 0.2 seconds, which any does on a busy machine. Each run draws new examples.
+settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 
+TESTS = Path(__file__).parent
+
+QUICK = (
+    *("algorithms", "base", "clustering", "config", "core", "data", "models", "objective", "partition", "records"),
+    *("report", "uploads", "test_architecture.py", "test_check_algorithm.py", "test_init.py"),
+    "test_wrong_experiments.py",
+)
+"""Where the tests of `make check` are. All others build or play whole runs, or show something to the whole library."""
+
+LONGEST = (
+    "engine/test_ray.py",
+    "test_every_algorithm.py",
+    "test_parity.py",
+    "hostile/test_hostile_input.py",
+    "base/test_resources.py",
+    "hostile/test_run_folders.py",
+    "experiments/test_doc_pages.py",
+    "engine/test_processes.py",
+)
+"""The files that take longest."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, then large ones: what starts last would leave all but one worker idle."""
+    """Mark slow tests, and put long files first: what starts last would leave all but one worker idle."""
     tests = Counter(item.path for item in items)
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] not in QUICK or "forked_workers" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
+    ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), -tests[item.path]))
 
 
 def pytest_collection_finish() -> None:

@@ -199,6 +199,7 @@ def test_nothing_is_ever_unpickled() -> None:
     assert found == OWN_PROCESSES
 
 
+@pytest.mark.slow
 def test_the_readmes_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text()

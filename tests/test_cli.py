@@ -302,7 +302,6 @@ def test_help_names_the_commands_and_marks_what_is_required(
     assert all(text in shown for text in (["  [required]"] if len(args) > 1 else named)) and "\\" not in shown
 
 
-@pytest.mark.slow
 def test_a_run_from_start_to_report(empty_folder: Path) -> None:
     command = [sys.executable, "-m", "fedstrata", "run", "--set", "rounds=1", "--out", "a"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

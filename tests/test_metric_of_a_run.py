@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from plotly.offline import get_plotlyjs
 
 import fedstrata as fs
 from builders import keys
@@ -46,11 +45,6 @@ def clients(seed: int = 0) -> dict[str, Any]:
 
 def with_metric(metric: str, algorithm: str = "fedavg") -> dict[str, Any]:
     return keys(KEYS, local={"metric": metric}, algorithm={"name": algorithm})
-
-
-def texts(page: Path) -> str:
-    """A page without Plotly's own text."""
-    return page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +84,7 @@ def test_a_comparison_names_the_same_winner_with_the_same_lead(pair: tuple[Compa
 def test_the_comparison_is_about_the_error_and_nowhere_about_accuracy(pair: tuple[Comparison, Comparison]) -> None:
     folder = pair[0].folder
     name = pair[0].metric.name
-    page, text = texts(folder / "comparison.html"), (folder / "comparison.md").read_text()
+    page, text = (folder / "comparison.html").read_text(), (folder / "comparison.md").read_text()
     for said in (page, text):
         assert "accura" not in said.lower() and "most accurate" not in said
         assert name in said and "lower is better" in said
@@ -103,7 +97,7 @@ def test_the_page_is_about_the_error_and_the_worst_client_is_the_one_with_the_la
     pair: tuple[Comparison, Comparison],
 ) -> None:
     run = next(run for run in pair[0].runs if run.algorithm == "local")
-    page = texts(run.folder / "report.html")
+    page = (run.folder / "report.html").read_text()
     name = pair[0].metric.name
     assert "accura" not in page.lower()
     assert f"<dt>{name.capitalize()}</dt>" in page and f"highest {name} of a client" in page
@@ -121,7 +115,7 @@ def test_a_sweep_chooses_the_smallest_error(tmp_path: Path) -> None:
         tables = with_metric(name, "local")  # which learns each client's own numbers
         swept = fs.sweep(tables, {"local.lr": RATES}, None, tmp_path / name, clients=clients(), quiet=True)
         assert swept.best == {"local.lr": 0.1}
-    page = texts(tmp_path / ERROR / "comparison.html")
+    page = (tmp_path / ERROR / "comparison.html").read_text()
     assert "on validation data, which no client trains on, is the lowest." in page and "accura" not in page.lower()
 
 
@@ -170,7 +164,7 @@ def test_a_metric_of_ones_own_says_that_less_is_better(mine: str, tmp_path: Path
     (difference,) = compared.differences
     means = {run.algorithm: (run.summary or {})["acc_client"] for run in compared.runs}
     assert difference.algorithm == min(means, key=means.__getitem__)
-    page = texts(compared.runs[1].folder / "report.html")
+    page = (compared.runs[1].folder / "report.html").read_text()
     assert "Largest &lt;error&gt; is in metres; at least 0, lower is better." in page and "<error>" not in page
     kept = json.loads((compared.runs[0].folder / "metric.json").read_text())
     assert (kept["name"], kept["larger_is_better"]) == ("largest <error>", False)

@@ -56,7 +56,7 @@ class Net(nn.Sequential):
 if __name__ == "__main__":
     engine = sys.argv[1]
     data, local = {"clients": 6, "samples": 20}, {"lr": 0.1, "batch": 10}
-    keys = {"rounds": 2, "data": data, "local": local, "engine": {"name": engine, "workers": 1}}
+    keys = {"rounds": 1, "data": data, "local": local, "engine": {"name": engine, "workers": 1}}
     # The batched engine takes no such functions.
     functions = {} if engine == "batched" else {"loss": loss, "metric": metric, "transform": transform}
     for number, model in enumerate((Net, lambda: Net(), Net())):
@@ -103,7 +103,6 @@ def test_classes_and_functions_of_a_script_work_where_nothing_is_sent(
     assert_done(engine, done.status, done.out, done.err)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.deploy)])
 def test_classes_and_functions_of_a_script_work_in_other_processes(engine: str, tmp_path: Path) -> None:
     if engine == "ray":

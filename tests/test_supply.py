@@ -108,7 +108,6 @@ def test_the_page_of_licences_names_all_that_the_library_needs() -> None:
     assert all(f"({name})" in PAGE.read_text() for name in left_out)
 
 
-@pytest.mark.slow
 def test_the_page_of_licences_is_what_make_licences_writes() -> None:
     if not is_locked_environment():
         pytest.skip("this environment is not that of requirements.lock")

@@ -145,6 +145,7 @@ REAL: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_federation_finds_its_groups(name: str, tmp_path: Path) -> None:
     tables = {

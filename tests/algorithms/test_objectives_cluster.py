@@ -40,6 +40,7 @@ def clients_of(learned: Any) -> dict[str, tuple[Split, Split]]:
     return clients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", KEYS)
 @pytest.mark.parametrize(("learned", "loss"), [(numbers, "mse"), (labels, "bce")])
 def test_two_groups_are_found(learned: Any, loss: str, algorithm: str, tmp_path: Path) -> None:

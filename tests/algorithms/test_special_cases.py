@@ -69,6 +69,7 @@ def test_a_personal_model_costs_no_byte_and_both_accuracies_are_recorded(name: s
     assert all("acc_global" in record for record in run.rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "partition", "local", "rounds", "keys"),
     [

@@ -389,6 +389,7 @@ def more(turns: list[Turn], clients: Folded) -> float:
     return extra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "rounds"),
     [
@@ -410,6 +411,7 @@ def test_all_extra_computing_is_at_most_40_percent_of_a_run_of_50_rounds(
     assert more(drive(Strata(), clients, 50), clients) / 50 <= 0.4
 
 
+@pytest.mark.slow
 def test_of_many_groups_a_client_may_choose_among_six() -> None:
     """430 models are evaluated on half of the data; then clusters of six have four folds, first in rounds 6 and 9."""
     clients = Folded([group for group in range(10) for _ in range(6)], apart=4.0)
@@ -420,6 +422,7 @@ def test_of_many_groups_a_client_may_choose_among_six() -> None:
     assert (extra + 4 * 2) / 50 <= 0.4  # the same again in rounds 13, 19, 28 and 42
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_small_groups_and_lone_clients_cost_no_more(each: int) -> None:
     clients = Folded([client // each for client in range(20)], apart=4.0)
@@ -427,6 +430,7 @@ def test_small_groups_and_lone_clients_cost_no_more(each: int) -> None:
     assert len(groups_of(turns[-1].state)) >= 7 and more(turns, clients) / 50 <= 0.4
 
 
+@pytest.mark.slow
 def test_groups_that_never_pay_and_have_four_folds_cost_39_percent_of_50_rounds() -> None:
     """Compared after rounds 2, 4, 6, 9, 13, 19, 28 and 42; the B halves show the point of the other group."""
     clients = Folded([0] * 4 + [1] * 4, apart=4.0)
@@ -465,6 +469,7 @@ def test_a_round_in_which_few_answer_does_not_make_a_large_cluster_a_small_one(a
     assert set(evidence.rounds.flatten().tolist()) == {4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [{}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9}])
 def test_until_the_first_split_the_models_are_those_of_fedavg_bit_for_bit(local: dict[str, Any]) -> None:
     ours = play(federation("strata", local, alpha=1e-12, folds=4), 5)

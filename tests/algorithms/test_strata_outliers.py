@@ -149,6 +149,7 @@ def test_an_absent_outlier_trains_when_it_is_back() -> None:
     assert groups_of(turns[-1].state) == [list(range(19)), [19]]
 
 
+@pytest.mark.slow
 def test_clients_that_are_alike_stay_together() -> None:
     for seed in range(10):
         assert len(groups_of(drive(Strata(), Folded([0] * 20, seed=seed), 10)[-1].state)) == 1

@@ -243,6 +243,7 @@ class Turning(Folded):
         return report
 
 
+@pytest.mark.slow
 def test_two_of_five_that_turn_and_hide_each_other_are_split_off_and_do_not_count_when_they_come_back() -> None:
     """The model has converged when they turn, so no direction is that of most. The test of round 13 confirms them."""
     turns = drive(Strata(), Turning([0] * 5), 15)
@@ -256,6 +257,7 @@ def test_two_of_five_that_turn_and_hide_each_other_are_split_off_and_do_not_coun
     assert turns[13].state.history.suspect.tolist() == [True, True, False, False, False]
 
 
+@pytest.mark.slow
 def test_without_the_check_of_directions_they_prevent_the_split() -> None:
     turns = drive(Strata(), Turning([0] * 5), 15, checks=("norms", "signs", "copies"))
     assert groups_of(turns[-1].state) == [[0, 1, 2, 3, 4]]

@@ -93,6 +93,7 @@ print(content_digest(Net()))
 """
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_script_is_that_of_other_processes_and_depends_on_what_its_functions_use() -> None:
     found = []
     for lines, factor in (("", 2), ("# some lines further down\n\n", 2), ("", 3)):

@@ -30,8 +30,6 @@ from fedstrata.play.rounds import answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from forked import Done, command, run
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 HERE = Path(__file__).parents[1]
 EXPERIMENT: dict[str, Any] = {
     "rounds": 3,
@@ -108,7 +106,7 @@ def write_experiment(**engine: object) -> None:
     Path("mine.toml").write_text(dumps(load_experiment({**EXPERIMENT, "engine": {"name": "loop", **engine}})))
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("fault", "engine", "reason"),
     [

@@ -22,20 +22,24 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 TABLES = keys(data={"name": "digits", "clients": 10, "samples": 60, "test": 0.25}, local={"lr": 0.3, "batch": 20})
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> fs.Run:
+    """The run without an attack."""
+    return run(tmp_path_factory.mktemp("honest") / "run", TABLES)
+
+
 @pytest.mark.parametrize("kind", named_attacks())
-def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, tmp_path: Path) -> None:
+def test_every_attack_runs_and_the_summary_is_about_honest_clients(kind: str, honest: fs.Run, tmp_path: Path) -> None:
     found = run(tmp_path / "run", TABLES, attack={"kind": kind, "share": 0.2})
     told = found.summary["attack"]
     assert len(told["clients"]) == 2 and told["acc_honest_worst"] <= told["acc_honest"] <= 1
     assert told["ari_honest"] == 0.0  # FedAvg has one cluster
-    honest = run(tmp_path / "honest", TABLES)
     assert "attack" not in honest.summary
     assert not torch.equal(found.state.models, honest.state.models)
 
 
-def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(tmp_path: Path) -> None:
+def test_an_attack_from_a_later_round_leaves_the_first_ones_as_they_were(honest: fs.Run, tmp_path: Path) -> None:
     late = run(tmp_path / "late", TABLES, attack={"kind": "sign_flip", "share": 0.3, "from_round": 3})
-    honest = run(tmp_path / "honest", TABLES)
     ours, theirs = ([record["acc_client"] for record in found.rounds] for found in (late, honest))
     assert ours[:2] == theirs[:2] and ours[-1] != theirs[-1]
 

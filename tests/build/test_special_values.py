@@ -74,7 +74,7 @@ def put(data: st.DataObject, *kinds: float) -> dict[int, float]:
     return {column: data.draw(st.sampled_from(kinds)) for column in data.draw(columns)}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_numbers_that_are_not_finite_or_huge_are_as_if_the_client_were_absent(
     here: Federation, data: st.DataObject
@@ -86,7 +86,7 @@ def test_numbers_that_are_not_finite_or_huge_are_as_if_the_client_were_absent(
     assert same(here.next(here.plan, here.state, report), here.without)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_zeros_and_subnormal_numbers_are_taken_and_leave_finite_models(here: Federation, data: st.DataObject) -> None:
     report = here.attacked(put(data, *ORDINARY))

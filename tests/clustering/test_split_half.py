@@ -85,17 +85,19 @@ def test_layers_are_named_by_where_the_groups_are() -> None:
     assert found.proposal.tolist() == [False] * 6 + [True] * 6
 
 
-@pytest.mark.parametrize(("m", "views"), [(6, 1), (8, 3), (20, 2)])
-def test_alike_clients_are_split_as_often_as_the_level_says(m: int, views: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "views", "level"), [(6, 1, 0.1), (8, 3, 0.03), (20, 2, 0.03)])
+def test_alike_clients_are_split_as_often_as_the_level_says(m: int, views: int, level: float) -> None:
     draw, values = seeded(m), []
     for _ in range(250):
         first, second = torch.randn(2, m, 20 * views, generator=draw)
         layers = {str(view): torch.arange(20 * view, 20 * view + 20) for view in range(views)}
-        values.append(compared(first, second, layers, draw, level=0.1).p)
+        values.append(compared(first, second, layers, draw, level).p)
     rates = [np.mean(np.array(values) <= level) for level in (0.05, 0.2, 0.5)]
     assert rates == pytest.approx([0.05, 0.2, 0.5], abs=0.06)
 
 
+@pytest.mark.slow
 def test_likeness_keeps_the_level_when_one_client_has_ten_times_the_samples_of_another() -> None:
     draw, noises, values = seeded(5), 10 ** torch.linspace(0.5, 0, 20)[:, None], []
     for _ in range(300):

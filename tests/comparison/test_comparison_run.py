@@ -83,7 +83,6 @@ def test_every_run_is_bit_for_bit_what_it_is_alone_and_equal_jobs_are_done_once(
     assert any(record["absent"] for record in records_of(comparison.runs[0].folder))
 
 
-@pytest.mark.slow
 def test_worker_processes_change_no_bit_of_a_comparison(tmp_path: Path) -> None:
     for name in ("loop", "processes"):
         compare(tmp_path / name, ("fedavg", "cfl", "ditto"), sets=[f"engine.name={name}", "engine.workers=2"])

@@ -41,6 +41,7 @@ def test_a_set_without_a_test_file_says_so(root: Path, name: str) -> None:
         load_dataset(name, root, "test")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL, reason="FEDSTRATA_DATA is not set")
 @pytest.mark.parametrize(("name", "samples"), [("mnist", 10_000), ("cifar10", 10_000)])
 def test_real_test_files_hold_what_the_registry_says(root: Path, name: str, samples: int) -> None:

@@ -77,7 +77,6 @@ def test_a_worker_that_dies_at_work_changes_no_bit(tmp_path: Path) -> None:
     assert (tmp_path / "died").exists() and same(found, expected())
 
 
-@pytest.mark.slow
 def test_work_that_kills_every_worker_fails_and_leaves_none() -> None:
     engine, transport = deadly(suicide)
     with pytest.raises(EngineError, match="lost 3 in turn with the same clients, the last one with exit status -9"):
@@ -135,7 +134,6 @@ def test_a_worker_that_was_stopped_between_two_rounds_changes_no_bit() -> None:
     engine.close()
 
 
-@pytest.mark.slow
 def test_work_at_which_every_worker_stops_fails_and_leaves_none() -> None:
     engine, transport = deadly(stop, timeout=1)
     with pytest.raises(EngineError, match="2 in turn that made no progress for 1 s with the same clients") as found:
@@ -167,7 +165,6 @@ WITHOUT_FILES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.real_workers
 @pytest.mark.parametrize(
     ("start", "reason"),
@@ -189,7 +186,6 @@ def test_a_worker_that_cannot_even_listen_says_why_in_one_line(
     assert transport.pids == () and capfd.readouterr().err == ""
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_replaced_workers_leave_no_file_open_and_no_thread() -> None:
     transport = Processes(SITE, 2, timeout=5)
@@ -208,7 +204,6 @@ def interrupt() -> None:
     os.kill(os.getppid(), signal.SIGINT)
 
 
-@pytest.mark.slow
 @pytest.mark.real_workers
 def test_an_interrupted_round_leaves_no_process(tmp_path: Path) -> None:
     engine, transport = deadly(interrupt, tmp_path / "interrupted")
@@ -262,7 +257,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
 def test_processes_end_with_a_parent_that_was_killed() -> None:
     """It is also a script without a guard around what it does, which no worker may run again."""
     here = Path(__file__).parent

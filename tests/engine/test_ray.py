@@ -195,7 +195,6 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.wait", impatient)
 
 
-@pytest.mark.slow
 def test_ray_is_the_loop_in_every_bit() -> None:
     engine = Parallel(SITE, Ray(SITE, 2))
     check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
@@ -207,23 +206,20 @@ def test_ray_is_the_loop_in_every_bit() -> None:
     assert [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
 
 
-@pytest.mark.slow
 def test_algorithms_and_the_personal_stage_on_ray_are_the_loop_in_every_bit() -> None:
     setup = setting_of("ray", 2)
-    for name in ("centralized", "ditto", "ifca", "pacfl", "strata"):
+    for name in ("centralized", "ditto", "strata"):
         assert same(play(setup, name), by_loop(name)), name
     found, expected = (play_personal(with_stage(each, "ifca", "best")) for each in (setup, loop_setting()))
     assert same(found.reports, expected.reports) and same(found.stored, expected.stored)
 
 
-@pytest.mark.slow
 def test_a_task_is_the_work_of_a_shard() -> None:
     transport, order = Ray(SITE, 1), ShardRequest(rich(), {})
     box = tasks._work([transport._data], tasks._boxed(order), (0, 2), ["a folder"], {})
     assert same(tasks._opened(box), perform(Loop.at(SITE), order, (0, 2))) and sys.path.pop() == "a folder"
 
 
-@pytest.mark.slow
 def test_a_worker_of_ray_that_dies_changes_no_bit(tmp_path: Path) -> None:
     spec = deadly_site(suicide, tmp_path / "died")
     found = Parallel(spec, Ray(spec, 2)).run(plain())

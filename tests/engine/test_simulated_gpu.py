@@ -62,7 +62,6 @@ def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: st
     assert any(note.kind == "replay" for note in gpu.notes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("training", RECIPES.values(), ids=RECIPES)
 def test_every_recipe_equals_the_loop_when_its_steps_are_replayed(training: LocalTraining) -> None:
     with SimulatedGPU() as gpu:

@@ -267,7 +267,6 @@ def test_results_of_seeds_are_gathered_until_the_settings_change(tmp_path: Path)
     assert list(json.loads((tmp_path / "X-T1.json").read_text())["seeds"]) == ["1"]
 
 
-@pytest.mark.slow
 def test_an_exhibit_is_run_once_and_its_finished_run_is_kept(tmp_path: Path) -> None:
     digits = ("data.name=digits", "data.samples=10", "model.name=mlp", "model.hidden=[4]")
     which = exhibit({"a": Setting("weights", digits)})

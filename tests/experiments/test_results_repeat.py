@@ -19,7 +19,6 @@ def result(**changes: Any) -> dict[str, Any]:
     return {"variant": "strata", "seed": 0, "acc_client": 0.8, "curves": curves, **made, **changes}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("committed", CHEAPEST, ids=lambda each: each.title)
 def test_a_committed_result_repeats(committed: Committed) -> None:
     assert deviations(committed.result, committed.again()) == []

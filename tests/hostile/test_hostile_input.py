@@ -9,7 +9,6 @@ from hostile.runner import Runner, complaints
 from imported import strangers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [*experiments(), *datasets()], ids=lambda case: case.name)
 def test_hostile_input_is_refused_in_one_line_and_makes_nothing(case: Case, warm: Runner, tmp_path: Path) -> None:
     """Or it is valid after all, and makes its run."""

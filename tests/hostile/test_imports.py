@@ -63,7 +63,6 @@ def imported(experiment: dict[str, Any]) -> list[str]:
     return strangers(names)
 
 
-@pytest.mark.slow
 def test_a_module_is_imported_by_the_keys_that_take_one_and_by_no_other(canary: str) -> None:
     found = set()
     tried = places()

@@ -16,7 +16,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", run_folders(), ids=lambda case: case.name)
 def test_a_hostile_run_folder_ends_in_a_page_or_in_one_line(
     case: Case, good: Path, warm: Runner, tmp_path: Path

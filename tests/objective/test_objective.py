@@ -9,8 +9,6 @@ from fedstrata.cli import main
 from fedstrata.objective import Objective, check_objective_names
 from fedstrata.objective.training import counted_share
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 LABELS = torch.tensor([0, 1, 1])
 NUMBERS = torch.tensor([[0.5], [2.0], [0.0]])
 TOKENS = torch.tensor([[3, 1], [0, 2], [1, 1]])

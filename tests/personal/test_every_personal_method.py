@@ -24,7 +24,7 @@ PAIRS = [(name, method) for name in ALGORITHMS for method in METHODS if name not
 def federation(engine: str = "loop") -> RunSetup:
     """Eight clients in two groups, with samples for validation."""
     data = {"clients": 8, "public": 32, "validation": 0.1}
-    return builders.federation(data=data, local={"lr": 0.1, "batch": 8}, engine={"name": engine})
+    return builders.federation(data=data, local={"lr": 0.1, "batch": 16}, engine={"name": engine})
 
 
 @cache

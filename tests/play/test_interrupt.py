@@ -182,7 +182,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "out"),
     [("loop", ""), ("processes", "the runs/a"), pytest.param("ray", "the runs/a", marks=pytest.mark.deploy)],
@@ -201,7 +200,6 @@ def test_a_run_that_is_stopped_in_the_middle_of_a_round_finishes_it_and_goes_on_
     assert whole.summary["clusters"] > 1 and left(folder) == left(whole.folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("out", ["", "the runs"])
 def test_a_comparison_that_is_stopped_names_a_command_that_goes_on_as_never_stopped(out: str, here: Path) -> None:
     given = ["my experiment.toml", "--algorithms", "fedavg, cfl", "--seeds", "0", "--set", "local.lr=0.2"]
@@ -214,7 +212,6 @@ def test_a_comparison_that_is_stopped_names_a_command_that_goes_on_as_never_stop
         assert left(Path(folder, one.folder.name)) == left(one.folder)
 
 
-@pytest.mark.slow
 def test_a_second_ctrl_c_stops_in_the_middle_of_the_round(here: Path) -> None:
     with paused("run", "my experiment.toml", "--set", "engine.name=processes", "--out", "a") as child:
         child.interrupt()

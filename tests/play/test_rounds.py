@@ -101,7 +101,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("uninterrupted") / "run", SMALL, engine={"name": "loop"}).folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "count"),
     [

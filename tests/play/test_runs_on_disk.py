@@ -128,7 +128,6 @@ print(peak - before)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is told by Linux")
 def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(tmp_path: Path) -> None:
     """A Parquet file of one row group: what holds its pages in memory would hold all of them."""

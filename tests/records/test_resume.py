@@ -18,8 +18,6 @@ from fedstrata.play.run import run_experiment
 from fedstrata.records.resume import machine
 from fedstrata.records.resume import versions as found_versions
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 EXPERIMENT = keys(rounds=5, local={"lr": 0.1}, algorithm={"name": "layercfl", "eps1": 9.0, "eps2": 0.0})
 
 

@@ -108,6 +108,7 @@ METRICS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACKERS)
 def test_every_finite_number_of_a_record_is_logged_at_its_round_and_the_experiment_once(
     name: str, tmp_path: Path

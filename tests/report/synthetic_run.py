@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 import tomli_w
 import torch
-from plotly.offline import get_plotlyjs
 
 from fedstrata.core import Matrix, Score
 from fedstrata.objective.metric_info import ACCURACY, dump_metric
@@ -226,8 +225,8 @@ def name_all(folder: Path, name: str) -> None:
 
 
 def text_of(page: Path) -> str:
-    """A page without plotly's bundle."""
-    return page.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
+    """A page; the script of Plotly is not in it, see ``made_once.py``."""
+    return page.read_text(encoding="utf-8")
 
 
 def figures_of(text: str) -> dict[str, Any]:

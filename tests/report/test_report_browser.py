@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from plotly.offline import get_plotlyjs
 from synthetic_comparison import compare
 from synthetic_run import edit, name_all, write
 
-from fedstrata.report import build
+from fedstrata.report import build, template
 from fedstrata.report.comparison.page import build_comparison
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -49,6 +50,14 @@ class Opened:
 
 
 Open = Callable[..., Opened]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole_pages() -> Iterator[None]:
+    """The script of Plotly is in these pages, as in those of users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "get_plotlyjs", cache(get_plotlyjs))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ def test_every_chart_of_the_page_becomes_a_file(
             assert image.width == 1500, "wide enough to print"
 
 
+@pytest.mark.slow
 @drawn
 def test_text_stays_text_and_names_are_shown_letter_by_letter(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", count=2)

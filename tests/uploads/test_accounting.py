@@ -102,6 +102,7 @@ def test_cohorts_of_a_fixed_size_are_accounted_for_as_their_paper_says(noise: fl
     assert found < epsilon_of(exposure.with_full_participation, noise, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])
 @pytest.mark.parametrize("sampled", [(), (Sampled(20, 100, 30.0, fixed=False),)])
 def test_the_noise_for_an_epsilon_reaches_it_and_is_hardly_more_than_needed(

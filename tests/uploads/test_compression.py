@@ -18,8 +18,6 @@ from fedstrata.uploads.steps import through
 from test_every_algorithm import EAGER
 from turns import first_plan_of
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 LAYOUT = Layout(
     (
         TensorSpec("conv.weight", "conv", "conv", (4,)),
@@ -172,7 +170,7 @@ def last_models(out: Path, **changes: Any) -> torch.Tensor:
     return run(out, KEYS, **changes).state.models
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_processes_send_the_same_bits(tmp_path: Path) -> None:
     network, processes = KINDS["top_k"], {"name": "processes", "workers": 2}
     whole = last_models(tmp_path / "whole", network=network)
@@ -194,6 +192,7 @@ def test_runs_side_by_side_have_memories_of_their_own(tmp_path: Path) -> None:
     assert torch.equal(fs.load(tmp_path / "both" / "fedavg-0").state.models, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adacfl", "fedclust", "fedtsdp", "hicfl", "ifca", "layercfl", "lg_fedavg", "strata"])
 def test_algorithms_of_all_kinds_run_with_compressed_updates(name: str, tmp_path: Path) -> None:
     changes = {"rounds": 2, "algorithm": {"name": name, **EAGER.get(name, {})}}
