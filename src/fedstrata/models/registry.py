@@ -16,7 +16,7 @@ from fedstrata.base.key_errors import explain
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import PARAMETERS
 from fedstrata.base.quoting import shown
-from fedstrata.base.randomness import global_generators
+from fedstrata.base.randomness import global_generators, seed_global_generators
 from fedstrata.base.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
 from fedstrata.models.rows import layout_of
 
@@ -147,7 +147,7 @@ def make_network(
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
     with global_generators():
-        torch.default_generator.manual_seed(seed)
+        seed_global_generators(seed)
         try:
             module = factory(shape, classes, **settings)
             if not isinstance(module, torch.nn.Module):
