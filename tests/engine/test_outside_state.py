@@ -14,7 +14,7 @@ import torch
 from small import dataset, fit_of, partition_of, plan_of, scored
 from torch import Tensor, nn
 
-from fedstrata.base.errors import ExperimentError, ModelError, UserCodeError
+from fedstrata.base.errors import ExperimentError, UserCodeError
 from fedstrata.base.randomness import draws_of_others, seed_others
 from fedstrata.core import LocalTraining
 from fedstrata.engine import Loop, SimulationSpec, require_repeatable
@@ -193,14 +193,14 @@ class Hidden(nn.Module):
     ],
 )
 def test_weights_that_torch_does_not_see_are_refused_as_nothing_would_train_them(kept: Callable[[], object]) -> None:
-    with pytest.raises(ModelError, match="the attribute 'kept' of the network: expected no weights"):
+    with pytest.raises(ExperimentError, match="the attribute 'kept' of the network: expected no weights"):
         Loop.at(spec_of(partial(Hidden, kept)))
     frozen = partial(Hidden, lambda: [nn.Linear(36, 3).requires_grad_(False)])
     assert torch.equal(update_of_last(frozen, [2]), update_of_last(frozen, [0, 1, 2]))
 
 
 def test_what_cannot_be_copied_for_every_client_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"'kept' of the network: expected something that copy\.deepcopy copies"):
+    with pytest.raises(ExperimentError, match=r"'kept' of the network: expected something that copy\.deepcopy copies"):
         Loop.at(spec_of(partial(Hidden, lambda: [Lock()])))
 
 

@@ -87,7 +87,7 @@ class Loop:
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
         self._outside = OutsideState.of(self._module, layout)
-        self._functions = OutsideState.of_functions(())
+        self._functions = OutsideState.of_functions({})
         self._evaluation_seed = seed_of(client_data.seed, "evaluation")
 
     @classmethod
@@ -105,7 +105,7 @@ class Loop:
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
         # They may have come with the plan, and may be used elsewhere afterwards.
-        self._functions = OutsideState.of_functions(self._objective.users_functions.values())
+        self._functions = OutsideState.of_functions(self._objective.users_functions)
         try:
             with repeatable(self._device):
                 scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}

@@ -8,7 +8,7 @@ in whichever process. A batch of a single sample has no variance that a layer co
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedstrata.base.errors import ModelError, first_line
+from fedstrata.base.errors import ExperimentError, first_line
 from fedstrata.core import Layout
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
@@ -28,6 +28,26 @@ MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 _WITHOUT_STATE = ("torch.", "fedstrata.")
 """The modules whose layers keep nothing in attributes but settings."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a layer or a function keeps things.
+
+    Attributes:
+        owner: What it is, for messages.
+        held: Everything that is there, by name. It changes.
+        ignored: The names that are not looked at.
+    """
+
+    owner: str
+    held: dict[str, Any]
+    ignored: frozenset[str] = frozenset()
+
+    @property
+    def now(self) -> dict[str, Any]:
+        """What is there now, by name."""
+        return {name: value for name, value in self.held.items() if name not in self.ignored}
 
 
 class _Copier(TorchFunctionMode):
@@ -50,12 +70,37 @@ class _Copier(TorchFunctionMode):
             return args[0]
         return function(*args, **(kwargs or {}))
 
-    def copied(self, value: Any) -> tuple[Any, list[object]]:
+    def copied(self, value: Any) -> tuple[Any, list[Any]]:
         """A copy of a value, and all the copies that are in it."""
         copies = dict(self.fixed)
         with self:
             copied = copy.deepcopy(value, copies)
         return copied, [part for key, part in copies.items() if key not in self.fixed]
+
+    def first_copies(self, places: Sequence[_Place]) -> list[dict[str, Any]]:
+        """Copies of what is in each place now, by name.
+
+        Raises:
+            ExperimentError: When something cannot be copied, or has weights that nothing would train.
+        """
+        for place in places:
+            for name, value in place.now.items():
+                where = f"the attribute {name!r} of {place.owner}"
+                try:
+                    _, copies = self.copied(value)
+                except Exception as error:  # whatever the user's own class raises
+                    raise ExperimentError(
+                        f"{where}: expected something that copy.deepcopy copies, as each client begins with a copy of "
+                        f"its own, found {type(value).__name__}: {first_line(error)}"
+                    ) from error
+                if any(isinstance(part, Tensor) and part.requires_grad for part in copies):
+                    raise ExperimentError(
+                        f"{where}: expected no weights, as torch sees those of layers alone, and nothing would train "
+                        "them; use nn.ModuleList, nn.ModuleDict or nn.ParameterList, or freeze them by "
+                        "requires_grad_(False)"
+                    )
+        found: list[dict[str, Any]] = self.copied([place.now for place in places])[0]
+        return found
 
     def described(self, value: Any) -> object:
         """Something that is equal for values in which everything is, as far as that can be told."""
@@ -92,10 +137,6 @@ class Describer(ForkingPickler):
         return type(part), part.dtype, tuple(part.shape), blake2b(content).hexdigest()
 
 
-_Place = tuple[dict[str, Any], frozenset[str]]
-"""Everything that a layer or a function holds now, by name; and the names in it that are not looked at."""
-
-
 @dataclass(frozen=True)
 class OutsideState:
     """What a network, or some functions, had outside of a row at one time.
@@ -117,74 +158,56 @@ class OutsideState:
         The numbers that BatchNorm counts its batches in are left out: no layer that is allowed reads them.
 
         Raises:
-            ModelError: When the network keeps something that cannot be copied, or weights where torch does not look
-                for them, so that they would never be trained.
+            ExperimentError: When the network keeps something that cannot be copied, or weights where torch does not
+                look for them, so that they would never be trained.
         """
         layers = dict(module.named_modules())
         state = module.state_dict(keep_vars=True)
         copier = _Copier([*layers.values(), *module.parameters(), *(state[slot.name] for slot in layout.tensors)])
         places = list[_Place]()
         for path, layer in layers.items():
+            owner = f"the layer {path!r}" if path else "the network"
             if not type(layer).__module__.startswith(_WITHOUT_STATE):
-                places.append((layer.__dict__, MODULE_ATTRIBUTES))
-                _refuse_hidden_weights(path, _now(places[-1]), copier)
+                places.append(_Place(owner, layer.__dict__, MODULE_ATTRIBUTES))
             sent = {name for name, buffer in layer._buffers.items() if buffer is None or id(buffer) in copier.fixed}
             sent.add("num_batches_tracked")
             if layer._buffers.keys() - sent:
-                places.append((layer._buffers, frozenset(sent)))
-        return cls(tuple(places), copier.copied(list(map(_now, places)))[0], copier)
+                places.append(_Place(owner, layer._buffers, frozenset(sent)))
+        return cls(tuple(places), copier.first_copies(places), copier)
 
     @classmethod
-    def of_functions(cls, functions: Iterable[Callable[..., Any]]) -> OutsideState:
-        """What some functions have in attributes now, or the objects whose methods they are."""
-        owners = (getattr(function, "__self__", function) for function in functions)
-        places = [(vars(owner), frozenset[str]()) for owner in owners if hasattr(owner, "__dict__")]
+    def of_functions(cls, functions: Mapping[str, Callable[..., Any]]) -> OutsideState:
+        """What some functions have in attributes now, or the objects whose methods they are.
+
+        Args:
+            functions: The functions, by their keys in ``[local]``.
+
+        Raises:
+            ExperimentError: As above.
+        """
+        owners = {key: getattr(function, "__self__", function) for key, function in functions.items()}
+        places = [_Place(f"local.{key}", vars(owner)) for key, owner in owners.items() if hasattr(owner, "__dict__")]
         copier = _Copier()
-        return cls(tuple(places), copier.copied(list(map(_now, places)))[0], copier)
+        return cls(tuple(places), copier.first_copies(places), copier)
 
     def restore(self) -> None:
         """Give back what there was."""
         values = self.copier.copied(self.values)[0] if any(self.values) else self.values
-        for (held, ignored), kept in zip(self.places, values, strict=True):
-            for name in held.keys() - ignored - kept.keys():
-                del held[name]
-            held.update(kept)
+        for place, kept in zip(self.places, values, strict=True):
+            for name in place.held.keys() - place.ignored - kept.keys():
+                del place.held[name]
+            place.held.update(kept)
 
     def changed(self) -> str:
         """The name of something that is no longer as it was; empty where nothing has changed."""
         for place, kept in zip(self.places, self.values, strict=True):
-            now = _now(place)
+            now = place.now
             if others := kept.keys() ^ now.keys():
                 return min(others)
             for name, value in kept.items():
                 if self.copier.described(value) != self.copier.described(now[name]):
                     return name
         return ""
-
-
-def _now(place: _Place) -> dict[str, Any]:
-    """What is in a place now, by name."""
-    held, ignored = place
-    return {name: value for name, value in held.items() if name not in ignored}
-
-
-def _refuse_hidden_weights(path: str, attributes: Mapping[str, Any], copier: _Copier) -> None:
-    """Refuse attributes of a layer that are not copied for every client, or hold weights that nothing would train."""
-    for name, value in attributes.items():
-        place = f"the attribute {f'{path}.{name}'.lstrip('.')!r} of the network"
-        try:
-            _, copies = copier.copied(value)
-        except Exception as error:  # whatever the user's own class raises
-            raise ModelError(
-                f"{place}: expected something that copy.deepcopy copies, as each client begins with a copy of its own, "
-                f"found {type(value).__name__}: {first_line(error)}"
-            ) from error
-        if any(isinstance(part, Tensor) and part.requires_grad for part in copies):
-            raise ModelError(
-                f"{place}: expected no weights, as torch does not see those of lists, dicts and other objects, and "
-                "nothing would train them; use nn.ModuleList, nn.ModuleDict or nn.ParameterList, or freeze them by "
-                "requires_grad_(False)"
-            )
 
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
