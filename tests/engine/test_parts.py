@@ -6,12 +6,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from small import data_of, dataset, fit_of, loop_of, partition_of, plan_of
+from small import data_of, dataset, fit_of, loop_of, network, partition_of, plan_of, scored
 
 from fedstrata.base.errors import ContractError, DataError
 from fedstrata.core import FOLDS, SINGULAR_VECTORS
-from fedstrata.engine import ClientData
+from fedstrata.engine import ClientData, Loop, SimulationSpec
 from fedstrata.engine.client_data import client_stat
+from fedstrata.models import layout_of, row_of
+from fedstrata.objective import Objective
 
 
 def samples(client_data: ClientData, part: str, client: int = 0) -> set[int]:
@@ -140,3 +142,28 @@ def test_copies_of_one_sample_span_one_direction() -> None:
     client_data = ClientData(copies, partition_of([3]), seed=0)
     vectors = client_stat("subspaces", client_data, client_data.train(0)).view(-1, SINGULAR_VECTORS, first.numel())
     assert vectors[0].norm(dim=1).tolist() == pytest.approx([1, 0, 0], abs=1e-5) and not vectors[1:].any()
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A loss that is no mean over samples: it divides by the sum of their weights."""
+    return torch.nn.functional.cross_entropy(outputs, targets, weight=torch.tensor([1.0, 20.0, 3.0]))
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1_macro"])
+def test_the_loss_of_a_score_is_that_of_all_test_samples_at_once(metric: str) -> None:
+    """Of 1,500 samples by class, in two batches, the mean of both losses is another number."""
+    data = dataset(1512)
+    by_class = data.labels.argsort()
+    data = replace(data, inputs=data.inputs[by_class], labels=data.labels[by_class])
+    objective = Objective(f"{__name__}:weighted", metric)
+    spec = SimulationSpec(network, data, partition_of([12], tests=1500), 0, objective=objective)
+    engine = Loop.at(spec)
+    layout = layout_of(network())
+    start = row_of(network(), layout)
+    (loss,) = engine.run(scored(plan_of(start[None], fit_of(layout, [[0]])), layout, 1)).scores["client"].loss.tolist()
+    inputs, targets = spec.client_data.samples(spec.client_data.test(0))
+    with torch.no_grad():
+        outputs = torch.cat([network()(part) for part in inputs.split(500)])
+    assert loss == pytest.approx(float(weighted(outputs, targets)), rel=1e-6)
+    losses = [float(weighted(*part)) for part in zip(outputs.split(1024), targets.split(1024), strict=True)]
+    assert loss != pytest.approx((1024 * losses[0] + 476 * losses[1]) / 1500, rel=1e-3)

@@ -146,3 +146,32 @@ def test_what_is_wrong_with_a_users_network_is_one_line(ours: str, name: str, me
     with pytest.raises(ModelError, match=message) as caught:
         make(name, (2,), 2, seed=0)
     assert "\n" not in str(caught.value)
+
+
+class Skip(torch.nn.Module):
+    """A convolution of stride 2 with a 1 x 1 convolution beside it, as in a residual network."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(shape[0], 4, 3, stride=2, padding=1)
+        self.skip = torch.nn.Conv2d(shape[0], 4, 1, stride=2)
+        self.head = torch.nn.Linear(64, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head((self.conv(images) + self.skip(images)).relu().flatten(1))
+        return found
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16])
+def test_strided_convolutions_of_single_pixels_get_few_channels_one_after_the_other(channels: int) -> None:
+    """OneDNN writes past its memory where fewer than 16 channels are last in memory."""
+    network = make(f"{__name__}:Skip", (channels, 8, 8), 3, 0)
+    strides = {}
+    for name in ("conv", "skip"):
+        layer = network.get_submodule(name)
+        layer.register_forward_pre_hook(lambda layer, given, name=name: strides.update({name: given[0].stride()}))
+    images = torch.rand(5, 8, 8, channels).permute(0, 3, 1, 2)
+    assert images.stride() == (64 * channels, 1, 8 * channels, channels)
+    network(images).sum().backward()
+    assert strides["conv"] == images.stride()
+    assert strides["skip"] == (images.stride() if channels == 16 else (64 * channels, 64, 8, 1))

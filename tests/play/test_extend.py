@@ -1,6 +1,7 @@
 """A finished run, extended: it ends as if it had had as many rounds from the beginning."""
 
 import json
+import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import builders
 import fedstrata
@@ -96,4 +98,41 @@ def test_a_run_goes_on_where_clients_join_and_get_other_data(tmp_path: Path) -> 
         sets = [f"rounds={rounds}"]
         fedstrata.run(source, tmp_path / "extended", sets=sets, resume=rounds > 3, quiet=True)
     fedstrata.run(source, tmp_path / "longer", sets=["rounds=5"], quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+
+
+COSINE: dict[str, Any] = {"lr": 0.1, "batch": 10, "schedule": "cosine", "lr_min": 0.01}
+
+
+def test_a_cosine_over_given_rounds_is_extended_and_one_over_all_rounds_is_refused(tmp_path: Path) -> None:
+    given = {**COSINE, "schedule_rounds": 3}
+    fedstrata.run(keys(2) | {"local": given}, tmp_path / "extended", quiet=True)
+    fedstrata.run(None, tmp_path / "extended", sets=["rounds=4"], resume=True, quiet=True)
+    fedstrata.run(keys(4) | {"local": given}, tmp_path / "longer", quiet=True)
+    assert left(tmp_path / "extended") == left(tmp_path / "longer")
+    before = fedstrata.run(keys(2) | {"local": COSINE}, tmp_path / "all", quiet=True)
+    message = r"expected rounds = 2 as before with local\.schedule = 'cosine', .* found 4; .*local\.schedule_rounds"
+    with pytest.raises(RecordError, match=message):
+        fedstrata.run(None, tmp_path / "all", sets=["rounds=4"], resume=True, quiet=True)
+    assert fedstrata.load(tmp_path / "all").rounds == before.rounds
+
+
+def test_a_comparison_with_a_cosine_over_all_rounds_is_refused_in_the_same_line(tmp_path: Path) -> None:
+    fedstrata.compare(keys(2) | {"local": COSINE}, ["fedavg", "ditto"], out=tmp_path / "compared", quiet=True)
+    with pytest.raises(RecordError, match=r"expected rounds = 2 as before with local\.schedule = 'cosine'"):
+        longer = keys(3) | {"local": COSINE}
+        fedstrata.compare(longer, ["fedavg", "ditto"], out=tmp_path / "compared", resume=True, quiet=True)
+
+
+def noise(inputs: torch.Tensor) -> torch.Tensor:
+    """A transform that draws from numpy and from Python."""
+    drawn = np.random.normal(size=tuple(inputs.shape))  # noqa: NPY002  # as augmentations of users do
+    return inputs + random.random() * torch.from_numpy(drawn).float()
+
+
+def test_a_run_that_draws_from_numpy_and_python_is_extended_bit_for_bit(tmp_path: Path) -> None:
+    local = {"local": {"lr": 0.1, "batch": 10, "transform": f"{__name__}:noise"}}
+    fedstrata.run(keys(1) | local, tmp_path / "extended", quiet=True)
+    fedstrata.run(None, tmp_path / "extended", sets=["rounds=2"], resume=True, quiet=True)
+    fedstrata.run(keys(2) | local, tmp_path / "longer", quiet=True)
     assert left(tmp_path / "extended") == left(tmp_path / "longer")

@@ -140,7 +140,7 @@ def test_a_network_of_ones_own_is_given_to_load(finished: Run) -> None:
     for network in (lambda: mlp(), lambda shape, classes: mlp(shape, classes), mlp()):
         assert fedstrata.load(finished.folder, network=network).predict(0, DIGITS.inputs[:9]).tolist() == expected
     wrong = fedstrata.load(finished.folder, network=mlp(hidden=9))
-    with pytest.raises(RecordError, match=r"expected the tensors of its network, found a tensor linear1"):
+    with pytest.raises(RecordError, match=r"expected the network that the run was made with, found one"):
         wrong.model(0)
 
 

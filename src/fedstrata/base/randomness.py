@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -18,15 +19,38 @@ _GLOBAL_GENERATORS = RLock()
 
 @contextmanager
 def global_generators(**devices: Any) -> Iterator[None]:
-    """Seed torch's global generators inside, in one thread at a time. Afterwards they are as they were.
+    """Seed the global generators of torch, numpy and Python inside, in one thread at a time.
 
-    Dropout and a user's own functions draw from them. So runs in several threads take turns here.
+    Dropout and a user's own functions draw from them. So runs in several threads take turns here. Afterwards the
+    generators are as they were.
 
     Args:
         devices: The devices besides the CPU, as `torch.random.fork_rng` takes them.
     """
     with _GLOBAL_GENERATORS, torch.random.fork_rng(**{"devices": [], **devices}):
-        yield
+        of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  # a user's code draws from it
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed the global generators of torch on the CPU, of numpy and of Python with a number of 63 bits."""
+    torch.default_generator.manual_seed(seed)
+    seed_others(seed)
+
+
+def seed_others(seed: int) -> None:
+    """Seed the global generators of numpy and of Python, from which only a user's own code draws."""
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    random.seed(seed)
+
+
+def draws_of_others() -> tuple[float, float]:
+    """The next numbers of the global generators of numpy and of Python."""
+    return float(np.random.random()), random.random()  # noqa: NPY002
 
 
 def seed_of(seed: int, stream: str, round: int = 0, client: int = 0) -> int:

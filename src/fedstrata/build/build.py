@@ -36,6 +36,7 @@ from fedstrata.engine import (
     check_tf32,
     choose_engine,
     engine_candidates,
+    require_repeatable,
     resolve_engine,
 )
 from fedstrata.models import MODELS, layout_of
@@ -76,6 +77,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     participation = _weighted(participation, experiment, spec.client_data)
+    require_repeatable(spec, server.problem.training)
     engine, why = _engine(experiment, spec, participation, server.problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)

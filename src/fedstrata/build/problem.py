@@ -69,7 +69,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         seed=experiment.seed,
         rounds=experiment.rounds,
         training=training_of(experiment.local),
-        lr_factor=schedule_of(experiment.local),
+        lr_factor=schedule_of(experiment),
         classifies=objective_of(experiment).classifies,
         aggregation=aggregation_of(
             experiment.server.aggregation,
@@ -124,12 +124,13 @@ def server_of(server: ServerTable) -> ServerOptimizer | None:
     return ServerOptimizer(server.optimizer, server.lr or 1.0, server.momentum, server.beta2, server.tau)
 
 
-def schedule_of(local: LocalTable) -> LearningRateSchedule:
-    """How the learning rate changes from round to round."""
+def schedule_of(experiment: Experiment) -> LearningRateSchedule:
+    """How the learning rate changes from round to round. A cosine falls over all rounds, if nothing else is said."""
+    local = experiment.local
     return LearningRateSchedule(
         decay=local.lr_decay,
         kind=local.schedule or "exponential",
-        period=max(local.schedule_rounds, 1),
+        period=local.schedule_rounds or experiment.rounds - local.warmup_rounds,
         floor=local.lr_min / local.lr,
         warmup=local.warmup_rounds,
     )

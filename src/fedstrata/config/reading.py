@@ -221,7 +221,7 @@ def _resolve(draft: Experiment) -> Experiment:
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
     _check_model(model)
-    local = draft.local.completed(draft.rounds)
+    local = draft.local.completed()
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
         keys = dict(options)

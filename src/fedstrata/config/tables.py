@@ -236,7 +236,7 @@ class LocalTable(Table):
             _refuse_unused(self, ["momentum"], "optimizer")
         if self.steps:
             _refuse_unused(self, ["epochs"], "steps")
-        own = self.completed(rounds=1)
+        own = self.completed()
         unused = {
             "constant": ("lr_decay", "schedule_rounds", "lr_min"),
             "exponential": ("schedule_rounds", "lr_min"),
@@ -256,17 +256,11 @@ class LocalTable(Table):
             raise wrong_key("metric", self.metric, f"a metric of numbers with loss = {self.loss!r}, such as 'r2'")
         return self
 
-    def completed(self, rounds: int) -> LocalTable:
-        """Return the table with its metric and its schedule of the learning rate written out.
-
-        Args:
-            rounds: The number of rounds of the run.
-        """
+    def completed(self) -> LocalTable:
+        """Return the table with its metric and its schedule of the learning rate written out."""
         schedule = self.schedule or ("exponential" if self.lr_decay < 1 else "constant")
         own: dict[str, Any] = {"schedule": schedule}
         own["metric"] = self.metric or ("r2" if self.loss in NUMBER_LOSSES else "accuracy")
-        if schedule == "cosine" and not self.schedule_rounds:
-            own["schedule_rounds"] = rounds - self.warmup_rounds
         return self.model_copy(update=own)
 
 
@@ -665,7 +659,7 @@ class Experiment(Table):
         if local.schedule == "cosine" and not local.lr_min and end < self.rounds:
             still = f"from round {end + 1} on of {self.rounds} nothing would be learned"
             raise wrong_key("local.lr_min", local.lr_min, f"a number above 0: {still}")
-        metric = local.completed(self.rounds).metric
+        metric = local.completed().metric
         least, most = info_named(metric).bounds
         if self.probe.target is not None and not least <= self.probe.target <= most:
             raise wrong_key(

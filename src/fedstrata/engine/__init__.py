@@ -14,7 +14,15 @@ from fedstrata.engine.client_data import ClientData, SimulationSpec
 from fedstrata.engine.client_store import RESIDUAL, ClientStore
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel import Parallel, Processes, Ray
-from fedstrata.engine.registry import ENGINES, Engine, check_tf32, choose_engine, engine_candidates, resolve_engine
+from fedstrata.engine.registry import (
+    ENGINES,
+    Engine,
+    check_tf32,
+    choose_engine,
+    engine_candidates,
+    require_repeatable,
+    resolve_engine,
+)
 from fedstrata.engine.vectorized import Vectorized, run_together
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "check_tf32",
     "choose_engine",
     "engine_candidates",
+    "require_repeatable",
     "resolve_engine",
     "run_together",
 ]

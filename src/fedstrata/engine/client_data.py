@@ -78,6 +78,7 @@ class ClientData:
     Attributes:
         dataset: The data of all clients, channels last.
         owner: The client that holds each sample before any change of data, (samples,); -1 for none.
+        seed: The seed of the run.
         on_read: The function that is called whenever samples are read. A worker shows by it that its work goes on.
 
     Raises:
@@ -96,7 +97,7 @@ class ClientData:
         """Turn the index arrays into tensors."""
         _refuse_padding_alone(dataset, partition)
         self.dataset = dataset.channels_last()
-        self._seed = seed
+        self.seed = seed
         self._handovers = dict(handovers or {})
         self._train = [torch.from_numpy(index) for index in partition.train]
         self._test = [torch.from_numpy(index) for index in partition.test]
@@ -135,7 +136,7 @@ class ClientData:
             index = self._half(holder, index, half)
         if max_samples is None:
             return index
-        order = np.random.default_rng(seed_of(self._seed, "some", client=client)).permutation(len(index))
+        order = np.random.default_rng(seed_of(self.seed, "some", client=client)).permutation(len(index))
         return index[torch.from_numpy(np.sort(order[:max_samples]))]
 
     def _half(self, holder: int, index: Tensor, half: str) -> Tensor:
@@ -143,7 +144,7 @@ class ClientData:
         units = self.unit_values(index)
         distinct = np.unique(units)
         purpose = "halves" if half in "AB" else "quarters"
-        shuffled = np.random.default_rng(seed_of(self._seed, purpose, client=holder)).permutation(distinct)
+        shuffled = np.random.default_rng(seed_of(self.seed, purpose, client=holder)).permutation(distinct)
         first = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
         return index[first if half in "A1" else ~first]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ExperimentError, UserCodeError
-from fedstrata.base.randomness import generator, seed_of
+from fedstrata.base.randomness import generator, seed_of, seed_others
 from fedstrata.core import (
     Evaluation,
     Layout,
@@ -87,6 +87,8 @@ class Loop:
         self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
         self._outside = OutsideState.of(self._module, layout)
+        self._functions = OutsideState.of_functions({})
+        self._evaluation_seed = seed_of(client_data.seed, "evaluation")
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Loop:
@@ -95,11 +97,21 @@ class Loop:
         layout = layout_of(module)
         return cls(module, layout, spec.client_data, precision=spec.precision, objective=spec.objective, device=device)
 
+    @property
+    def has_users_code(self) -> bool:
+        """Whether some layer, or a function of the objective, is neither torch's nor the library's own."""
+        return bool(self._outside.places or self._objective.users_functions)
+
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
-        with repeatable(self._device):
-            scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
-            return Report(self._work(plan), scores, client_stats_of(plan, self._client_data))
+        # They may have come with the plan, and may be used elsewhere afterwards.
+        self._functions = OutsideState.of_functions(self._objective.users_functions)
+        try:
+            with repeatable(self._device):
+                scores = {name: self._score(plan, evaluation) for name, evaluation in plan.evaluations.items()}
+                return Report(self._work(plan), scores, client_stats_of(plan, self._client_data))
+        finally:
+            self._functions.restore()
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """The outputs (r, b, ...) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
@@ -222,7 +234,7 @@ class Loop:
         """Train from a row; the row where training ended, (p,)."""
         if not any(task.trainable):
             return start
-        self._load(start)
+        self._load(start, seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         slots = zip(self._layout.tensors, task.trainable, strict=True)
         trained = {slot.name for slot, moves in slots if moves} - self._frozen
         parameters = dict(self._module.named_parameters())
@@ -234,7 +246,6 @@ class Loop:
         step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         gradients = self._gradients_of(moving)
         order = generator(plan.seed, task.stream, plan.round, client)
-        seed_device(self._device, seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         self._module.train()
         for visited in training_orders(index, task.training, order):
             for inputs, targets in self._batches(visited, task.training.samples_per_step(len(index))):
@@ -269,13 +280,22 @@ class Loop:
 
         return without_autograd
 
-    def _load(self, row: Tensor) -> None:
-        """Give the network the values of a row, (p,), and whatever else it keeps as it was at first.
+    def _load(self, row: Tensor, seed: int | None = None) -> None:
+        """Give the network the values of a row, (p,), and whatever else it or a loss keeps as it was at first.
 
-        What one client leaves in the module is not for the next one, who may be anybody.
+        What one client leaves there, or in the generators, is not for the next one, who may be anybody.
+
+        Args:
+            row: The row.
+            seed: The seed of the generators; None where nothing is trained.
         """
         load_row(self._module, self._layout, row)
         self._outside.restore()
+        self._functions.restore()
+        seed = self._evaluation_seed if seed is None else seed
+        seed_device(self._device, seed)
+        if self._outside.places or self._functions.places:
+            seed_others(seed)
 
     def _batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of some samples, on the device."""
@@ -315,7 +335,9 @@ class Loop:
             index = self._client_data.held_out(client, evaluation.split, plan.round - 1)
             right, loss = self._evaluate(starts(place), index)
             if self._objective.metric != "accuracy":
-                right = self._objective.metric_of(*self._outputs(index)) * len(index)
+                with torch.inference_mode():
+                    outputs, targets = _joined(self._outputs(index))
+                right = self._objective.metric_of(outputs.float().cpu(), targets.cpu()) * len(index)
             scored.append((right, loss, len(index)))
         rights, losses, samples = zip(*scored, strict=True) if scored else ((), (), ())
         return Score(
@@ -337,12 +359,13 @@ class Loop:
         samples = 0  # those with a target
         weight = 0.0
         with torch.inference_mode():
-            for inputs, targets in self._batches(index, EVALUATION_BATCH):
+            batches = self._outputs(index)
+            # Of what is no mean over samples, such as a loss that weighs classes, those of batches do not add up.
+            for outputs, targets in batches if self._objective.averages else [_joined(batches)]:
                 shares = counted_share(targets)
-                if not bool(shares.any()):
-                    continue
-                outputs = self._applied(inputs)
                 counted = int((shares > 0).sum())
+                if not counted:
+                    continue
                 right += counted - float(self._objective.mistakes(outputs, targets).sum())
                 loss += self._objective.loss_sum(outputs, targets)
                 samples += counted
@@ -351,13 +374,10 @@ class Loop:
             return float(len(index)), 0.0  # no model does anything wrong
         return right * (len(index) / samples), loss / weight
 
-    def _outputs(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs of the model that was evaluated last for all samples, and their targets, on the CPU."""
-        with torch.inference_mode():
-            batches = self._batches(index, EVALUATION_BATCH)
-            parts = [(self._applied(inputs).float().cpu(), targets.cpu()) for inputs, targets in batches]
-        outputs, targets = zip(*parts, strict=True)
-        return torch.cat(outputs), torch.cat(targets)
+    def _outputs(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The outputs of the model that was loaded last for all samples, and their targets, in batches."""
+        for inputs, targets in self._batches(index, EVALUATION_BATCH):
+            yield self._applied(inputs), targets
 
     def _result(self, task: LocalTask, done: Sequence[tuple[int, int, int, Tensor]], updates: Tensor) -> Result:
         if not done:
@@ -365,6 +385,12 @@ class Loop:
         clients, chosen, sizes, losses = zip(*done, strict=True)
         rows = Rows(torch.tensor(clients), updates[: len(done)])
         return Result(rows, torch.tensor(chosen), torch.tensor(sizes), torch.stack(losses))
+
+
+def _joined(batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The outputs and the targets of all batches."""
+    outputs, targets = zip(*batches, strict=True)
+    return torch.cat(outputs), torch.cat(targets)
 
 
 def training_orders(index: Tensor, training: LocalTraining, order: torch.Generator) -> Iterator[Tensor]:

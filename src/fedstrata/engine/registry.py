@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Protocol
@@ -120,8 +120,46 @@ _SECONDS_PER_STEP = 2e-4
 """Seconds that torch needs for a training step of a tiny network."""
 _FLOPS_PER_SECOND = 2e10
 """Floating-point operations of one core in a second."""
+_REPEATED_BATCH = 8
+"""Samples of a step at most where it is tried whether a client that trains again has the same update."""
 _CLEARLY_FASTER = 1.25
 """How many times as fast another way of rounding must be: a noisy clock is not to decide how a run rounds."""
+
+
+def require_repeatable(spec: SimulationSpec, training: LocalTraining) -> None:
+    """Refuse code of the user's own with which a client that trains again from the same model ends elsewhere.
+
+    With it, results would depend on the engine and on which clients a process has trained before. What `OutsideState`
+    gives back is no reason for this, and neither is what is drawn from the global generators.
+
+    Args:
+        spec: The network and the data.
+        training: The training of round 1. The first client is trained so on a few samples.
+
+    Raises:
+        ExperimentError: When the second update, or what the network says afterwards, is not the first one.
+    """
+    loop = Loop.at(spec)
+    if not loop.has_users_code:
+        return
+    training = replace(training, batch=min(training.batch or _REPEATED_BATCH, _REPEATED_BATCH))
+    plan, _ = _benchmark_plan(spec, training, torch.tensor([0]))
+    inputs, _ = spec.client_data.samples(spec.client_data.train(0)[:2])
+    outputs = list[Tensor]()
+    updates = list[Tensor]()
+    for _ in range(2):
+        outputs.append(loop.outputs(plan.models, inputs))
+        updates.append(loop.run(plan).results[TRAIN].updates.values)
+    for first, second in (outputs, updates):
+        # Last bits do not matter, and neither does that training diverges.
+        largest = float(first.nan_to_num().abs().max())
+        if not torch.allclose(first, second, rtol=1e-3, atol=1e-5 * largest, equal_nan=True):
+            own = [f"local.{key} = {getattr(spec.objective, key)!r}" for key in spec.objective.users_functions]
+            raise ExperimentError(
+                f"{' or '.join([*own, f'the network {type(spec.network()).__name__}'])}: expected the same update when "
+                "a client trains again from the same model, found another; keep what batches leave in attributes, not "
+                "in globals or closures, and draw from torch, numpy.random or random, not from another generator"
+            )
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,9 @@ def _record_clients(out: Path, federation: Federation, clients: FlowerClients) -
     names = enumerate(_client_names(federation, clients))
     entries = [ClientEntry(id=client, name=name, **sizes.get(client, {})) for client, name in names]
     with folder_lock(out):
-        Folder(out).add_data(DataRecord(clients=entries))
+        folder = Folder(out)
+        before = folder.data() or DataRecord(clients=[])
+        folder.add_data(DataRecord(clients=entries, network=before.network))
 
 
 def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:

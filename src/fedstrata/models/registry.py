@@ -16,7 +16,7 @@ from fedstrata.base.key_errors import explain
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import PARAMETERS
 from fedstrata.base.quoting import shown
-from fedstrata.base.randomness import global_generators
+from fedstrata.base.randomness import global_generators, seed_global_generators
 from fedstrata.base.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
 from fedstrata.models.rows import layout_of
 
@@ -147,7 +147,7 @@ def make_network(
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
     with global_generators():
-        torch.default_generator.manual_seed(seed)
+        seed_global_generators(seed)
         try:
             module = factory(shape, classes, **settings)
             if not isinstance(module, torch.nn.Module):
@@ -166,9 +166,26 @@ def make_network(
         each = "a row of logits each" if len(expected) == 2 else "a row of logits for each token"
         raise ModelError(f"model {name!r} maps two samples to {found}; expected {expected}, {each}")
     layout_of(module)
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Conv2d) and _needs_rows_of_pixels(layer):
+            layer.register_forward_pre_hook(_with_rows_of_pixels)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError(f"model {name!r} has no parameter that is trained: all are frozen; leave some free")
     return module.train()
+
+
+def _needs_rows_of_pixels(layer: torch.nn.Conv2d) -> bool:
+    """Whether oneDNN would write past its memory in training, if the channels of images are last in memory.
+
+    So it is for 1 x 1 convolutions with a stride whose channels are fewer than a vector of the processor holds, of at
+    most 512 bits (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    """
+    return max(layer.kernel_size) == 1 < max(layer.stride) and layer.in_channels // layer.groups < 16
+
+
+def _with_rows_of_pixels(_: torch.nn.Module, given: tuple[torch.Tensor]) -> torch.Tensor:
+    """The images of a layer with one channel after the other in memory; `contiguous` leaves a single one as it is."""
+    return given[0].clone(memory_format=torch.contiguous_format)
 
 
 def _settings(name: str, factory: Callable[..., torch.nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,12 @@ Selectors such as "head" go by the layout, which has the layers in the order of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from fedstrata.base.errors import ModelError
 from fedstrata.base.lazy_torch import torch
+from fedstrata.base.randomness import global_generators, seed_global_generators
 from fedstrata.core.layout import Kind, Layout, TensorSpec
 
 
@@ -90,6 +94,38 @@ def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None
     state = module.state_dict()
     for spec, span in zip(layout.tensors, layout.spans, strict=True):
         state[spec.name].copy_(row[span].reshape(spec.shape))
+
+
+_SHOWN_OUTPUTS = 16
+"""The numbers of a sample's outputs by which a network is known again, at most."""
+
+
+def known_outputs(network: torch.nn.Module, shape: Sequence[int], seed: int, *, tokens: bool) -> list[float]:
+    """What a network says about four samples, by which it is known again when its source may have changed.
+
+    Its weights and the samples are a function of the seed, so that its own weights do not matter. It keeps the others.
+
+    Args:
+        network: The network, which is put into evaluation mode.
+        shape: The shape of a sample as it reads it.
+        seed: The seed.
+        tokens: Whether samples are tokens.
+    """
+    layout = layout_of(network)
+    with global_generators(), torch.no_grad():
+        seed_global_generators(seed)
+        # Outputs have the size of ordinary ones, however deep the network is. Variances are above 0.
+        weights = [
+            torch.randn(prod(slot.shape)) / prod(slot.shape[1:]) ** 0.5
+            if len(slot.shape) > 1
+            else 0.5 + torch.rand(prod(slot.shape))
+            for slot in layout.tensors
+        ]
+        load_row(network, layout, torch.cat(weights))
+        samples = torch.randint(0, 2, (4, *shape)) if tokens else torch.randn(4, *shape)
+        outputs = network.eval()(samples).flatten(1)[:, :_SHOWN_OUTPUTS]
+    found: list[float] = outputs.flatten().nan_to_num().tolist()
+    return found
 
 
 def head_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor) -> str | None:

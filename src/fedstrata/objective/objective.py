@@ -136,6 +136,17 @@ class Objective:
         return self.loss, self.metric, self.transform
 
     @property
+    def users_functions(self) -> dict[str, Callable[..., Any]]:
+        """The functions that are not the library's own, by key."""
+        names = {key: getattr(self, key) for key in KINDS}
+        return {key: function_of(key, name) for key, name in names.items() if name not in KINDS[key].built_in}
+
+    @property
+    def averages(self) -> bool:
+        """Whether the loss of several batches is the mean of theirs. Only of the library's own losses it is known."""
+        return self.loss in LOSSES.built_in
+
+    @property
     def classifies(self) -> bool:
         """Whether the loss is the library's own for classes, so that outputs are logits."""
         return self.loss == "cross_entropy"

@@ -117,12 +117,12 @@ def _mean_input(client_data: ClientData, client: int) -> NDArray[np.float32] | N
     return None if mean.numel() > MOST_VALUES else np.asarray(mean.numpy(), dtype=np.float32)
 
 
-def data_record(setup: RunSetup) -> DataRecord:
-    """Who the clients are, and what looks wrong with their data."""
+def data_record(setup: RunSetup, network: list[float]) -> DataRecord:
+    """Who the clients are, what looks wrong with their data, and the `known_outputs` of the network."""
     held = setup.client_data
     clients = [
         # On a network, only the clients know how many samples they have.
         ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
         for id, name in enumerate(setup.names)
     ]
-    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs)
+    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs, network=network)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from fedstrata.records.resume import Resumable, find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.records.tracking import track
 from fedstrata.report.words import ClientNames
-from fedstrata.results.run import Run
+from fedstrata.results.run import Run, network_factory, outputs_of
 
 _logger = logging.getLogger(__name__)
 
@@ -81,8 +81,10 @@ def run_steps(
     resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
         folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
-        state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume)
-        folder.add_data(data_record(setup))
+        form = setup.client_data.dataset.sample_format
+        says = outputs_of(network_factory(resolved, form), resolved, form)
+        state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume, says=says)
+        folder.add_data(data_record(setup, says))
         folder.add_metric(setup.server.objective.metric_info)
         for warning in setup.warnings:
             tell(f"WARNING: {warning}")
@@ -123,6 +125,7 @@ def begin_run(
     tell: Callable[[str], object],
     *,
     resume: bool,
+    says: Sequence[float],
 ) -> tuple[State, Mapping[str, Any] | None]:
     """Begin a run in its folder, or go on with the one that it holds.
 
@@ -133,6 +136,7 @@ def begin_run(
         fresh: The state of a run that begins.
         tell: Is called with a line for the user for what is unusual about a run that goes on.
         resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
+        says: What the network says, as `outputs_of` returns it.
 
     Returns:
         The state to begin or to go on with, and the record of its round that is still without scores.
@@ -152,6 +156,9 @@ def begin_run(
     own_data = experiment.data.name not in DATASETS
     if found is not None and setup.on_devices:
         _refuse_repeated_rounds(experiment, found, folder)
+    data = folder.data() if found is not None else None
+    if data is not None and data.network:
+        data.require_same_network(says, folder.path)
     if found is not None and own_data:
         _refuse_changed_data(experiment, setup, folder)
     folder.create(dumps(experiment))

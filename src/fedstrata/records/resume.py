@@ -25,7 +25,6 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.schema import Round, flatten_keys, parse_record, same_results
 
 _ROUNDS = ("rounds",)
-_EPSILON = ("privacy", "epsilon")
 
 _MAX_SHOWN_KEYS = 5
 """How many of the keys that differ a message names."""
@@ -175,13 +174,6 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Fold
     Raises:
         RecordError: When keys differ that results depend on; the text names them.
     """
-    old, new = flatten_keys(before), flatten_keys(now)
-    if new.get(_EPSILON) is not None and new.get(_ROUNDS) != old.get(_ROUNDS):
-        raise RecordError(
-            f"{folder.path}: expected rounds = {_shown(old, _ROUNDS)} as before with privacy.epsilon, whose noise was "
-            f"computed for so many rounds, found {_shown(new, _ROUNDS)}; start a new run, or one with "
-            "privacy.noise_multiplier, which can be extended"
-        )
     differ = differences(before, now)
     if differ:
         more = f"; and {len(differ) - _MAX_SHOWN_KEYS} more keys" if len(differ) > _MAX_SHOWN_KEYS else ""

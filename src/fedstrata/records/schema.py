@@ -17,6 +17,7 @@ from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from fedstrata.base.errors import RecordError
 from fedstrata.base.files import parse_json, read_file
 from fedstrata.base.limits import Share
 from fedstrata.base.quoting import dotted
@@ -55,6 +56,9 @@ CLIENTS_SUFFIX = "|clients"
 VALIDATION_MEASURE = "acc_validation"
 """The mean of the clients' metric on validation data, in records and in the summary of a run that has some. Settings
 are chosen by it: the test data have no part in a choice."""
+
+_SAME_NETWORK = 1e-3
+"""By how much outputs of the same network may differ, as a share of the largest one."""
 
 ALL_CLIENTS = -1
 """The node of a matrix of all clients that answered, whatever their clusters."""
@@ -308,11 +312,33 @@ class DataRecord(Record):
         clients: A row for each client, in the order of their ids.
         warnings: What looks wrong with the data, in a line each.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
+        network: What the network says about a few samples, by which it is known again (`known_outputs`).
     """
 
     clients: list[ClientEntry]
     warnings: list[str] = []
     inputs: str = ""
+    network: list[Number] = []
+
+    def require_same_network(self, outputs: Sequence[float], place: Path) -> None:
+        """Refuse another network than that of the run.
+
+        Args:
+            outputs: What it says about the samples.
+            place: The run folder.
+
+        Raises:
+            RecordError: When it says something else, up to what other machines round otherwise.
+        """
+        most = max(map(abs, self.network), default=0)
+        same = len(outputs) == len(self.network) and all(
+            abs(one - other) <= _SAME_NETWORK * most for one, other in zip(outputs, self.network, strict=True)
+        )
+        if not same:
+            raise RecordError(
+                f"{place}: expected the network that the run was made with, found one that computes something else; "
+                "put its source and its defaults back, or give it as in fs.load(folder, network=...)"
+            )
 
     @model_validator(mode="after")
     def _ids_are_positions(self) -> Self:

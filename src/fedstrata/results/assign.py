@@ -13,7 +13,7 @@ import torch
 
 from fedstrata import data
 from fedstrata.base.errors import DataError
-from fedstrata.base.randomness import model_seed, seed_of
+from fedstrata.base.randomness import seed_of
 from fedstrata.build.build import build_run
 from fedstrata.build.problem import objective_of, problem_of
 from fedstrata.build.run_setup import with_personal_stage
@@ -29,7 +29,6 @@ from fedstrata.data.dataset import channel_statistics, numbers_as_names
 from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
-from fedstrata.models import NetworkShape, make_network
 from fedstrata.partition import Partition, hold_out
 from fedstrata.records.folder import Folder
 from fedstrata.records.resume import last_state
@@ -87,7 +86,8 @@ def assign(
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        placed = [_place(algorithm, problem, state, _Newcomer(experiment, problem, new, n), run.names) for new in read]
+        newcomers = (_Newcomer(experiment, problem, run.new_network(), new, n) for new in read)
+        placed = [_place(algorithm, problem, state, newcomer, run.names) for newcomer in newcomers]
     metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
     for path, new, each in zip(paths, read, placed, strict=True):
@@ -273,7 +273,9 @@ def _grown(value: Any, before: Any, after: Any) -> Any:
 class _Newcomer:
     """One new client. Its own id is 0; the federation gives it another one."""
 
-    def __init__(self, experiment: Experiment, problem: Problem, own: Dataset, id: int) -> None:
+    def __init__(
+        self, experiment: Experiment, problem: Problem, network: torch.nn.Module, own: Dataset, id: int
+    ) -> None:
         """Hold out a share of its data, with the same draw for every newcomer."""
         self.id = id
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
@@ -283,11 +285,8 @@ class _Newcomer:
         upright = np.zeros(1, dtype=np.int64)
         classes = np.arange(own.classes)[None]
         partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
-        model = experiment.model
-        kind = NetworkShape(own.shape, own.outputs, own.holds_tokens)
-        module = make_network(model.name, kind, model_seed(experiment.seed), model.options)
         data_of_client = ClientData(own, partition, experiment.seed)
-        self._loop = Loop(module, problem.layout, data_of_client, objective=objective_of(experiment))
+        self._loop = Loop(network, problem.layout, data_of_client, objective=objective_of(experiment))
 
     def run(self, plan: Plan) -> Report:
         """Do what a plan of the federation asks."""

@@ -24,7 +24,7 @@ from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat
-from fedstrata.models import NetworkShape, layout_of, make_network, portable
+from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network, portable
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.client_models import ClientModels, UsedModel
@@ -214,13 +214,26 @@ class Run:
             return self.names[int(client)]
         return name
 
+    @cached_property
+    def new_network(self) -> Callable[[], nn.Module]:
+        """The function that makes the network, with its fixed tensors and any values of the others.
+
+        Raises:
+            RecordError: When the network is not that of the run any more.
+        """
+        make = network_factory(self.experiment, self.sample_format, self.network)
+        data = Folder(self.folder.resolve()).data()
+        if data is not None and data.network:
+            data.require_same_network(outputs_of(make, self.experiment, self.sample_format), self.folder)
+        return make
+
     def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
         """The network with the tensors of a cluster and those of a client.
 
         Raises:
             RecordError: When they are not the tensors of the network.
         """
-        network = network_factory(self.experiment, self.sample_format, self.network)()
+        network = self.new_network()
         tensors = self._models.cluster_tensors(node)
         if used is not None:
             tensors |= self._models.personal_tensors(used, self.names[used.client])
@@ -235,6 +248,11 @@ class Run:
                 "made with"
             ) from None
         return TrainedModel(network, self.sample_format)
+
+
+def outputs_of(make: Callable[[], nn.Module], experiment: Experiment, form: SampleFormat) -> list[float]:
+    """What a network that is made so says, as `known_outputs` returns it."""
+    return known_outputs(make(), form.network_shape, experiment.seed, tokens=form.dtype == "int64")
 
 
 def network_factory(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ExperimentError
-from fedstrata.base.randomness import global_generators
+from fedstrata.base.randomness import draws_of_others, global_generators, seed_global_generators
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.core.rows import rows_for, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
@@ -137,9 +137,14 @@ def _kept_between_batches(module: nn.Module, shape: tuple[int, ...], outputs: tu
     """
     before = dict(module.named_buffers())
     place = f"the network {type(module).__name__}"
-    outside = OutsideState.of(module, layout_of(module))
+    outside = OutsideState.of(module.train(), layout_of(module))
     with global_generators(), torch.no_grad():
-        found = in_user_code(place, module.train(), torch.zeros(2, *shape))
+        seed_global_generators(0)
+        unused = draws_of_others()
+        seed_global_generators(0)
+        found = in_user_code(place, module, torch.zeros(2, *shape))
+        if draws_of_others() != unused:
+            return "a network that draws from torch alone, found that it draws from numpy or Python's random"
     require_training_outputs(place, found, (2, *outputs))
     after = dict(module.named_buffers())
     assigned = next((name for name, buffer in before.items() if after.get(name) is not buffer), "")

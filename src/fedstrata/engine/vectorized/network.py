@@ -8,7 +8,6 @@ from hashlib import blake2b
 from io import BytesIO
 from itertools import count
 from math import prod
-from multiprocessing.reduction import ForkingPickler
 from types import MethodType
 
 import torch
@@ -18,7 +17,7 @@ from torch.func import functional_call, vmap
 from fedstrata.base.errors import ModelError, UserCodeError, first_line, users_trace
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.device import without_cudnn
-from fedstrata.engine.outside_state import BATCH_NORMS, is_norm, normalises_over_batch
+from fedstrata.engine.outside_state import BATCH_NORMS, Describer, is_norm, normalises_over_batch
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
@@ -197,36 +196,11 @@ def _description(module: nn.Module, layout: Layout) -> str:
     copy = deepcopy(module).eval()
     state = copy.state_dict(keep_vars=True)
     try:
-        _Describer(content, {id(state[slot.name]) for slot in layout.tensors}).dump(copy)
+        moving = [state[slot.name] for slot in layout.tensors]
+        Describer(content, {id(tensor): (type(tensor), tensor.dtype, tensor.shape) for tensor in moving}).dump(copy)
     except Exception:  # whatever the things that a network holds raise when they are pickled
         return f"network {next(_NUMBERS)}"
     return blake2b(content.getvalue()).hexdigest()
-
-
-class _Describer(ForkingPickler):
-    """Writes a network with digests in place of tensors, and with the shapes alone of those that move.
-
-    Args:
-        file: The file that is written.
-        moving: The `id` of each tensor of the layout.
-    """
-
-    def __init__(self, file: BytesIO, moving: set[int]) -> None:
-        """Write nothing yet."""
-        super().__init__(file)
-        self._moving = moving
-
-    def persistent_id(self, part: object) -> object:
-        """What stands for a tensor; None for all else."""
-        if not isinstance(part, Tensor):
-            return None
-        values = "" if id(part) in self._moving else _digest(part)
-        return type(part), part.dtype, tuple(part.shape), values
-
-
-def _digest(tensor: Tensor) -> str:
-    """A digest of the values of a tensor."""
-    return blake2b(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data).hexdigest()
 
 
 def _place(tensor: Tensor) -> int:
