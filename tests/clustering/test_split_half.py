@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedstrata.clustering import (
     PermutationResult,
     centred,
+    in_views,
     likeness,
     smallest_sure_p,
     split_half_test,
@@ -26,7 +27,7 @@ def compared(
     first: torch.Tensor, second: torch.Tensor, layers: dict[str, torch.Tensor], draw: torch.Generator, level: float
 ) -> PermutationResult:
     """The test of updates by both halves, (m, p) each."""
-    one, other = (likeness(half, layers.values()) for half in (first, second))
+    one, other = (likeness(half, in_views(layers.values())) for half in (first, second))
     return split_half_test(one, other, draw, level, tuple(layers))
 
 

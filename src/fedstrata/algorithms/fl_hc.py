@@ -74,7 +74,7 @@ class FLHC(core.Algorithm[OneShotState]):
         rows = updates.at(updates.clients.argsort()).take_columns(columns)
         measure = CLIENT_MEASURES[self.measure]
         # All clients have trained the only model.
-        values = measure.compare(rows.values if measure.of_updates else state.models[0, columns] + rows.values, None)
+        values = measure.compare(rows.values if measure.of_updates else state.models[0, columns] + rows.values)
         distances = measure.distances(values)
         if measure.larger_is_closer:
             distances = torch.where(distances < _ROUNDING, 0.0, distances)

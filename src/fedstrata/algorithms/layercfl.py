@@ -171,7 +171,7 @@ class LayerCFL(Algorithm[BipartitionState]):
         measure = CLIENT_MEASURES[self.measure]
         if self.measure != "dcos":
             rows = updates if measure.of_updates else state.models[cluster, columns] + updates
-            compared = measure.compare(rows, None)  # Eq. 23 to 25
+            compared = measure.compare(rows)  # Eq. 23 to 25
         clients = answered.updates.clients
         matrix = Matrix(int(state.nodes[cluster]), layer, self.measure, clients, compared)
         similarity = compared if measure.larger_is_closer else -compared

@@ -27,6 +27,7 @@ from fedstrata.clustering.separation import gap, intra_bound, reference_split, s
 from fedstrata.clustering.similarity import (
     cosine,
     euclidean,
+    in_views,
     jensen_shannon,
     manhattan,
     norms,
@@ -65,6 +66,7 @@ __all__ = [
     "gap",
     "hopkins",
     "hopkins_ratio",
+    "in_views",
     "intra_bound",
     "jensen_shannon",
     "kmeans",
