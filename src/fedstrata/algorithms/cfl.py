@@ -12,15 +12,14 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.bipartition.round import BipartitionState, reopened
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, PositiveInteger
-from fedstrata.algorithms.layercfl import LayerCFL
+from fedstrata.algorithms.layercfl import LayerCFL, LayerCFLState, reopened
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 
 
 @dataclass(frozen=True, config=STRICT)
-class CFL(core.Algorithm[BipartitionState]):
+class CFL(core.Algorithm[LayerCFLState]):
     """CFL: recursive bipartition by the cosines of whole updates, when their norms allow it.
 
     It is LayerCFL with all layers (conv and linear), but for one line: no cluster is ever final. Algorithm 3 examines
@@ -54,19 +53,19 @@ class CFL(core.Algorithm[BipartitionState]):
     quorum: Share = 0.5
     min_split: AtLeastTwo = 3
 
-    def init(self, problem: core.Problem) -> BipartitionState:
+    def init(self, problem: core.Problem) -> LayerCFLState:
         """Everyone in one cluster."""
         return self._layercfl.init(problem)
 
     def update(
-        self, problem: core.Problem, state: BipartitionState, report: core.Report
-    ) -> tuple[BipartitionState, core.Diagnostics]:
+        self, problem: core.Problem, state: LayerCFLState, report: core.Report
+    ) -> tuple[LayerCFLState, core.Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
         after, diagnostics = self._layercfl.update(problem, state, report)
         return reopened(after), diagnostics
 
     def proposed_split(
-        self, problem: core.Problem, state: BipartitionState, report: core.Report
+        self, problem: core.Problem, state: LayerCFLState, report: core.Report
     ) -> tuple[core.ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""
         return self._layercfl.proposed_split(problem, state, report)
