@@ -13,7 +13,7 @@ from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_g
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
 from fedstrata.core import Decision, LearningRateSchedule, LocalTraining, Metric, Problem, make_pending
-from fedstrata.core.server_optimizer import ServerOptimizer
+from fedstrata.core.server import ServerOptimizer
 from fedstrata.testing import Scripted, play, toy_problem
 from recorded import decision_of
 

@@ -266,10 +266,13 @@ def reorganise(problem: Problem, before: State, after: HiCFLState, report: Repor
     moves = (after.models.double() - before.models)[:, problem.layout.conv_and_linear]
     models = after.models.double()
     members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
-    # A cluster weighs as many samples as its members that answered have.
+    # A cluster weighs as many samples as its members that answered have; with noise, where nobody is to see who
+    # answered, as many as it has members.
     result = report.results[TRAIN]
-    answered = after.labels[result.updates.clients]
-    weights = problem.aggregation.cluster_weights(result.sizes, answered, k, after.labels)
+    weights = torch.tensor([float(len(each)) for each in members], dtype=torch.float64)
+    if problem.aggregation.exact:
+        answered = after.labels[result.updates.clients]
+        weights = torch.zeros_like(weights).index_add(0, answered, result.sizes.double())
     remain = list(range(k))
     into = dict[int, int]()
     # Fewest members first; of equals, the one with the lowest member is the larger.

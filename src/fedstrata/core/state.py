@@ -103,44 +103,11 @@ def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
 
 
 @dataclass(frozen=True)
-class ServerMoments:
-    """The moments of the server's optimiser.
+class ServerMemory:
+    """What `Problem.checks` or `Problem.server` remembers between rounds, in a subclass of theirs. Here nothing."""
 
-    Attributes:
-        nodes: The tree node of each cluster that has moments, (k',) int64.
-        first: The first moment of each (m), (k', p) float32.
-        second: The second moment of each (v), (k', p) float32; (k', 0) for "momentum".
-    """
-
-    nodes: torch.Tensor
-    first: torch.Tensor
-    second: torch.Tensor
-
-
-@dataclass(frozen=True)
-class UpdateHistory:
-    """What is known of the updates of clients. Here nothing: `Problem.checks` remembers more, in a subclass."""
-
-    @property
-    def suspect(self) -> torch.Tensor | None:
-        """Whose updates may do harm, bool (n,); None where nobody checks it."""
-        return None
-
-    @property
-    def drifted(self) -> torch.Tensor | None:
-        """Whose data seem to have changed, bool (n,); None where nobody checks it."""
-        return None
-
-    def left_out(self, n: int) -> torch.Tensor:
-        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
-        return torch.zeros(n, dtype=torch.bool)
-
-    def forgetting(self, clients: torch.Tensor) -> UpdateHistory:
-        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return self
-
-    def doubting(self, clients: torch.Tensor) -> UpdateHistory:
-        """The same where some clients, ids, are doubted."""
+    def forgetting(self, clients: torch.Tensor) -> ServerMemory:
+        """The same without what is known of some clients, bool (n,)."""
         return self
 
 
@@ -155,8 +122,8 @@ class State:
         waiting: The tree node at which a pending client waits, (n,) int64; -1 for the others.
         round: The number of rounds that are done.
         tree: Every cluster of the run so far.
-        server: The moments of the server's optimiser; None where it has none, and before the first round.
-        history: What is known of the updates of clients, where they are checked.
+        server: What `Problem.server` remembers; None before the first round.
+        history: What `Problem.checks` remembers of the updates of clients.
     """
 
     models: torch.Tensor
@@ -165,8 +132,8 @@ class State:
     waiting: torch.Tensor
     round: int
     tree: Tree
-    server: ServerMoments | None = field(default=None, kw_only=True)
-    history: UpdateHistory = field(default=UpdateHistory(), kw_only=True)
+    server: ServerMemory | None = field(default=None, kw_only=True)
+    history: ServerMemory = field(default=ServerMemory(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the invariants that every algorithm relies on."""
