@@ -24,6 +24,7 @@ from fedstrata.core import (
 )
 from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.noise import CentralNoise
+from fedstrata.uploads.validation import without_clients
 from recorded import decision_of, metric
 
 PLANE = layout_with({"conv.weight": 2})
@@ -314,7 +315,7 @@ def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_sma
 def test_clusters_of_which_nobody_has_answered_are_merged_half_and_half() -> None:
     """With differential privacy they move by noise."""
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [2, 3])
-    merged = reorganise(problem, before, after, report.without(torch.arange(5)))
+    merged = reorganise(problem, before, after, without_clients(report, range(5)))
     assert merged.models.tolist() == [[2.5, 0.0]]
 
 

@@ -6,14 +6,15 @@ privacy constraints", IEEE TNNLS 2020, Algorithms 1 to 3. Called FMTL or MTCFL b
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, PositiveInteger
-from fedstrata.algorithms.layercfl import LayerCFL, LayerCFLState, reopened
+from fedstrata.algorithms.layercfl import LayerCFL, LayerCFLState
+from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 
@@ -62,7 +63,8 @@ class CFL(core.Algorithm[LayerCFLState]):
     ) -> tuple[LayerCFLState, core.Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
         after, diagnostics = self._layercfl.update(problem, state, report)
-        return reopened(after), diagnostics
+        history = after.bipartition
+        return replace(after, bipartition=replace(history, final=torch.zeros_like(history.final))), diagnostics
 
     def proposed_split(
         self, problem: core.Problem, state: LayerCFLState, report: core.Report

@@ -239,12 +239,6 @@ def no_updates_yet(clients: int) -> ClusterHistory:
     return ClusterHistory(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
 
 
-def reopened(state: LayerCFLStateT) -> LayerCFLStateT:
-    """The state in which no cluster is final."""
-    history = state.bipartition
-    return replace(state, bipartition=replace(history, final=torch.zeros_like(history.final)))
-
-
 def with_answers(
     problem: Problem, state: LayerCFLStateT, report: Report, compared: torch.Tensor, **rules: Any
 ) -> tuple[LayerCFLStateT, RoundAnswers]:

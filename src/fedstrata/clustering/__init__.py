@@ -10,7 +10,7 @@ Whether groups are real: `split_half`, by `permutations`. How good groups are: `
 others. `arrays` has what every function accepts, and `groups` statistics by group.
 """
 
-from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity
+from fedstrata.clustering.agreement import ari, bipartition_accuracy, purity
 from fedstrata.clustering.client_measures import (
     CLIENT_MEASURES,
     ClientMeasure,
@@ -23,7 +23,7 @@ from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut
 from fedstrata.clustering.means import kmeans
 from fedstrata.clustering.patterns import centred, likeness
 from fedstrata.clustering.permutations import PermutationResult, error_rate_test, not_tested, smallest_sure_p
-from fedstrata.clustering.separation import gap, intra_bound, reference_split, separable
+from fedstrata.clustering.separation import gap, reference_split, theorem_1_bound
 from fedstrata.clustering.similarity import (
     cosine,
     euclidean,
@@ -32,7 +32,6 @@ from fedstrata.clustering.similarity import (
     manhattan,
     norms,
     stability,
-    unusable_updates,
 )
 from fedstrata.clustering.split_half import (
     Replication,
@@ -51,7 +50,6 @@ __all__ = [
     "PermutationResult",
     "Replication",
     "agglomerate",
-    "ami",
     "ari",
     "bipartition",
     "bipartition_accuracy",
@@ -67,7 +65,6 @@ __all__ = [
     "hopkins",
     "hopkins_ratio",
     "in_views",
-    "intra_bound",
     "jensen_shannon",
     "kmeans",
     "likeness",
@@ -81,10 +78,9 @@ __all__ = [
     "purity",
     "reference_split",
     "replication",
-    "separable",
     "smallest_sure_p",
     "split_half_test",
     "splits",
     "stability",
-    "unusable_updates",
+    "theorem_1_bound",
 ]

@@ -314,19 +314,3 @@ def _exact_factors(block: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor
         last = last / 2**_SLICE_BITS
     counts = range(_SLICES_OF_A_ROW, 0, -1)
     return [(torch.cat(slices[:count], dim=1), torch.cat(slices[count - 1 :: -1], dim=1)) for count in counts]
-
-
-def unusable_updates(updates: Array, views: Views) -> str:
-    """Say why updates say nothing about their clients in one of the views.
-
-    Args:
-        updates: The updates, (m, p).
-        views: The columns of each view, such as those of every layer.
-
-    Returns:
-        ``"updates_not_finite"``, ``"updates_are_zero"``, or empty where all updates can be compared.
-    """
-    lengths = norms(updates, in_views(views))
-    if not bool(lengths.isfinite().all()):
-        return "updates_not_finite"
-    return "" if bool((lengths > STILL).all()) else "updates_are_zero"

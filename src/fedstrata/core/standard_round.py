@@ -259,20 +259,20 @@ def with_clusters(
     of_nodes = {int(state.nodes[old]): decision for old, decision in decisions.items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, of_nodes), origins, round)
-    members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
     # A pending client waits where it was, or above if no cluster is left below that node.
     before = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting).tolist()
     pairs = zip(labels.tolist(), before, strict=True)
     waiting = [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs]
-    return replace(
+    moved = replace(
         state,
         models=models,
         labels=labels,
         nodes=torch.tensor(nodes),
         waiting=torch.tensor(waiting, dtype=torch.int64),
         round=round,
-        tree=with_members(tree, members),
+        tree=tree,
     )
+    return with_members(moved)
 
 
 class Algorithm(Protocol[StateT]):

@@ -97,11 +97,6 @@ def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tupl
     return tuple(grown), nodes
 
 
-def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
-    """The tree with new members of some nodes, by node id."""
-    return tuple(replace(node, members=tuple(members.get(node.id, node.members))) for node in tree)
-
-
 @dataclass(frozen=True)
 class ServerMemory:
     """What `Problem.checks` or `Problem.server` remembers between rounds, in a subclass of theirs. Here nothing."""
@@ -153,6 +148,15 @@ class State:
 
 
 StateT = TypeVar("StateT", bound=State)
+
+
+def with_members(state: StateT) -> StateT:
+    """The state whose tree has the present members of every cluster."""
+    tree = list(state.tree)
+    for cluster, node in enumerate(state.nodes.tolist()):
+        members = (state.labels == cluster).nonzero().flatten().tolist()
+        tree[node] = replace(tree[node], members=tuple(members))
+    return replace(state, tree=tuple(tree))
 
 
 def extend_state(state: State, kind: type[StateT], **parts: Any) -> StateT:
@@ -218,7 +222,7 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
         waiting=waiting,
         history=state.history.forgetting(gone),
     )
-    return _with_members(pending).forgetting(ids)
+    return with_members(pending).forgetting(ids)
 
 
 def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:
@@ -235,9 +239,4 @@ def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:
     targets = torch.tensor(list(clusters.values()))
     labels = state.labels.index_copy(0, ids, targets)
     waiting = state.waiting.index_fill(0, ids, -1)
-    return _with_members(replace(state, labels=labels, waiting=waiting))
-
-
-def _with_members(state: StateT) -> StateT:
-    members = {node: (state.labels == c).nonzero().flatten().tolist() for c, node in enumerate(state.nodes.tolist())}
-    return replace(state, tree=with_members(state.tree, members))
+    return with_members(replace(state, labels=labels, waiting=waiting))

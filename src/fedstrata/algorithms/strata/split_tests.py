@@ -38,7 +38,6 @@ from fedstrata.clustering import (
     newcomer_test,
     norms,
     not_tested,
-    unusable_updates,
 )
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL
@@ -215,9 +214,10 @@ def _test_cluster(
     if len(ids) >= MIN_TEST_CLIENTS and bool(new.any()) and not bool(new.all()):
         updates = torch.cat([fold.values for fold in sound])  # (f m, p)
         # A frozen layer says nothing about anybody.
-        moves = (norms(updates, in_views(views.values())) > STILL).any(dim=1).tolist()
-        moving = {name: columns for (name, columns), some in zip(views.items(), moves, strict=True) if some}
-        if moving and not unusable_updates(updates, moving.values()):
+        lengths = norms(updates, in_views(views.values()))
+        moves = (lengths > STILL).any(dim=1)
+        moving = {name: columns for (name, columns), some in zip(views.items(), moves.tolist(), strict=True) if some}
+        if moving and bool((lengths[moves].isfinite() & (lengths[moves] > STILL)).all()):
             alike = likeness(updates, in_views(moving.values()))
             result = newcomer_test(alike, len(sound), new, generator, level, tuple(moving))
             if result.tested:
