@@ -134,7 +134,7 @@ class Aggregation(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean update of every cluster, (k, p), and which clusters have one, bool (k,). The others have zeros.
 
-        A cluster has none if too few of its clients answered.
+        A cluster has none if too few of its clients answered, or, with noise, if it has too few clients.
 
         Args:
             updates: The updates of the clients that answered, (m, p).

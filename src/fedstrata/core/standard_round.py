@@ -263,16 +263,17 @@ def with_clusters(
     before = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting).tolist()
     pairs = zip(labels.tolist(), before, strict=True)
     waiting = [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs]
-    moved = replace(
-        state,
-        models=models,
-        labels=labels,
-        nodes=torch.tensor(nodes),
-        waiting=torch.tensor(waiting, dtype=torch.int64),
-        round=round,
-        tree=tree,
+    return with_members(
+        replace(
+            state,
+            models=models,
+            labels=labels,
+            nodes=torch.tensor(nodes),
+            waiting=torch.tensor(waiting, dtype=torch.int64),
+            round=round,
+            tree=tree,
+        )
     )
-    return with_members(moved)
 
 
 class Algorithm(Protocol[StateT]):
