@@ -93,7 +93,8 @@ class Rows:
         which the accelerator computes in a fraction of the time that the copy takes.
         """
         rows = self.on_device
-        return rows if rows.device.type == "cpu" else empty_rows(*rows.shape, rows.device.type).copy_(rows)
+        m, p = rows.shape
+        return rows if rows.device.type == "cpu" else empty_rows(m, p, rows.device.type).copy_(rows)
 
     @cached_property
     def computed(self) -> dict[Any, Any]:
