@@ -120,10 +120,6 @@ class Rows:
             return self
         return Rows(self.clients[places], _picked(self.on_device, 0, places))
 
-    def without(self, ids: torch.Tensor) -> Rows:
-        """The rows of all clients but some."""
-        return self.at(~torch.isin(self.clients, ids))
-
     def take_columns(self, columns: torch.Tensor) -> Rows:
         """Some of the columns of every row, (m, q), by a bool (p,) or by indices."""
         places = columns.nonzero().flatten() if columns.dtype == torch.bool else columns

@@ -424,7 +424,7 @@ def without_clients(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
     gone = torch.tensor(sorted(clients), dtype=torch.int64)
     results = {name: result.only(~torch.isin(result.updates.clients, gone)) for name, result in report.results.items()}
-    client_stats = {name: rows.without(gone) for name, rows in report.client_stats.items()}
+    client_stats = {name: rows.at(~torch.isin(rows.clients, gone)) for name, rows in report.client_stats.items()}
     return replace(report, results=results, client_stats=client_stats)
 
 
