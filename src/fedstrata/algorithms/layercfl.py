@@ -242,7 +242,7 @@ def no_updates_yet(clients: int) -> ClusterHistory:
 def with_answers(
     problem: Problem, state: LayerCFLStateT, report: Report, compared: torch.Tensor, **rules: Any
 ) -> tuple[LayerCFLStateT, RoundAnswers]:
-    """The state with the longest updates of a round, and the answers by which clusters are examined that are not final.
+    """The state with the longest updates of a round, and the answers by which clusters are examined, but final ones.
 
     Args:
         problem: What is fixed for the run.
@@ -260,7 +260,7 @@ def with_answers(
 
     def longest(before: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         now = [max_norm(own.updates.take_columns(columns).values) for own in answers.own]
-        return torch.maximum(before, torch.tensor(now))
+        return torch.fmax(before, torch.tensor(now))
 
     history = ClusterHistory(
         max_norms=longest(known.max_norms, problem.layout.conv_and_linear),

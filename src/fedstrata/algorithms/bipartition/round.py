@@ -39,7 +39,7 @@ class RoundAnswers:
     Attributes:
         labels: The cluster of each client, (n,), after the pending clients that answered have joined one.
         own: The answers of each cluster's members that trained its model, (k) in the order of the client ids.
-        usable: Those of each cluster that is to be examined by which it is.
+        usable: The answers by which each cluster is examined, of those that are to be.
         too_few: The decision about each cluster with too few usable answers.
     """
 
