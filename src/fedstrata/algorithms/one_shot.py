@@ -28,22 +28,6 @@ Distance = Callable[[torch.Tensor], torch.Tensor]
 """Rows (m, q) -> distances (m, m)."""
 
 
-@dataclass(frozen=True)
-class OneShotState(core.State):
-    """Adds the round of the clustering.
-
-    Attributes:
-        clustered: The round in which the clients were grouped; 0 before it.
-    """
-
-    clustered: int
-
-
-def one_shot_state(problem: core.Problem) -> OneShotState:
-    """Everyone in one cluster, before the clustering."""
-    return core.extend_state(core.initial_state(problem), OneShotState, clustered=0)
-
-
 def why_not_yet(
     state: core.State,
     report: core.Report,
