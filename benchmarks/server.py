@@ -19,6 +19,7 @@ from fedstrata.clustering import (
     PermutationResult,
     cosine,
     euclidean,
+    in_views,
     likeness,
     split_half_test,
 )
@@ -51,7 +52,7 @@ def layers(sizes: list[int]) -> None:
     )
     for m in sizes:
         rows = torch.randn(m, p, generator=_generator())
-        once = [_clock(measure, rows, views)[1] for measure in (cosine, euclidean, likeness)]
+        once = [_clock(measure, rows, in_views(views))[1] for measure in (cosine, euclidean, likeness)]
         each = sum(_clock(cosine, rows[:, view])[1] for view in views)
         print(f"m = {m:5}  " + "  ".join(f"{seconds:7.3f}" for seconds in (*once, each)))
 
@@ -71,7 +72,7 @@ def split_half(sizes: list[int]) -> None:
 
 
 def _tested(one: torch.Tensor, other: torch.Tensor, views: list[torch.Tensor]) -> PermutationResult:
-    return split_half_test(likeness(one, views), likeness(other, views), _generator(), 0.05)
+    return split_half_test(likeness(one, in_views(views)), likeness(other, in_views(views)), _generator(), 0.05)
 
 
 def _views() -> list[torch.Tensor]:

@@ -12,19 +12,10 @@ import torch
 from pydantic.dataclasses import dataclass as validated_dataclass
 
 from fedstrata.algorithms.bipartition.model_stability import Stability, UpdateWindow, add_updates, empty_window
-from fedstrata.algorithms.bipartition.round import (
-    NEVER_REACHED,
-    BipartitionState,
-    RoundAnswers,
-    SplitDecision,
-    SplitRules,
-    collect_answers,
-    one_cluster,
-    split_and_average,
-)
+from fedstrata.algorithms.bipartition.round import NEVER_REACHED, SplitDecision
 from fedstrata.algorithms.hicfl import MAY_SPLIT, HiCFL
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, Window
-from fedstrata.algorithms.layercfl import LayerCFL
+from fedstrata.algorithms.layercfl import LayerCFL, LayerCFLState, no_updates_yet, split_and_remember, with_answers
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
@@ -48,9 +39,9 @@ from fedstrata.core import (
 class RetryingLayerCFL(LayerCFL):
     """LayerCFL that examines a cluster again in the next round after Theorem 1 refused a split, as CFL does."""
 
-    def examine(self, problem: Problem, state: State, answers: RoundAnswers, cluster: int) -> SplitDecision:
+    def examine(self, problem: Problem, state: LayerCFLState, answered: Result, cluster: int) -> SplitDecision:
         """Algorithm 2 for one cluster, which Theorem 1 does not end."""
-        decision = super().examine(problem, state, answers, cluster)
+        decision = super().examine(problem, state, answered, cluster)
         return replace(decision, final=decision.final and decision.reason.kind != "theorem_1_not_met")
 
 
@@ -82,7 +73,7 @@ class RandomReference(MeanOfMembers):
 
 
 @dataclass(frozen=True)
-class StableCFLState(BipartitionState):
+class StableCFLState(LayerCFLState):
     """The state of CFL, and the last uploads of every client."""
 
     window: UpdateWindow
@@ -118,7 +109,7 @@ class StableCFL:
 
     def init(self, problem: Problem) -> StableCFLState:
         """Everyone in one cluster."""
-        bipartition = one_cluster(problem.clients)
+        bipartition = no_updates_yet(problem.clients)
         window = empty_window(problem, self.window)
         return extend_state(initial_state(problem), StableCFLState, bipartition=bipartition, window=window)
 
@@ -129,9 +120,11 @@ class StableCFL:
     def update(self, problem: Problem, state: StableCFLState, report: Report) -> tuple[StableCFLState, Diagnostics]:
         """HiCFL's time for a split, CFL's two parts, then the average."""
         window, stability = add_updates(problem, state, state.window, report, self.xi)
-        rules = SplitRules(1, self.quorum, self.min_split)
         columns = problem.layout.conv_and_linear
-        answers = collect_answers(problem, state, report, columns, rules, stability.full_window)
+        ready = stability.full_window
+        state, answers = with_answers(
+            problem, state, report, columns, quorum=self.quorum, min_split=self.min_split, ready=ready
+        )
         hicfl = (MeanOfMembers if self.members == "mean" else HiCFL)(epsilon=self.epsilon, rho=self.rho)
         cfl = LayerCFL(eps1=NEVER_REACHED, eps2=0.0, gamma=self.gamma, linkage=self.linkage)
         decisions = dict[int, SplitDecision]()
@@ -139,10 +132,10 @@ class StableCFL:
             timing = hicfl.timing(problem, state, stability, members)
             decisions[cluster] = SplitDecision(timing)
             if timing.kind == MAY_SPLIT:
-                decision = cfl.examine(problem, state, answers, cluster)
+                decision = cfl.examine(problem, state, members, cluster)
                 reason = replace(decision.reason, values={**decision.reason.values, **timing.values})
                 decisions[cluster] = replace(decision, reason=reason, final=False)
-        moved, diagnostics = split_and_average(problem, state, report, answers, decisions)
+        moved, diagnostics = split_and_remember(problem, state, report, answers, decisions)
         metrics = (*diagnostics.metrics, *stability.metrics)
         return replace(moved, window=window), replace(diagnostics, metrics=metrics)
 

@@ -29,6 +29,7 @@ from fedstrata.clustering import (
     contrast,
     cosine,
     fold_test,
+    in_views,
     likeness,
     newcomer_test,
     propose,
@@ -210,7 +211,7 @@ LAYERS = (torch.arange(WIDTH), torch.arange(WIDTH // 2))
 
 def _of_folds(folds: Tensor) -> Tensor:
     """Who is like whom by all folds (f, m, p), in two layers, (2, f m, f m)."""
-    return likeness(folds.flatten(0, 1), LAYERS)
+    return likeness(folds.flatten(0, 1), in_views(LAYERS))
 
 
 def _compared(first: Tensor, second: Tensor, truth: Tensor, draw: torch.Generator) -> dict[str, bool]:

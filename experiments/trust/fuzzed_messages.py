@@ -204,7 +204,6 @@ class Server:
 
 def of_others(report: Report) -> Report:
     """A report without the client whose replies are changed."""
-    gone = torch.tensor([BAD])
     results = {name: each.only(each.updates.clients != BAD) for name, each in report.results.items()}
     scores = {}
     for name, score in report.scores.items():
@@ -216,7 +215,7 @@ def of_others(report: Report) -> Report:
             samples=score.samples[stay],
             loss=score.loss[stay],
         )
-    return Report(results, scores, {name: rows.without(gone) for name, rows in report.client_stats.items()})
+    return Report(results, scores, {name: rows.at(rows.clients != BAD) for name, rows in report.client_stats.items()})
 
 
 def judged(server: Server, reply: Recorded) -> str:

@@ -27,6 +27,7 @@ from fedstrata.core import (
 )
 from fedstrata.core.state import StateT
 from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
+from fedstrata.uploads.validation import without_clients
 
 
 def toy_layout(conv: int = 3, linear: int = 3) -> Layout:
@@ -186,7 +187,7 @@ def check_algorithm(
         assert _equal(again, after), f"round {round}: the same report gives another state"
         turned, _ = algorithm.update(problem, state, _turned(report))
         assert _equal(turned, after), f"round {round}: the order of the answers matters"
-        quiet, _ = algorithm.update(problem, state, report.without(everyone))
+        quiet, _ = algorithm.update(problem, state, without_clients(report, everyone.tolist()))
         moved = quiet.models.shape != state.models.shape or not torch.equal(quiet.models, state.models)
         assert not moved, f"round {round}: a model moves though nobody answers"
         evaluations = algorithm.evaluations(problem, after, everyone)

@@ -13,7 +13,7 @@ from fedstrata.algorithms.adacfl import AdaCFL, AdaCFLState, Snapshot, entropy_g
 from fedstrata.base.errors import LayoutError
 from fedstrata.clustering import entropy
 from fedstrata.core import Decision, LearningRateSchedule, LocalTraining, Metric, Problem, make_pending
-from fedstrata.core.server_optimizer import ServerOptimizer
+from fedstrata.core.server import ServerOptimizer
 from fedstrata.testing import Scripted, play, toy_problem
 from recorded import decision_of
 
@@ -160,7 +160,7 @@ def test_a_client_that_told_nothing_is_left_to_be_placed() -> None:
     algorithm, problem = AdaCFL(), toy_problem(4, LINE)
     state = algorithm.init(problem)
     report = Scripted([PAIRS], client_stats=alike(4)).run(algorithm.plan(problem, state, torch.arange(4)))
-    silent = {name: rows.without(torch.tensor([3])) for name, rows in report.client_stats.items()}
+    silent = {name: rows.at(rows.clients != 3) for name, rows in report.client_stats.items()}
     state, diagnostics = algorithm.update(problem, state, replace(report, client_stats=silent))
     assert state.labels.tolist() == [0, 0, 1, -1] and state.waiting[3] == 0
     assert metrics_of(diagnostics)["left_out"] == 1.0

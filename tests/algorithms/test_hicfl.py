@@ -8,7 +8,6 @@ import torch
 from scripted import next_round
 
 from builders import answer, layout_with
-from fedstrata.algorithms.bipartition.round import ClusterHistory
 from fedstrata.algorithms.hicfl import HiCFL, HiCFLState, reorganise
 from fedstrata.clustering import ari
 from fedstrata.core import (
@@ -25,6 +24,7 @@ from fedstrata.core import (
 )
 from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.noise import CentralNoise
+from fedstrata.uploads.validation import without_clients
 from recorded import decision_of, metric
 
 PLANE = layout_with({"conv.weight": 2})
@@ -294,9 +294,6 @@ def groups(moves: torch.Tensor, sizes: Sequence[int]) -> tuple[Problem, Any, Any
     problem, labels = toy_problem(n, PLANE), torch.arange(k).repeat_interleave(torch.tensor(sizes))
     nothing = Report({"train": answer(range(n), torch.zeros(n, 2))})
     before, _ = aggregate(problem, HiCFL().init(problem), nothing, labels, torch.zeros(k, dtype=torch.int64))
-    final = torch.zeros(k, dtype=torch.bool)
-    known = ClusterHistory(torch.arange(1.0 * k), torch.arange(1.0 * k) + 10, final, labels)
-    before = replace(before, bipartition=known)
     moved = Report({"train": answer(range(n), moves[labels], labels)})
     after, _ = aggregate(problem, before, moved, labels, torch.arange(k))
     return problem, before, after, moved
@@ -309,8 +306,6 @@ def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_sma
     assert merged.labels.tolist() == [0, 0, 1, 1, 1, 0]
     assert merged.models.tolist() == [[2.0, 0.0], [-1.0, 0.0]]  # (2 * 1 + 1 * 4) / 3
     assert merged.nodes.tolist() == [1, 2]
-    assert merged.bipartition.max_norms.tolist() == [0.0, 1.0]
-    assert merged.bipartition.max_compared_norms.tolist() == [10.0, 11.0]
     assert tree_events(after, merged) == [{"kind": "dissolve", "node": 3, "into": [1]}]
     assert [node.members for node in merged.tree[1:]] == [(0, 1, 5), (2, 3, 4), (5,)]
     assert [node.split for node in merged.tree[1:]] == [None, None, 2]
@@ -320,7 +315,7 @@ def test_re_organising_lets_the_larger_of_two_similar_clusters_take_over_the_sma
 def test_clusters_of_which_nobody_has_answered_are_merged_half_and_half() -> None:
     """With differential privacy they move by noise."""
     problem, before, after, report = groups(torch.tensor([[1.0, 0.0], [4.0, 0.0]]), [2, 3])
-    merged = reorganise(problem, before, after, report.without(torch.arange(5)))
+    merged = reorganise(problem, before, after, without_clients(report, range(5)))
     assert merged.models.tolist() == [[2.5, 0.0]]
 
 

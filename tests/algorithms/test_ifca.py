@@ -22,7 +22,7 @@ from fedstrata.core import (
     TensorSpec,
     make_pending,
 )
-from fedstrata.core.server_optimizer import ServerOptimizer
+from fedstrata.core.server import ServerOptimizer
 from fedstrata.testing import play, toy_problem
 from fedstrata.uploads.rules import aggregation_of
 

@@ -10,10 +10,9 @@ from baseline_federation import train
 from scripted import next_round
 
 import turns
-from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.algorithms.layercfl import AutoLayerCFL, AutoLayerCFLState, LayerCFL
+from fedstrata.algorithms.layercfl import AutoLayerCFL, AutoLayerCFLState, LayerCFL, LayerCFLState
 from fedstrata.base.errors import LayoutError
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
@@ -129,7 +128,7 @@ def test_a_layer_that_the_server_has_scouted_is_compared_as_if_it_had_been_given
     assert choice["values"]["agreement"] > 0.5
     assert isinstance(scouted, AutoLayerCFLState) and scouted.layer == "linear1" and scouted.evidence is None
     given, _, _ = train(federation(LayerCFL(layers="linear1", first=3, **keys)), 5)
-    assert isinstance(given, BipartitionState) and len(given.models) > 1
+    assert isinstance(given, LayerCFLState) and len(given.models) > 1
     assert all(same(getattr(scouted, field.name), getattr(given, field.name)) for field in fields(given))
 
 

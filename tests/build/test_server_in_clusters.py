@@ -12,7 +12,7 @@ from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
-from fedstrata.core import State
+from fedstrata.core import ServerMoments, State
 from fedstrata.engine.device import one_thread
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.rounds import answer_plans, timed_reply
@@ -37,7 +37,7 @@ def test_every_algorithm_moves_its_clusters_by_it_and_goes_on_after_a_stop(name:
     wanted = experiment(name, {"optimizer": "adam", "lr": 0.02}, **EAGER.get(name, {}))
     unbroken = run_experiment(wanted, tmp_path / "unbroken", quiet=True)
     moments = unbroken.state.server
-    assert moments is not None and bool(torch.isin(unbroken.state.nodes, moments.nodes).all())
+    assert isinstance(moments, ServerMoments) and bool(torch.isin(unbroken.state.nodes, moments.nodes).all())
     assert name == "local" or bool(moments.first.any())
     rounds = count()
     setup = build_run(wanted)
@@ -54,7 +54,7 @@ def test_each_true_group_has_moments_of_its_own() -> None:
         plan = setup.server.algorithm.plan(setup.server.problem, state, setup.everyone)
         report = setup.clients.run(plan)
         state, _ = setup.server.algorithm.update(setup.server.problem, state, report)
-    assert state.server is not None
+    assert isinstance(state.server, ServerMoments)
     assert state.server.nodes.tolist() == state.nodes.tolist() and len(state.nodes) == 2
     assert not torch.equal(state.server.first[0], state.server.first[1])
 

@@ -41,9 +41,8 @@ class Federation:
             state = self.next(plan, state, clients.run(plan))
         self.plan, self.state = self.algorithm.plan(self.problem, state, EVERYONE), state
         self.report = clients.run(self.plan)
-        gone = torch.tensor([ATTACKER])
         results = {name: each.only(each.updates.clients != ATTACKER) for name, each in self.report.results.items()}
-        stats = {name: rows.without(gone) for name, rows in self.report.client_stats.items()}
+        stats = {name: rows.at(rows.clients != ATTACKER) for name, rows in self.report.client_stats.items()}
         self.without = self.next(self.plan, state, replace(self.report, results=results, client_stats=stats))
 
     def next(self, plan: Plan, state: State, report: Report) -> State:

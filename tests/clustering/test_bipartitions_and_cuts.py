@@ -11,9 +11,9 @@ from fedstrata.clustering import (
     euclidean,
     gap,
     natural_cut,
-    separable,
 )
 from fedstrata.clustering.hierarchy import Linkage
+from fedstrata.clustering.separation import theorem_1_bound
 
 
 def symmetric(m: int, pairs: str) -> Tensor:
@@ -47,7 +47,7 @@ def test_only_single_linkage_minimises_the_largest_cross_similarity(
     assert split.tolist() == labels
     assert cross_max(FOUR, split) == cross
     assert gap(FOUR, split, "similarity") == pytest.approx(spread)
-    assert not separable(cross, 0.5)  # sqrt((1 - cross) / 2) is .447214 or .316228
+    assert theorem_1_bound(cross) < 0.5  # sqrt((1 - cross) / 2) is .447214 or .316228
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average"])

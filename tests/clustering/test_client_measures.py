@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedstrata.clustering import CLIENT_MEASURES, manhattan
+from fedstrata.clustering import CLIENT_MEASURES, in_views, manhattan
 
 ROWS = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, -1.0], [-3.0, 4.0]])
 """Two equal rows, one opposite in the second column, one mirrored in the first."""
@@ -10,15 +10,15 @@ ROWS = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, -1.0], [-3.0, 4.0]])
 @pytest.mark.parametrize("name", CLIENT_MEASURES)
 def test_a_row_is_closest_to_itself_and_every_layer_is_compared_by_itself(name: str) -> None:
     measure = CLIENT_MEASURES[name]
-    values = measure.compare(ROWS, None)
+    values = measure.compare(ROWS)
     assert torch.equal(values, values.T)
     away = measure.distances(values)
     assert away.diagonal().tolist() == [0, 0, 0, 0] and float(away.min()) == 0
     assert float(away[0, 2]) > float(away[0, 1])
     columns = [torch.tensor([0]), torch.tensor([1]), torch.tensor([0, 1])]
-    first, second, both = measure.compare(ROWS, columns)
-    assert torch.equal(first, measure.compare(ROWS[:, :1], None))
-    assert torch.equal(second, measure.compare(ROWS[:, 1:], None))
+    first, second, both = measure.compare(ROWS, in_views(columns))
+    assert torch.equal(first, measure.compare(ROWS[:, :1]))
+    assert torch.equal(second, measure.compare(ROWS[:, 1:]))
     assert torch.allclose(both, values, atol=1e-12)
 
 

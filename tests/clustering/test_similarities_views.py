@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import Tensor, tensor
 
-from fedstrata.clustering import cosine, euclidean, likeness, norms
-from fedstrata.clustering.similarity import summed
+from fedstrata.clustering import cosine, euclidean, in_views, likeness, norms
 
 ROWS = torch.randn(6, 9000, generator=torch.Generator().manual_seed(0))
 VIEWS = {
@@ -18,11 +17,11 @@ VIEWS = {
 @pytest.mark.parametrize("measure", [cosine, euclidean, likeness, norms])
 def test_every_view_gives_what_its_columns_give_alone(measure: object) -> None:
     assert callable(measure)
-    together = measure(ROWS, VIEWS.values())
+    together = measure(ROWS, in_views(VIEWS.values()))
     assert len(together) == len(VIEWS)
     for found, columns in zip(together, VIEWS.values(), strict=True):
         assert torch.allclose(found, measure(ROWS[:, columns]), rtol=1e-12, atol=1e-12)
-    assert len(measure(ROWS, [])) == 0
+    assert len(measure(ROWS, in_views([]))) == 0
 
 
 def test_columns_that_views_share_are_read_once_and_those_of_none_never() -> None:
@@ -32,9 +31,16 @@ def test_columns_that_views_share_are_read_once_and_those_of_none_never() -> Non
         read.append((block.shape[1], few))
         return block.sum()
 
-    found = summed(ROWS, VIEWS.values(), width)[0]
-    # First an empty block that tells the shape; conv and bias are of few columns, the 8590 of fc are not.
-    assert sorted(read) == [(0, False), (1, True), (2, True), (300, True), (398, False), (4096, False), (4096, False)]
+    found = in_views(VIEWS.values())(ROWS, width)[0]
+    # Empty blocks tell the shape; conv and bias are of few columns, the 8590 of fc are not.
+    assert sorted(each for each in read if each[0]) == [
+        (1, True),
+        (2, True),
+        (300, True),
+        (398, False),
+        (4096, False),
+        (4096, False),
+    ]
     assert found.tolist() == pytest.approx([float(ROWS[:, view].double().sum()) for view in VIEWS.values()])
 
 
@@ -42,4 +48,4 @@ def test_a_view_with_a_broken_row_names_the_row() -> None:
     rows = ROWS.clone()
     rows[4, 8990] = torch.nan
     with pytest.raises(ValueError, match="expected finite norms, found nan or infinity in row 4"):
-        cosine(rows, VIEWS.values())
+        cosine(rows, in_views(VIEWS.values()))

@@ -3,14 +3,14 @@ import pytest
 import torch
 from drawn import seeded, updates
 
-from fedstrata.clustering import PermutationResult, fold_test, likeness, newcomer_test
+from fedstrata.clustering import PermutationResult, fold_test, in_views, likeness, newcomer_test
 
 LAYERS = {"all": torch.arange(60), "first": torch.arange(30)}
 
 
 def similarity_of(folds: torch.Tensor) -> torch.Tensor:
     """The similarity of all folds (f, m, 60) in all layers, (v, f m, f m)."""
-    return likeness(folds.flatten(0, 1), LAYERS.values())
+    return likeness(folds.flatten(0, 1), in_views(LAYERS.values()))
 
 
 def groups_tested(folds: torch.Tensor, draw: torch.Generator, level: float) -> PermutationResult:

@@ -20,7 +20,7 @@ from fedstrata.core import (
     make_pending,
     tree_events,
 )
-from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
+from fedstrata.core.server import ServerOptimizer, ServerOptimizerName
 from fedstrata.testing import toy_problem
 
 

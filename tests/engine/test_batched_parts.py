@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedstrata.core import rows
-from fedstrata.core.rows import rows_for
+from fedstrata.core import empty_rows, rows
 from fedstrata.engine.vectorized.batches import (
     arrange,
     epoch_steps,
@@ -266,5 +265,5 @@ def test_networks_of_which_something_cannot_be_described_are_batched_with_none()
 
 def test_updates_that_do_not_fit_into_memory_are_not_pinned_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "IN_MEMORY", 0)
-    room = rows_for(CUDA, 2, 3)  # without the device, pinning would fail
+    room = empty_rows(2, 3, "cuda")  # without the device, pinning would fail
     assert room.shape == (2, 3) and not room.is_pinned()

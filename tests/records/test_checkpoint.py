@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save as to_bytes
 
 from builders import change_checkpoint, seal_checkpoint
-from fedstrata.algorithms.bipartition.round import BipartitionState
 from fedstrata.algorithms.cfl import CFL
+from fedstrata.algorithms.layercfl import LayerCFLState
 from fedstrata.base.errors import RecordError
 from fedstrata.core import State, initial_state
 from fedstrata.records.checkpoint import Checkpoint, find_checkpoint, save
@@ -43,9 +43,9 @@ def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     record, experiment = record_of(1, n=4, labels=[1, 1, 2, 2]), {"seed": 0, "local": {"lr": 0.05}}
     store = {"0/1/2": torch.ones(3)}
     save(tmp_path, Checkpoint(state, store, record, experiment=experiment, versions={"torch": "2"}, lines="x"))
-    restored = find_checkpoint(tmp_path, BipartitionState)
+    restored = find_checkpoint(tmp_path, LayerCFLState)
     assert restored is not None and restored.skipped == ()
-    assert same(state, restored.state) and type(restored.state) is BipartitionState and len(restored.state.tree) == 3
+    assert same(state, restored.state) and type(restored.state) is LayerCFLState and len(restored.state.tree) == 3
     assert restored.store["0/1/2"].tolist() == [1.0, 1.0, 1.0] and restored.record == record
     assert (restored.experiment, restored.versions, restored.lines) == (experiment, {"torch": "2"}, "x")
 
@@ -137,7 +137,7 @@ def test_a_checksum_without_its_checkpoint_is_what_a_process_leaves_that_died(tm
 def test_a_state_of_another_algorithm_is_one_clear_error(tmp_path: Path) -> None:
     write(tmp_path, 1)
     with pytest.raises(RecordError, match="of another version: only one of the two has "):
-        find_checkpoint(tmp_path, BipartitionState)
+        find_checkpoint(tmp_path, LayerCFLState)
 
 
 @dataclass(frozen=True)

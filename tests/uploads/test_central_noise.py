@@ -22,7 +22,8 @@ def rows(**updates: list[float]) -> Rows:
 def means(privacy: CentralNoise, updates: Rows, labels: list[int], everyone: list[int], k: int = 2) -> torch.Tensor:
     """The means of k clusters in round 1, by the cluster of each client that answered, and of every client."""
     ones, everywhere = torch.ones(len(labels)), torch.tensor(everyone)
-    return privacy.means(updates, ones, torch.tensor(labels), k, everywhere, purpose="train", round=1)
+    found, _ = privacy.means(updates, ones, torch.tensor(labels), k, everywhere, purpose="train", round=1)
+    return found
 
 
 def test_an_update_is_scaled_down_to_the_largest_norm_and_never_up() -> None:

@@ -146,7 +146,12 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
         if state.snapshot is not None:
             return self._incorporate(problem, state, state.snapshot, report)
-        state = replace(state, client_stats=with_registrations(state.client_stats, report))  # lines 1 to 5
+        client_stats = state.client_stats.clone()  # lines 1 to 5
+        for column, name in enumerate(_REGISTRATION_STATS):
+            if name in report.client_stats:
+                rows = report.client_stats[name]
+                client_stats[rows.clients, column] = rows.values[:, 0]
+        state = replace(state, client_stats=client_stats)
         labels = core.assign_pending(state, report)
         result = report.results[core.TRAIN]
         result = result.only(result.updates.clients.argsort())
@@ -280,16 +285,6 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
             snapshot=replace(snapshot, centroids=torch.cat([snapshot.centroids, placed.founded])),
         )
         return moved, replace(diagnostics, events=(*diagnostics.events, *foundings, *placings))
-
-
-def with_registrations(client_stats: torch.Tensor, report: core.Report) -> torch.Tensor:
-    """What clients sent about their data (n, 2), with what came in a round (Algorithm 1, lines 1 to 5)."""
-    client_stats = client_stats.clone()
-    for column, name in enumerate(_REGISTRATION_STATS):
-        if name in report.client_stats:
-            rows = report.client_stats[name]
-            client_stats[rows.clients, column] = rows.values[:, 0]
-    return client_stats
 
 
 def entropy_groups(client_stats: torch.Tensor) -> torch.Tensor:

@@ -6,21 +6,21 @@ privacy constraints", IEEE TNNLS 2020, Algorithms 1 to 3. Called FMTL or MTCFL b
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.bipartition.round import BipartitionState, reopened
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, PositiveInteger
-from fedstrata.algorithms.layercfl import LayerCFL
+from fedstrata.algorithms.layercfl import LayerCFL, LayerCFLState
+from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 
 
 @dataclass(frozen=True, config=STRICT)
-class CFL(core.Algorithm[BipartitionState]):
+class CFL(core.Algorithm[LayerCFLState]):
     """CFL: recursive bipartition by the cosines of whole updates, when their norms allow it.
 
     It is LayerCFL with all layers (conv and linear), but for one line: no cluster is ever final. Algorithm 3 examines
@@ -54,19 +54,20 @@ class CFL(core.Algorithm[BipartitionState]):
     quorum: Share = 0.5
     min_split: AtLeastTwo = 3
 
-    def init(self, problem: core.Problem) -> BipartitionState:
+    def init(self, problem: core.Problem) -> LayerCFLState:
         """Everyone in one cluster."""
         return self._layercfl.init(problem)
 
     def update(
-        self, problem: core.Problem, state: BipartitionState, report: core.Report
-    ) -> tuple[BipartitionState, core.Diagnostics]:
+        self, problem: core.Problem, state: LayerCFLState, report: core.Report
+    ) -> tuple[LayerCFLState, core.Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
         after, diagnostics = self._layercfl.update(problem, state, report)
-        return reopened(after), diagnostics
+        history = after.bipartition
+        return replace(after, bipartition=replace(history, final=torch.zeros_like(history.final))), diagnostics
 
     def proposed_split(
-        self, problem: core.Problem, state: BipartitionState, report: core.Report
+        self, problem: core.Problem, state: LayerCFLState, report: core.Report
     ) -> tuple[core.ProposedSplit, ...]:
         """How each cluster would be split by the cosines of its members, without a threshold."""
         return self._layercfl.proposed_split(problem, state, report)

@@ -23,6 +23,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
 from fedstrata.clustering import dbscan, euclidean, hopkins, jensen_shannon
+from fedstrata.clustering.arrays import renumbered
 
 _MIN_HOPKINS_CLIENTS = 3
 """Of fewer clients the tendency to cluster is not measured."""
@@ -245,8 +246,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             if len(rows) > 1:
                 radii[int(rows[0])] = radius
         # Lines 25 and 26: all groups, numbered by the smallest member of each.
-        order = list(dict.fromkeys(groups.tolist()))
-        return distances, torch.tensor([order.index(group) for group in groups.tolist()]), radii
+        return distances, torch.from_numpy(renumbered(groups)), radii
 
     def _second_radius(self, distances: torch.Tensor) -> float:
         """The radius of the second stage among some clients, from their distances (s, s)."""

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, PositiveInteger
-from fedstrata.algorithms.one_shot import Groups, OneShotState, one_shot_state, split_once, why_not_yet
+from fedstrata.algorithms.one_shot import Groups, split_once, why_not_yet
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
@@ -22,7 +22,7 @@ from fedstrata.clustering import euclidean, kmeans
 
 
 @dataclass(frozen=True, config=STRICT)
-class FeSEM(core.Algorithm[OneShotState]):
+class FeSEM(core.Algorithm[core.State]):
     """FeSEM: k-means of models, one step of it after every round of training.
 
     The k models begin as the k-means of the models that the clients train from one common start. Models drawn
@@ -43,7 +43,7 @@ class FeSEM(core.Algorithm[OneShotState]):
     weighted: bool = False
     quorum: Share = 0.5
 
-    def init(self, problem: core.Problem) -> OneShotState:
+    def init(self, problem: core.Problem) -> core.State:
         """Everyone in one cluster.
 
         Raises:
@@ -51,11 +51,11 @@ class FeSEM(core.Algorithm[OneShotState]):
         """
         if self.k > problem.clients:
             raise ExperimentError(f"algorithm.k = {self.k}: expected at most the {problem.clients} clients")
-        return one_shot_state(problem)
+        return core.initial_state(problem)
 
     def update(
-        self, problem: core.Problem, state: OneShotState, report: core.Report
-    ) -> tuple[OneShotState, core.Diagnostics]:
+        self, problem: core.Problem, state: core.State, report: core.Report
+    ) -> tuple[core.State, core.Diagnostics]:
         """E-step: to the nearest model; M-step: every model becomes the mean of those that came to it."""
         labels = self.assign(problem, state, report)
         result = report.results[core.TRAIN]
@@ -71,8 +71,8 @@ class FeSEM(core.Algorithm[OneShotState]):
         return moved, replace(diagnostics, metrics=(*diagnostics.metrics, moves))
 
     def _first_models(
-        self, problem: core.Problem, state: OneShotState, report: core.Report, labels: torch.Tensor
-    ) -> tuple[OneShotState, core.Diagnostics]:
+        self, problem: core.Problem, state: core.State, report: core.Report, labels: torch.Tensor
+    ) -> tuple[core.State, core.Diagnostics]:
         """Make the k models: k-means of what the clients trained from the common start."""
         result = report.results[core.TRAIN]
         present = len(result.chosen)
@@ -86,8 +86,7 @@ class FeSEM(core.Algorithm[OneShotState]):
         values = {"clients": float(present), "groups": float(clusters.max()) + 1}
         decision = core.Decision(kind="k_means", layer="all", values=values)
         groups = Groups(clients, clusters, decision, (core.Matrix(0, "all", "l2", clients, distances),))
-        moved, diagnostics = split_once(problem, state, report, labels, groups)
-        return replace(moved, clustered=moved.round), diagnostics
+        return split_once(problem, state, report, labels, groups)
 
 
 def _distances_to_models(problem: core.Problem, state: core.State, result: core.Result) -> torch.Tensor:

@@ -6,6 +6,7 @@ data", IJCNN 2020, Algorithm 1 (FL+HC).
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,9 +15,7 @@ from pydantic.dataclasses import dataclass
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger
 from fedstrata.algorithms.one_shot import (
-    OneShotState,
     agglomerative_groups,
-    one_shot_state,
     split_once,
     why_not_yet,
 )
@@ -29,8 +28,19 @@ _ROUNDING = 1e-12
 """A smaller difference of a cosine from 1 is rounding. Equal updates would else be as far apart as that, and a step."""
 
 
+@dataclasses.dataclass(frozen=True)
+class FLHCState(core.State):
+    """Adds the round of the clustering.
+
+    Attributes:
+        clustered: The round in which the clients were grouped; 0 before it.
+    """
+
+    clustered: int
+
+
 @dataclass(frozen=True, config=STRICT)
-class FLHC(core.Algorithm[OneShotState]):
+class FLHC(core.Algorithm[FLHCState]):
     """FL+HC: one hierarchical clustering of whole updates after some rounds of FedAvg.
 
     Clients that did not answer in the round of the clustering are pending. They take the cluster of lowest training
@@ -55,13 +65,13 @@ class FLHC(core.Algorithm[OneShotState]):
     measure: ClientMeasureName = "dl2"
     quorum: Share = 0.5
 
-    def init(self, problem: core.Problem) -> OneShotState:
+    def init(self, problem: core.Problem) -> FLHCState:
         """Everyone in one cluster."""
-        return one_shot_state(problem)
+        return core.extend_state(core.initial_state(problem), FLHCState, clustered=0)
 
     def update(
-        self, problem: core.Problem, state: OneShotState, report: core.Report
-    ) -> tuple[OneShotState, core.Diagnostics]:
+        self, problem: core.Problem, state: FLHCState, report: core.Report
+    ) -> tuple[FLHCState, core.Diagnostics]:
         """FedAvg; in the round of the clustering, group the clients by their updates first (Algorithm 1)."""
         labels = self.assign(problem, state, report)
         if state.clustered:
@@ -74,7 +84,7 @@ class FLHC(core.Algorithm[OneShotState]):
         rows = updates.at(updates.clients.argsort()).take_columns(columns)
         measure = CLIENT_MEASURES[self.measure]
         # All clients have trained the only model.
-        values = measure.compare(rows.values if measure.of_updates else state.models[0, columns] + rows.values, None)
+        values = measure.compare(rows.values if measure.of_updates else state.models[0, columns] + rows.values)
         distances = measure.distances(values)
         if measure.larger_is_closer:
             distances = torch.where(distances < _ROUNDING, 0.0, distances)

@@ -22,15 +22,11 @@ from fedstrata.algorithms.bipartition.model_stability import (
     stability_threshold,
 )
 from fedstrata.algorithms.bipartition.round import (
-    EVERY_PAIR,
     NEVER_REACHED,
-    BipartitionState,
     SplitDecision,
-    SplitRules,
     collect_answers,
     max_norm,
     mean_norm,
-    one_cluster,
     proposed_splits,
     split_and_average,
 )
@@ -60,7 +56,7 @@ MAY_SPLIT = "may_split"
 
 
 @dataclass(frozen=True)
-class HiCFLState(BipartitionState):
+class HiCFLState(State):
     """What HiCFL remembers.
 
     Attributes:
@@ -116,7 +112,6 @@ class HiCFL(Algorithm[HiCFLState]):
         return extend_state(
             initial_state(problem),
             HiCFLState,
-            bipartition=one_cluster(problem.clients),
             window=empty_window(problem, self.window),
             rounds_without_split=0,
             ending_round=0,
@@ -131,9 +126,8 @@ class HiCFL(Algorithm[HiCFLState]):
             ending_round = round
         state = replace(state, window=window, ending_round=ending_round)
 
-        rules = SplitRules(first=1, quorum=self.quorum, min_split=self.min_split)
-        compared = problem.layout.conv_and_linear  # For norms that are remembered, and that HiCFL does not read.
-        answers = collect_answers(problem, state, report, compared, rules, stability.full_window)
+        ready = stability.full_window
+        answers = collect_answers(state, report, quorum=self.quorum, min_split=self.min_split, ready=ready)
         decisions = {
             cluster: self.examine(problem, state, stability, members, cluster)
             for cluster, members in answers.usable.items()
@@ -246,8 +240,7 @@ class HiCFL(Algorithm[HiCFLState]):
         _, stability = add_updates(problem, state, state.window, report, self.xi)
         at_once = replace(self, epsilon=NEVER_REACHED, rho=1.0)  # A key cannot be infinite.
         before = replace(state, ending_round=0)
-        compared = problem.layout.conv_and_linear
-        answers = collect_answers(problem, before, report, compared, EVERY_PAIR, stability.full_window)
+        answers = collect_answers(before, report, ready=stability.full_window)
         decisions = {
             cluster: at_once.examine(problem, before, stability, members, cluster)
             for cluster, members in answers.usable.items()
@@ -273,10 +266,13 @@ def reorganise(problem: Problem, before: State, after: HiCFLState, report: Repor
     moves = (after.models.double() - before.models)[:, problem.layout.conv_and_linear]
     models = after.models.double()
     members = [(after.labels == cluster).nonzero().flatten().tolist() for cluster in range(k)]
-    # A cluster weighs as many samples as its members that answered have.
+    # A cluster weighs as many samples as its members that answered have; with noise, where nobody is to see who
+    # answered, as many as it has members.
     result = report.results[TRAIN]
-    answered = after.labels[result.updates.clients]
-    weights = problem.aggregation.cluster_weights(result.sizes, answered, k, after.labels)
+    weights = torch.tensor([float(len(each)) for each in members], dtype=torch.float64)
+    if problem.aggregation.exact:
+        answered = after.labels[result.updates.clients]
+        weights = torch.zeros_like(weights).index_add(0, answered, result.sizes.double())
     remain = list(range(k))
     into = dict[int, int]()
     # Fewest members first; of equals, the one with the lowest member is the larger.
@@ -296,10 +292,8 @@ def reorganise(problem: Problem, before: State, after: HiCFLState, report: Repor
     labels = torch.full_like(after.labels, -1)
     for label, cluster in enumerate(remain):
         labels[members[cluster]] = label
-    kept = torch.tensor(remain)
     merges = {small: Decision(kind="merged", values={"into": float(nodes[large])}) for small, large in into.items()}
-    merged = with_clusters(replace(after, models=models.float()), labels, kept, merges, round=after.round)
-    return replace(merged, bipartition=after.bipartition.of_clusters(kept, labels))
+    return with_clusters(replace(after, models=models.float()), labels, torch.tensor(remain), merges, round=after.round)
 
 
 def _mergeable(ascending: list[int], moves: torch.Tensor) -> tuple[int, int] | None:

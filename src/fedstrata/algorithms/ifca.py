@@ -174,10 +174,11 @@ class IFCA(core.Algorithm[IFCAState]):
         """The models (k, p) whose body has moved by the mean of all clients."""
         labels = torch.zeros_like(result.chosen)
         everyone = torch.zeros(problem.clients, dtype=torch.int64)
-        aggregation = problem.aggregation
-        if not bool(aggregation.enough(labels, 1, everyone)):
+        mean, enough = problem.aggregation.means(
+            result.updates, result.sizes, labels, 1, everyone, purpose="body", round=after.round
+        )
+        if not bool(enough):
             return after.models
-        mean = aggregation.means(result.updates, result.sizes, labels, 1, everyone, purpose="body", round=after.round)
         body = self._body(problem)
         models = after.models.clone()
         models[:, body] = before.models[:, body] + mean[:, body]

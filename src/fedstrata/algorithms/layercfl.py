@@ -10,25 +10,21 @@ is CFL, but for final clusters; its cosine is Eq. 6.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.bipartition.round import (
-    EVERY_PAIR,
     NEVER_REACHED,
-    BipartitionState,
     RoundAnswers,
     SplitDecision,
-    SplitRules,
     collect_answers,
     max_norm,
     mean_norm,
-    one_cluster,
     proposed_splits,
-    reopened,
     split_and_average,
 )
 from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
@@ -57,7 +53,9 @@ from fedstrata.core import (
     Problem,
     ProposedSplit,
     Report,
+    Result,
     State,
+    assign_pending,
     extend_state,
     fedavg_plan,
     initial_state,
@@ -70,8 +68,39 @@ _EPS2_SHARE = 0.4
 """The automatic eps2. The code of Sattler et al. has 4 times eps1 (0.4 and 1.6); LayerCFL: eps1 to 10 eps1."""
 
 
+@plain_dataclass(frozen=True)
+class ClusterHistory:
+    """What is remembered of every cluster.
+
+    Attributes:
+        max_norms: The largest norm of any member's update so far, over all conv and linear layers, (k,).
+        max_compared_norms: The same over the compared layers, (k,).
+        final: The clusters that are not examined again, (k,) bool. A client that joins one reopens it.
+        labels: The cluster of each client after the last round, (n,), which tells who has been moved since.
+    """
+
+    max_norms: torch.Tensor
+    max_compared_norms: torch.Tensor
+    final: torch.Tensor
+    labels: torch.Tensor
+
+
+@plain_dataclass(frozen=True)
+class LayerCFLState(State):
+    """What LayerCFL remembers.
+
+    Attributes:
+        bipartition: What is remembered of every cluster.
+    """
+
+    bipartition: ClusterHistory
+
+
+LayerCFLStateT = TypeVar("LayerCFLStateT", bound=LayerCFLState)
+
+
 @dataclass(frozen=True, config=STRICT)
-class LayerCFL(Algorithm[BipartitionState]):
+class LayerCFL(Algorithm[LayerCFLState]):
     """LayerCFL: recursive bipartition by the cosines of some layers' updates, when their norms allow it.
 
     Not in the paper: a cluster is examined by the answers of its members in this round, if there are enough (quorum,
@@ -116,40 +145,41 @@ class LayerCFL(Algorithm[BipartitionState]):
             cls = AutoLayerCFL
         return object.__new__(cls)
 
-    def init(self, problem: Problem) -> BipartitionState:
+    def init(self, problem: Problem) -> LayerCFLState:
         """Everyone in one cluster.
 
         Raises:
             LayoutError: When a selector of `layers` matches nothing.
         """
         self._compared_columns(problem)
-        return extend_state(initial_state(problem), BipartitionState, bipartition=one_cluster(problem.clients))
+        return extend_state(initial_state(problem), LayerCFLState, bipartition=no_updates_yet(problem.clients))
 
-    def update(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[BipartitionState, Diagnostics]:
+    def update(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[LayerCFLState, Diagnostics]:
         """Algorithm 2 for every cluster whose members answered, then the mean of Algorithm 1.
 
         A part starts from the model before that mean and moves by its own members' mean. The paper's parts start
         after it.
         """
-        rules = SplitRules(self.first, self.quorum, self.min_split)
-        answers = collect_answers(problem, state, report, self._compared_columns(problem), rules)
-        decisions = {cluster: self.examine(problem, state, answers, cluster) for cluster in answers.usable}
+        state, answers = with_answers(
+            problem, state, report, self._compared_columns(problem), quorum=self.quorum, min_split=self.min_split
+        )
+        examined = answers.usable if state.round + 1 >= self.first else {}
+        decisions = {cluster: self.examine(problem, state, answered, cluster) for cluster, answered in examined.items()}
         # The recursion: a part is examined as a cluster in later rounds.
-        return split_and_average(problem, state, report, answers, decisions)
+        return split_and_remember(problem, state, report, answers, decisions)
 
-    def examine(self, problem: Problem, state: State, answers: RoundAnswers, cluster: int) -> SplitDecision:
-        """Algorithm 2 for one cluster.
+    def examine(self, problem: Problem, state: LayerCFLState, answered: Result, cluster: int) -> SplitDecision:
+        """Algorithm 2 for one cluster, given the answers of its members.
 
         Where the paper returns the model (its else), the cluster is final: it trains on, and is not examined again.
         """
-        answered = answers.usable[cluster]
         columns = self._compared_columns(problem)
         layer = ", ".join(selector_tuple(self.layers))
 
         # Algorithm 2, "select": the updates of this round. It prints theta_t - theta_0, without a client.
         updates = answered.updates.take_columns(columns).values
-        eps1 = _threshold(self.eps1, answers.history.max_norms[cluster], _EPS1_SHARE)
-        eps2 = _threshold(self.eps2, answers.history.max_compared_norms[cluster], _EPS2_SHARE)
+        eps1 = _threshold(self.eps1, state.bipartition.max_norms[cluster], _EPS1_SHARE)
+        eps2 = _threshold(self.eps2, state.bipartition.max_compared_norms[cluster], _EPS2_SHARE)
         norm_of_mean = mean_norm(problem, answered)
         largest_norm = max_norm(updates)
         values = {"mean_norm": norm_of_mean, "max_norm": largest_norm, "eps1": eps1, "eps2": eps2}
@@ -171,7 +201,7 @@ class LayerCFL(Algorithm[BipartitionState]):
         measure = CLIENT_MEASURES[self.measure]
         if self.measure != "dcos":
             rows = updates if measure.of_updates else state.models[cluster, columns] + updates
-            compared = measure.compare(rows, None)  # Eq. 23 to 25
+            compared = measure.compare(rows)  # Eq. 23 to 25
         clients = answered.updates.clients
         matrix = Matrix(int(state.nodes[cluster]), layer, self.measure, clients, compared)
         similarity = compared if measure.larger_is_closer else -compared
@@ -193,12 +223,77 @@ class LayerCFL(Algorithm[BipartitionState]):
         """The columns of the compared layers, (q,)."""
         return problem.layout.columns(problem.layout.select(*selector_tuple(self.layers)))
 
-    def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
+    def proposed_split(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """Not in the paper, only recorded: how each cluster would be split by these layers without a threshold."""
         at_once = replace(self, eps1=NEVER_REACHED, eps2=0.0, gamma=0.0)
-        answers = collect_answers(problem, reopened(state), report, self._compared_columns(problem), EVERY_PAIR)
-        decisions = {cluster: at_once.examine(problem, state, answers, cluster) for cluster in answers.usable}
+        answers = collect_answers(state, report)
+        decisions = {
+            cluster: at_once.examine(problem, state, answered, cluster) for cluster, answered in answers.usable.items()
+        }
         return proposed_splits(state, answers, decisions)
+
+
+def no_updates_yet(clients: int) -> ClusterHistory:
+    """So many clients in one cluster, no update seen yet."""
+    labels = torch.zeros(clients, dtype=torch.int64)
+    return ClusterHistory(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
+
+
+def with_answers(
+    problem: Problem, state: LayerCFLStateT, report: Report, compared: torch.Tensor, **rules: Any
+) -> tuple[LayerCFLStateT, RoundAnswers]:
+    """The state with the longest updates of a round, and the answers by which clusters are examined, but final ones.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The state before the round.
+        report: The report of the round.
+        compared: The columns that are compared, (q,).
+        rules: The rules of `collect_answers`.
+    """
+    known = state.bipartition
+    labels = assign_pending(state, report)
+    # By `assign_pending`, or moved between rounds.
+    joined = ((labels != state.labels) | (labels != known.labels)) & (labels >= 0)
+    final = known.final.index_fill(0, labels[joined], False)
+    answers = collect_answers(state, report, **rules, final=final)
+
+    def longest(before: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        now = [max_norm(own.updates.take_columns(columns).values) for own in answers.own]
+        return torch.fmax(before, torch.tensor(now))
+
+    history = ClusterHistory(
+        max_norms=longest(known.max_norms, problem.layout.conv_and_linear),
+        max_compared_norms=longest(known.max_compared_norms, compared),
+        final=final,
+        labels=labels,
+    )
+    return replace(state, bipartition=history), answers
+
+
+def split_and_remember(
+    problem: Problem,
+    state: LayerCFLStateT,
+    report: Report,
+    answers: RoundAnswers,
+    decisions: Mapping[int, SplitDecision],
+) -> tuple[LayerCFLStateT, Diagnostics]:
+    """`split_and_average`, with what is remembered of the clusters after it. The parts of a cluster begin anew."""
+    moved, diagnostics = split_and_average(problem, state, report, answers, decisions)
+    known = state.bipartition
+    final = known.final.clone()
+    for cluster, decision in decisions.items():
+        final[cluster] = decision.final
+    place_of = {node: place for place, node in enumerate(state.nodes.tolist())}
+    places = torch.tensor([place_of.get(node, -1) for node in moved.nodes.tolist()])
+    whole = places >= 0
+    history = ClusterHistory(
+        max_norms=known.max_norms[places] * whole,
+        max_compared_norms=known.max_compared_norms[places] * whole,
+        final=final[places] & whole,
+        labels=moved.labels.clone(),
+    )
+    return replace(moved, bipartition=history), diagnostics
 
 
 def _threshold(value: float | str, largest: torch.Tensor, share: float) -> float:
@@ -207,7 +302,7 @@ def _threshold(value: float | str, largest: torch.Tensor, share: float) -> float
 
 
 @plain_dataclass(frozen=True)
-class AutoLayerCFLState(BipartitionState):
+class AutoLayerCFLState(LayerCFLState):
     """What LayerCFL with a layer scan remembers.
 
     Attributes:
@@ -237,13 +332,13 @@ class AutoLayerCFL(LayerCFL):
         evidence = no_evidence(problem.layout, problem.clients)
         return extend_state(state, AutoLayerCFLState, bipartition=state.bipartition, evidence=evidence, layer="")
 
-    def plan(self, problem: Problem, state: BipartitionState, cohort: torch.Tensor) -> Plan:
+    def plan(self, problem: Problem, state: LayerCFLState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; for a scan, also on folds of its data."""
         assert isinstance(state, AutoLayerCFLState)
         plan = fedavg_plan(problem, state, cohort)
         return plan if state.evidence is None else scan_plan(problem, state, state.evidence, plan)
 
-    def update(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[BipartitionState, Diagnostics]:
+    def update(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[LayerCFLState, Diagnostics]:
         """Scan if it is time, then average: with LayerCFL as soon as the layer is known."""
         assert isinstance(state, AutoLayerCFLState)
         events: tuple[dict[str, object], ...] = ()
@@ -254,17 +349,18 @@ class AutoLayerCFL(LayerCFL):
                 events = (choice.event,)
                 if choice.layer is not None:
                     state = _with_layer(problem, state, evidence, choice.layer)
-        after: BipartitionState
+        after: LayerCFLState
         if state.layer:
             after, diagnostics = self._layercfl_of(state.layer).update(problem, state, report)
         else:
-            rules = SplitRules(self.first, self.quorum, self.min_split)
-            answers = collect_answers(problem, state, report, problem.layout.conv_and_linear, rules)
-            undecided = {cluster: SplitDecision(Decision(kind="no_layer_found")) for cluster in answers.usable}
-            after, diagnostics = split_and_average(problem, state, report, answers, undecided)
+            columns = problem.layout.conv_and_linear
+            state, answers = with_answers(problem, state, report, columns, quorum=self.quorum, min_split=self.min_split)
+            examined = answers.usable if state.round + 1 >= self.first else {}
+            undecided = {cluster: SplitDecision(Decision(kind="no_layer_found")) for cluster in examined}
+            after, diagnostics = split_and_remember(problem, state, report, answers, undecided)
         return after, replace(diagnostics, events=(*events, *diagnostics.events))
 
-    def proposed_split(self, problem: Problem, state: BipartitionState, report: Report) -> tuple[ProposedSplit, ...]:
+    def proposed_split(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[ProposedSplit, ...]:
         """How each cluster would be split by the compared layer, once it is known, without a threshold."""
         assert isinstance(state, AutoLayerCFLState)
         return self._layercfl_of(state.layer).proposed_split(problem, state, report) if state.layer else ()

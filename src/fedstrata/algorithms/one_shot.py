@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fedstrata import core
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import agglomerate, natural_cut
+from fedstrata.clustering.arrays import renumbered
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core.state import StateT
 
@@ -25,22 +26,6 @@ SIGNATURE_TASK = "signature"
 
 Distance = Callable[[torch.Tensor], torch.Tensor]
 """Rows (m, q) -> distances (m, m)."""
-
-
-@dataclass(frozen=True)
-class OneShotState(core.State):
-    """Adds the round of the clustering.
-
-    Attributes:
-        clustered: The round in which the clients were grouped; 0 before it.
-    """
-
-    clustered: int
-
-
-def one_shot_state(problem: core.Problem) -> OneShotState:
-    """Everyone in one cluster, before the clustering."""
-    return core.extend_state(core.initial_state(problem), OneShotState, clustered=0)
 
 
 def why_not_yet(
@@ -97,24 +82,6 @@ class Groups:
     metrics: tuple[core.Metric, ...] = ()
 
 
-def cut_dendrogram(
-    distances: torch.Tensor, cut: float | str, linkage: Linkage, resolution: float = 0.0
-) -> tuple[torch.Tensor, float]:
-    """Merge the nearest clients and groups up to a distance.
-
-    Args:
-        distances: The distances, (m, m).
-        cut: The distance up to which groups merge; ``"auto"`` is the largest step of the merge heights.
-        linkage: How far apart two groups are.
-        resolution: The smallest difference of two distances that means something.
-
-    Returns:
-        The groups (m,), and the distance of the cut; infinity where the merge heights have no clear step.
-    """
-    height = natural_cut(distances, linkage, resolution) if isinstance(cut, str) else cut
-    return agglomerate(distances, height, linkage), height
-
-
 def agglomerative_groups(
     clients: torch.Tensor,
     distances: torch.Tensor,
@@ -129,13 +96,14 @@ def agglomerative_groups(
     Args:
         clients: Ascending ids (m,).
         distances: Between them, (m, m).
-        cut: As in `cut_dendrogram`, and so are linkage and resolution.
+        cut: The distance up to which groups merge; ``"auto"`` is the largest step of the merge heights, if it is clear.
         linkage: How far apart two groups are.
         layer: The name of what is compared.
         measure: The name of the distance.
         resolution: The smallest difference of two distances that means something.
     """
-    labels, height = cut_dendrogram(distances, cut, linkage, resolution)
+    height = natural_cut(distances, linkage, resolution) if isinstance(cut, str) else cut
+    labels = agglomerate(distances, height, linkage)
     values = {"groups": float(labels.max()) + 1, "clients": float(len(clients))}
     if height < torch.inf:
         values["cut"] = height
@@ -162,12 +130,10 @@ def split_once(
         groups: Who belongs together. The other clients become pending if there is a split.
         asked: As in `aggregate`.
     """
-    # Clusters are numbered by their smallest member.
-    found = list(dict.fromkeys(groups.labels.tolist()))
-    own = torch.tensor([found.index(label) for label in groups.labels.tolist()])
+    own = torch.from_numpy(renumbered(groups.labels))
+    parents = torch.zeros(int(own.max()) + 1, dtype=torch.int64)
     # Where all clients are in one group, those that were not compared have nothing to wait for.
-    rest = torch.full_like(labels, -1) if len(found) > 1 else labels
-    parents = torch.zeros(len(found), dtype=torch.int64)
+    rest = torch.full_like(labels, -1) if len(parents) > 1 else labels
     moved, diagnostics = core.aggregate(
         problem, state, report, rest.index_copy(0, groups.clients, own), parents, {0: groups.decision}, asked=asked
     )

@@ -15,7 +15,7 @@ import torch
 from fedstrata.algorithms.bipartition.model_stability import UpdateWindow
 from fedstrata.base.errors import ExperimentError, LayoutError
 from fedstrata.base.quoting import shown
-from fedstrata.clustering import CLIENT_MEASURES, bipartition_accuracy, gap
+from fedstrata.clustering import CLIENT_MEASURES, bipartition_accuracy, gap, in_views
 from fedstrata.config import Experiment
 from fedstrata.core import (
     TRAIN,
@@ -223,7 +223,7 @@ def client_matrices(
             for selector, mask in masks.items()
             if _share(mask, task.upload) and not _share(mask, unknown)
         }
-        matrices = measure.compare(updates if measure.of_updates else weights, views.values())
+        matrices = measure.compare(updates if measure.of_updates else weights, in_views(views.values()))
         for selector, values in zip(views, matrices, strict=True):
             found.append(Matrix(ALL_CLIENTS, selector, name, result.updates.clients, values))
     return tuple(found)

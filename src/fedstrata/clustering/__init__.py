@@ -10,7 +10,7 @@ Whether groups are real: `split_half`, by `permutations`. How good groups are: `
 others. `arrays` has what every function accepts, and `groups` statistics by group.
 """
 
-from fedstrata.clustering.agreement import ami, ari, bipartition_accuracy, purity
+from fedstrata.clustering.agreement import ari, bipartition_accuracy, purity
 from fedstrata.clustering.client_measures import (
     CLIENT_MEASURES,
     ClientMeasure,
@@ -23,15 +23,15 @@ from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut
 from fedstrata.clustering.means import kmeans
 from fedstrata.clustering.patterns import centred, likeness
 from fedstrata.clustering.permutations import PermutationResult, error_rate_test, not_tested, smallest_sure_p
-from fedstrata.clustering.separation import gap, intra_bound, reference_split, separable
+from fedstrata.clustering.separation import gap, reference_split, theorem_1_bound
 from fedstrata.clustering.similarity import (
     cosine,
     euclidean,
+    in_views,
     jensen_shannon,
     manhattan,
     norms,
     stability,
-    unusable_updates,
 )
 from fedstrata.clustering.split_half import (
     Replication,
@@ -50,7 +50,6 @@ __all__ = [
     "PermutationResult",
     "Replication",
     "agglomerate",
-    "ami",
     "ari",
     "bipartition",
     "bipartition_accuracy",
@@ -65,7 +64,7 @@ __all__ = [
     "gap",
     "hopkins",
     "hopkins_ratio",
-    "intra_bound",
+    "in_views",
     "jensen_shannon",
     "kmeans",
     "likeness",
@@ -79,10 +78,9 @@ __all__ = [
     "purity",
     "reference_split",
     "replication",
-    "separable",
     "smallest_sure_p",
     "split_half_test",
     "splits",
     "stability",
-    "unusable_updates",
+    "theorem_1_bound",
 ]

@@ -27,21 +27,6 @@ def ari(labels: Numbers, truth: Numbers) -> float:
     return float(adjusted_rand_score(*_both(truth, labels)))
 
 
-def ami(labels: Numbers, truth: Numbers) -> float:
-    """Adjusted mutual information: 1 for the same groups, about 0 for chance (Vinh, Epps and Bailey, 2010).
-
-    Args:
-        labels: The cluster of each client, (m,) integers.
-        truth: The true group of each client, (m,) integers.
-
-    Raises:
-        ValueError: When the lengths differ or there is no client.
-    """
-    from sklearn.metrics import adjusted_mutual_info_score
-
-    return float(adjusted_mutual_info_score(*_both(truth, labels)))
-
-
 def purity(labels: Numbers, truth: Numbers) -> float:
     """Share of clients that belong to the true group most frequent in their cluster; 1 for clusters of one.
 

@@ -58,20 +58,19 @@ def require_rows(rows: Array) -> None:
         raise ValueError(f"expected rows of shape (m, p), found {tuple(rows.shape)}; flatten each row first")
 
 
-def require_finite(values: torch.Tensor, what: str, first: int = 0) -> torch.Tensor:
+def require_finite(values: torch.Tensor, what: str) -> torch.Tensor:
     """The values unchanged.
 
     Args:
         values: The values, of any shape.
         what: The name of the values, for the error message.
-        first: The number of the first row.
 
     Raises:
         ValueError: When one is nan or infinite; names the first such row.
     """
     broken = (~values.isfinite()).nonzero()
     if len(broken):
-        raise ValueError(f"expected finite {what}, found nan or infinity in row {first + int(broken[0, 0])}")
+        raise ValueError(f"expected finite {what}, found nan or infinity in row {int(broken[0, 0])}")
     return values
 
 
@@ -90,15 +89,6 @@ def square(values: Array, least: float = -np.inf) -> FloatMatrix:
         raise ValueError(f"expected distances of at least 0, found {matrix.min():g}; is this a similarity?")
     mean: FloatMatrix = np.maximum((matrix + matrix.T) / 2, least)
     return mean
-
-
-def distances(values: Array) -> FloatMatrix:
-    """A symmetric matrix (m, m) of numbers that are at least 0.
-
-    Raises:
-        ValueError: As `square`, and for a negative entry, the sign of a similarity in a distance's place.
-    """
-    return square(values, least=0.0)
 
 
 def as_precise(number: float, values: Array) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, Numbers, require_finite, tensor
-from fedstrata.clustering.similarity import Views, cosine, euclidean, manhattan
+from fedstrata.clustering.similarity import cosine, euclidean, manhattan
 
 if TYPE_CHECKING:
     import torch
@@ -24,15 +24,15 @@ class ClientMeasure:
     """How alike, or how far apart, each two clients are.
 
     Attributes:
-        compare: The function from one row of each client, (m, p), to the values of all pairs, (m, m). With views of
-            the columns, the values are (v, m, m).
+        compare: The function from one row of each client, (m, p), to the values of all pairs, (m, m). With the sums of
+            `in_views` as its second argument, the values are (v, m, m).
         about: The words that the page says what a value means by.
         larger_is_closer: Whether it is a similarity. Otherwise it is a distance, at least 0.
         fixed_scale: Whether a value means the same in every round, so that matrices share one colour scale.
         of_updates: Whether the rows are updates. Otherwise they are models.
     """
 
-    compare: Callable[[Array, Views | None], torch.Tensor]
+    compare: Callable[..., torch.Tensor]
     about: str
     larger_is_closer: bool = False
     fixed_scale: bool = False

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.arrays import Array, Numbers, as_precise, distances, renumbered, require_finite, tensor
+from fedstrata.clustering.arrays import Array, Numbers, as_precise, renumbered, require_finite, square, tensor
 
 
 def dbscan(distance: Array, radius: float, least: int) -> torch.Tensor:
@@ -33,7 +33,7 @@ def dbscan(distance: Array, radius: float, least: int) -> torch.Tensor:
     """
     if not 0 <= radius < math.inf or least < 1:
         raise ValueError(f"expected radius >= 0 and least >= 1, found {radius} and {least}")
-    matrix = distances(distance)
+    matrix = square(distance, least=0.0)
     if not len(matrix):
         return torch.empty(0, dtype=torch.int64)
     from sklearn.cluster import DBSCAN

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, as_precise, distances, renumbered, square
+from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, as_precise, renumbered, square
 
 Linkage = Literal["single", "complete", "average"]
 """How far apart two groups are: as their closest pair of rows, as their farthest one, or as the mean of all pairs."""
@@ -66,7 +66,7 @@ def agglomerate(distance: Array, cut: float, linkage: Linkage = "average") -> to
     """
     if math.isnan(cut):
         raise ValueError("expected a cut, found nan")
-    matrix = distances(distance)
+    matrix = square(distance, least=0.0)
     limit = as_precise(cut, distance)
     below = takewhile(lambda merge: merge[0] <= limit, merges(matrix, linkage))
     return torch.from_numpy(labels_after(below, len(matrix)))
@@ -98,7 +98,7 @@ def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float
     """
     if not resolution >= 0:
         raise ValueError(f"expected a resolution of at least 0, found {resolution}")
-    matrix = distances(distance)
+    matrix = square(distance, least=0.0)
     nearest = np.min(matrix, axis=1, where=~np.eye(len(matrix), dtype=np.bool_), initial=math.inf)
     heights = np.sort([height for height, _, _ in merges(matrix, linkage)])
     if len(heights) < 2:
@@ -131,7 +131,7 @@ def splits(distance: Array, linkage: Linkage = "average") -> list[tuple[float, G
     Raises:
         ValueError: When the matrix is no distance, or the linkage is another.
     """
-    matrix = distances(distance)
+    matrix = square(distance, least=0.0)
     groups: dict[int, Group] = {row: (row,) for row in range(len(matrix))}
     made = dict[Group, tuple[float, Group, Group]]()
     for height, kept, joined in merges(matrix, linkage):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, Numbers, distances, renumbered, tensor
+from fedstrata.clustering.arrays import Array, FloatMatrix, GroupLabels, Numbers, renumbered, square, tensor
 from fedstrata.clustering.hierarchy import Linkage, labels_after, merges
 
 Weights: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
@@ -39,7 +39,7 @@ def kmeans(distance: Array, k: int, weights: Numbers | None = None) -> torch.Ten
     Raises:
         ValueError: When the matrix is no distance, or k or the weights are out of range.
     """
-    matrix = distances(distance)
+    matrix = square(distance, least=0.0)
     mass = np.ones(len(matrix)) if weights is None else tensor(weights).double().numpy()
     if k < 1 or mass.shape != (len(matrix),) or not (mass > 0).all():
         raise ValueError(f"expected k >= 1 and {len(matrix)} weights above 0, found k = {k} and {mass.tolist()}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.arrays import Array, require_finite, square
-from fedstrata.clustering.similarity import Views, products, squares, summed
+from fedstrata.clustering.similarity import Sums, over_columns, products, squares
 
 MIN_TEST_CLIENTS = 4
 """The smallest number of clients that a test needs: two groups of two. The pattern of fewer clients is 0."""
@@ -31,7 +31,7 @@ _ROUNDING_SHARE = 1e-6
 """Updates whose differences are less than this share of their norm differ by rounding, in single precision."""
 
 
-def likeness(rows: Array, views: Views | None = None) -> torch.Tensor:
+def likeness(rows: Array, sums: Sums = over_columns) -> torch.Tensor:
     """How similar rows are beyond what all have in common: the similarity that tests of clients should be given.
 
     The inner products of rows that are a common part and independent noise have the same mean for every pair of
@@ -41,7 +41,7 @@ def likeness(rows: Array, views: Views | None = None) -> torch.Tensor:
 
     Args:
         rows: The rows, (m, p), finite.
-        views: The columns of each view, such as those of every layer, in one pass. They may overlap.
+        sums: Over which columns, as in `cosine`.
 
     Returns:
         (m, m) float64, exactly symmetric, the diagonal 0; all 0 where the rows differ by rounding only. With views
@@ -50,7 +50,7 @@ def likeness(rows: Array, views: Views | None = None) -> torch.Tensor:
     Raises:
         ValueError: When the rows are no matrix, or not finite, or a view names no column.
     """
-    squared, inner = summed(rows, views, squares, _centred_products)
+    squared, inner = sums(rows, squares, _centred_products)
     lengths = inner.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
     lengths = torch.where(lengths > _ROUNDING_SHARE * squared.sqrt(), lengths, torch.inf)
     pattern = centre(require_finite(inner.triu() + inner.triu(1).mT, "entries"))

@@ -51,30 +51,6 @@ def gap(matrix: Array, truth: Numbers, kind: Literal["similarity", "distance"]) 
     return float(across.min() - (within.max() if within.size else 0.0))
 
 
-def intra_bound(gamma: Array) -> torch.Tensor:
-    """The least cosine that two clients of one distribution can have: H of Theorem 1.
-
-    H_ij = -g_i g_j + sqrt(1 - g_i^2) sqrt(1 - g_j^2), at least 1 - 2 max(g)^2.
-
-    Args:
-        gamma: The relative distance of each client's update from that of its distribution, (m,) in [0, 1].
-
-    Returns:
-        (m, m) float64, symmetric.
-
-    Raises:
-        ValueError: When one is outside [0, 1], where the theorem says nothing.
-    """
-    noise = tensor(gamma).double()
-    if noise.ndim != 1:
-        raise ValueError(f"expected gamma of shape (m,), found {tuple(noise.shape)}")
-    require_finite(noise, "gamma")
-    if ((noise < 0) | (noise > 1)).any():
-        raise ValueError(f"expected gamma in [0, 1], found {noise.min():g} to {noise.max():g}")
-    rest = (1 - noise.square()).sqrt()
-    return torch.outer(rest, rest) - torch.outer(noise, noise)
-
-
 def theorem_1_bound(cross_max: float) -> float:
     """The relative noise below which a bipartition is provably right: sqrt((1 - cross_max) / 2) (Theorem 1).
 
@@ -82,16 +58,6 @@ def theorem_1_bound(cross_max: float) -> float:
         cross_max: The largest cosine across the two groups; one above 1, by rounding, counts as 1.
     """
     return math.sqrt(max(0.0, 1 - float(cross_max)) / 2)
-
-
-def separable(cross_max: float, gamma_max: float) -> bool:
-    """Whether a bipartition is provably right: whether `theorem_1_bound` is above the noise, strictly (Theorem 1).
-
-    Args:
-        cross_max: The largest cosine across the two groups.
-        gamma_max: The largest relative noise of a client, in [0, 1].
-    """
-    return theorem_1_bound(cross_max) > gamma_max
 
 
 def reference_split(updates: Array, stability: Array) -> tuple[int, torch.Tensor]:

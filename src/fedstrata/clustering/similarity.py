@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -14,11 +14,11 @@ from fedstrata.clustering.arrays import BLOCK_COLUMNS, Array, blocks, require_fi
 STILL = 1e-12
 """A row of at most this norm did not move: its direction is rounding, so it is similar to nobody."""
 
-Views: TypeAlias = "Collection[Array]"
-"""The columns of each view, (q,) int64; views may overlap, and a column that is named twice in one counts once."""
-
-_BlockMeasure: TypeAlias = "Callable[[torch.Tensor, bool], torch.Tensor]"
+BlockMeasure: TypeAlias = "Callable[[torch.Tensor, bool], torch.Tensor]"
 """What a block of columns (m, w) float64 adds to a sum. The bool says whether all columns fit into one block."""
+
+Sums: TypeAlias = "Callable[..., list[torch.Tensor]]"
+"""How measures of rows are summed: over all columns by `over_columns`, or over those of each view by `in_views`."""
 
 _TILE_ROWS = 128
 """The number of rows that are multiplied with as many others at a time. Tiles below the diagonal are left out."""
@@ -30,7 +30,29 @@ _SLICES_OF_A_ROW = 3
 """The number of slices of a row. They reach 60 bits below its largest number, further than float64 does."""
 
 
-def cosine(rows: Array, views: Views | None = None) -> torch.Tensor:
+def over_columns(rows: Array, *measures: BlockMeasure, spans: Sequence[slice] | None = None) -> list[torch.Tensor]:
+    """Sums of some measures over the columns of rows (m, p), a block of columns at a time.
+
+    Args:
+        rows: The rows, (m, p).
+        measures: The measures. Each is additive over columns.
+        spans: The columns; None is all of them.
+
+    Returns:
+        The sum of each measure.
+    """
+    require_rows(rows)
+    spans = [slice(0, rows.shape[1])] if spans is None else spans
+    few = sum(span.stop - span.start for span in spans) <= BLOCK_COLUMNS
+    sums = [measure(tensor(rows[:, :0]).double(), False) for measure in measures]
+    for span in spans:
+        for block in blocks(rows, span.start, span.stop):
+            for total, measure in zip(sums, measures, strict=True):
+                total += measure(block, few)
+    return sums
+
+
+def cosine(rows: Array, sums: Sums = over_columns) -> torch.Tensor:
     """Cosine similarity of every pair of rows, of all columns or of several views of them in one pass.
 
     A row of norm at most 1e-12 is similar to nobody (0). Everything is summed in float64, for products in float32 of
@@ -42,7 +64,7 @@ def cosine(rows: Array, views: Views | None = None) -> torch.Tensor:
 
     Args:
         rows: The rows, (m, p), of any floating or integer type.
-        views: The columns of each view, such as those of every layer. Views may overlap.
+        sums: Over which columns: all of them, or those of each view, ``in_views(views)``.
 
     Returns:
         (m, m) float64, exactly symmetric, in [-1, 1], the diagonal exactly 1; with views (v, m, m).
@@ -50,7 +72,7 @@ def cosine(rows: Array, views: Views | None = None) -> torch.Tensor:
     Raises:
         ValueError: When the rows are no matrix, the norm of one is not finite, or a view names no column.
     """
-    square, inner = summed(rows, views, squares, products)
+    square, inner = sums(rows, squares, products)
     lengths = _lengths(square)
     similarity = _symmetric(inner / (lengths[..., :, None] * lengths[..., None, :])).clamp_(-1.0, 1.0)
     similarity.diagonal(dim1=-2, dim2=-1).fill_(1.0)
@@ -68,7 +90,7 @@ def cosine_of(rows: Array, left: torch.Tensor, right: torch.Tensor) -> torch.Ten
     Returns:
         (pairs,) float64 in [-1, 1]; 0 where a row did not move.
     """
-    lengths = _lengths(summed(rows, None, squares)[0])
+    lengths = _lengths(over_columns(rows, squares)[0])
     total = lengths.new_zeros(len(left))
     for block in blocks(rows):
         total += (block[left] * block[right]).sum(dim=1)
@@ -97,7 +119,7 @@ def stability(updates: Array) -> torch.Tensor:
     return ((turns[1:] + turns[:-1]) / 2 - across).abs()  # Eq. 14
 
 
-def euclidean(rows: Array, views: Views | None = None) -> torch.Tensor:
+def euclidean(rows: Array, sums: Sums = over_columns) -> torch.Tensor:
     """Euclidean distance of every pair of rows, by all columns or by several views of them in one pass.
 
     Differences are taken before they are squared: models of one federation differ by a thousandth of their norm,
@@ -106,7 +128,7 @@ def euclidean(rows: Array, views: Views | None = None) -> torch.Tensor:
 
     Args:
         rows: The rows, (m, p), of any floating or integer type.
-        views: The columns of each view, such as those of every layer. Views may overlap.
+        sums: Over which columns, as in `cosine`.
 
     Returns:
         (m, m) float64, exactly symmetric, at least 0, the diagonal 0; with views (v, m, m).
@@ -114,37 +136,37 @@ def euclidean(rows: Array, views: Views | None = None) -> torch.Tensor:
     Raises:
         ValueError: When the rows are no matrix, the norm of one is not finite, or a view names no column.
     """
-    square, apart = summed(rows, views, squares, lambda block, _: torch.nn.functional.pdist(block).square())
+    square, apart = sums(rows, squares, lambda block, _: torch.nn.functional.pdist(block).square())
     _lengths(square)
     return _matrix(apart.sqrt(), len(rows))
 
 
-def manhattan(rows: Array, views: Views | None = None) -> torch.Tensor:
+def manhattan(rows: Array, sums: Sums = over_columns) -> torch.Tensor:
     """Manhattan (l1) distance of every pair of rows; everything else is as in `euclidean`.
 
     Args:
         rows: The rows, (m, p), of any floating or integer type.
-        views: The columns of each view, such as those of every layer.
+        sums: Over which columns, as in `cosine`.
 
     Returns:
         (m, m) float64, exactly symmetric, at least 0, the diagonal 0; with views (v, m, m).
     """
-    square, apart = summed(rows, views, squares, lambda block, _: torch.nn.functional.pdist(block, p=1))
+    square, apart = sums(rows, squares, lambda block, _: torch.nn.functional.pdist(block, p=1))
     _lengths(square)
     return _matrix(apart, len(rows))
 
 
-def norms(rows: Array, views: Views | None = None) -> torch.Tensor:
+def norms(rows: Array, sums: Sums = over_columns) -> torch.Tensor:
     """Euclidean norm of every row, over all columns or those of several views.
 
     Args:
         rows: The rows, (m, p), of any floating or integer type.
-        views: The columns of each view, such as those of every layer.
+        sums: Over which columns, as in `cosine`.
 
     Returns:
         (m,) float64; with views (v, m).
     """
-    return summed(rows, views, squares)[0].sqrt()
+    return sums(rows, squares)[0].sqrt()
 
 
 def jensen_shannon(probabilities: Array) -> torch.Tensor:
@@ -197,35 +219,30 @@ def _symmetric(total: torch.Tensor) -> torch.Tensor:
     return upper + upper.mT
 
 
-def summed(rows: Array, views: Views | None, *measures: _BlockMeasure) -> list[torch.Tensor]:
-    """Sums of some measures over the columns of every view; columns that views share are measured once.
+Views: TypeAlias = "Collection[Array]"
+"""The columns of each view, (q,) int64; views may overlap, and a column that is named twice in one counts once."""
+
+
+def in_views(views: Views) -> Sums:
+    """Sums over the columns of each view; columns that views share are measured once.
 
     Args:
-        rows: The rows, (m, p).
-        views: The columns of each view; None is all columns as the only view.
-        measures: The measures. Each is additive over columns.
+        views: The columns of each view, such as those of every layer. Views may overlap.
 
     Returns:
-        The sums of each measure, (v, ...), or (...) without views.
-
-    Raises:
-        ValueError: When the rows are no matrix, or a view names a column that there is not.
+        What takes the place of `over_columns`. Its sums are (v, ...). It raises ValueError where a view names a column
+        that there is not.
     """
-    require_rows(rows)
-    parts = [([slice(0, rows.shape[1])], [0])] if views is None else _parts(views, rows.shape[1])
-    nothing = tensor(rows[:, :0]).double()
-    zeros = [measure(nothing, False) for measure in measures]
-    totals = [zero.new_zeros(1 if views is None else len(views), *zero.shape) for zero in zeros]
-    for spans, members in parts:
-        few = sum(span.stop - span.start for span in spans) <= BLOCK_COLUMNS
-        sums = [zero.clone() for zero in zeros]
-        for span in spans:
-            for block in blocks(rows, span.start, span.stop):
-                for total, measure in zip(sums, measures, strict=True):
-                    total += measure(block, few)
-        for each, total in zip(totals, sums, strict=True):
-            each[members] += total
-    return [total[0] for total in totals] if views is None else totals
+
+    def sums(rows: Array, *measures: BlockMeasure) -> list[torch.Tensor]:
+        zeros = over_columns(rows, *measures, spans=())
+        totals = [zero.new_zeros(len(views), *zero.shape) for zero in zeros]
+        for spans, members in _parts(views, rows.shape[1]):
+            for each, total in zip(totals, over_columns(rows, *measures, spans=spans), strict=True):
+                each[members] += total
+        return totals
+
+    return sums
 
 
 def _parts(views: Views, p: int) -> list[tuple[list[slice], list[int]]]:
@@ -264,12 +281,13 @@ def products(block: torch.Tensor, few: bool) -> torch.Tensor:
     Returns:
         (m, m) float64, of which only the upper triangle is to be read.
     """
+    factors = _exact_factors(block) if few else [(block, block)]
     total = block.new_zeros(len(block), len(block))
-    parts = _slices(block) if few else [block]
     tiles = [slice(start, start + _TILE_ROWS) for start in range(0, len(block), _TILE_ROWS)]
     for row, above in enumerate(tiles):
         for beside in tiles[row:]:
-            total[above, beside] = _product([part[above] for part in parts], [part[beside] for part in parts])
+            for left, right in factors:
+                total[above, beside] += left[above] @ right[beside].T
     return total
 
 
@@ -278,22 +296,12 @@ def squares(block: torch.Tensor, few: bool) -> torch.Tensor:
     return block.square().sum(dim=1)
 
 
-def _product(ones: list[torch.Tensor], others: list[torch.Tensor]) -> torch.Tensor:
-    """Products of rows that are sums of slices, small ones first; those of one order are summed without rounding."""
-    total = ones[0].new_zeros(len(ones[0]), len(others[0]))
-    for order in reversed(range(len(ones))):
-        exact = ones[0] @ others[order].T
-        for one in range(1, order + 1):
-            exact += ones[one] @ others[order - one].T
-        total += exact
-    return total
+def _exact_factors(block: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of matrices whose products, small ones first, add up to those of the rows (m, w), and round nowhere else.
 
-
-def _slices(block: torch.Tensor) -> list[torch.Tensor]:
-    """Numbers (m, w) as sums of slices, each of so few bits that a matrix product of two of them is exact.
-
-    Ozaki et al., "Error-free transformations of matrix multiplication", 2012. Added to a number whose last bit is the
-    last one wanted, a number is rounded there.
+    Ozaki et al., "Error-free transformations of matrix multiplication", 2012. Each number is a sum of slices, of so few
+    bits that sums of their products are exact. Added to a number whose last bit is the last one wanted, a number is
+    rounded there.
     """
     largest = block.abs().amax(dim=1, keepdim=True)
     power = torch.where(largest > 0, largest / torch.frexp(largest).mantissa, 1.0)  # of 2, above the largest number
@@ -304,20 +312,5 @@ def _slices(block: torch.Tensor) -> list[torch.Tensor]:
         slices.append(part)
         block = block - part
         last = last / 2**_SLICE_BITS
-    return slices
-
-
-def unusable_updates(updates: Array, views: Views) -> str:
-    """Say why updates say nothing about their clients in one of the views.
-
-    Args:
-        updates: The updates, (m, p).
-        views: The columns of each view, such as those of every layer.
-
-    Returns:
-        ``"updates_not_finite"``, ``"updates_are_zero"``, or empty where all updates can be compared.
-    """
-    lengths = norms(updates, views)
-    if not bool(lengths.isfinite().all()):
-        return "updates_not_finite"
-    return "" if bool((lengths > STILL).all()) else "updates_are_zero"
+    counts = range(_SLICES_OF_A_ROW, 0, -1)
+    return [(torch.cat(slices[:count], dim=1), torch.cat(slices[count - 1 :: -1], dim=1)) for count in counts]

@@ -11,7 +11,7 @@ of a row), l tensors, c candidate models. One round, whatever the algorithm and 
 networks as rows of numbers, with `row_products`; `lr_schedule` is how the step size of clients changes.
 
 `standard_round` has `Algorithm` and what most algorithms are made of. `aggregation` makes one update of many,
-`server_optimizer` applies it.
+`server` has what may come before and after that.
 """
 
 from fedstrata.core.aggregation import Aggregation, RuleAggregation, weighted_mean
@@ -40,7 +40,7 @@ from fedstrata.core.messages import (
 )
 from fedstrata.core.problem import Problem, Server
 from fedstrata.core.rows import Rows, empty_rows, evenly_spread
-from fedstrata.core.server_optimizer import ServerOptimizer, ServerOptimizerName
+from fedstrata.core.server import ServerMoments, ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     Algorithm,
     ProposesSplits,
@@ -56,7 +56,6 @@ from fedstrata.core.standard_round import (
 from fedstrata.core.state import (
     Decision,
     Node,
-    ServerMoments,
     State,
     Tree,
     descends,

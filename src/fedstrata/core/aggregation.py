@@ -121,27 +121,6 @@ class Aggregation(Protocol):
     def exact(self) -> bool:
         """Whether a mean is made of the updates alone."""
 
-    def enough(self, labels: torch.Tensor, k: int, everyone: torch.Tensor) -> torch.Tensor:
-        """Which clusters have enough clients to move in a round, bool (k,). The others have no update.
-
-        Args:
-            labels: The cluster of each client whose update counts, (m,) in 0..k-1.
-            k: The number of clusters.
-            everyone: The cluster of every client, whether it answered or not, (n,); -1 for a pending client.
-        """
-
-    def cluster_weights(
-        self, sizes: torch.Tensor, labels: torch.Tensor, k: int, everyone: torch.Tensor
-    ) -> torch.Tensor:
-        """How much each cluster weighs where several become one, (k,) float64.
-
-        Args:
-            sizes: The samples of each client that answered, (m,).
-            labels: The cluster of each, (m,) in 0..k-1.
-            k: The number of clusters.
-            everyone: As in `enough`.
-        """
-
     def means(
         self,
         updates: Rows,
@@ -152,15 +131,17 @@ class Aggregation(Protocol):
         *,
         purpose: str,
         round: int,
-    ) -> torch.Tensor:
-        """The mean update of every cluster, (k, p).
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean update of every cluster, (k, p), and which clusters have one, bool (k,). The others have zeros.
+
+        A cluster has none if too few of its clients answered, or, with noise, if it has too few clients.
 
         Args:
             updates: The updates of the clients that answered, (m, p).
             weights: The weight of each, (m,), > 0.
             labels: The cluster of each, (m,) in 0..k-1.
             k: The number of clusters.
-            everyone: As in `enough`.
+            everyone: The cluster of every client, whether it answered or not, (n,); -1 for a pending client.
             purpose: What the means are for; several means of one round have different purposes.
             round: The round.
         """
@@ -213,16 +194,6 @@ class RuleAggregation:
         """Yes."""
         return True
 
-    def enough(self, labels: torch.Tensor, k: int, everyone: torch.Tensor) -> torch.Tensor:
-        """Those of which enough clients answered, bool (k,)."""
-        return labels.bincount(minlength=k) >= self.least_clients
-
-    def cluster_weights(
-        self, sizes: torch.Tensor, labels: torch.Tensor, k: int, everyone: torch.Tensor
-    ) -> torch.Tensor:
-        """The samples of those who answered, (k,) float64."""
-        return torch.zeros(k, dtype=torch.float64).index_add(0, labels, sizes.double())
-
     def means(
         self,
         updates: Rows,
@@ -233,10 +204,12 @@ class RuleAggregation:
         *,
         purpose: str,
         round: int,
-    ) -> torch.Tensor:
-        """What the rule makes of each cluster, (k, p)."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the rule makes of each cluster of which enough clients answered, (k, p), and which these are."""
         rule = self.rule if self.rule_of_round is None else self.rule_of_round(round)
-        return rule(updates, weights, labels, k)
+        enough = labels.bincount(minlength=k) >= self.least_clients
+        counted = enough[labels]
+        return rule(updates.at(counted), weights[counted], labels[counted], k), enough
 
     def group_means(
         self,

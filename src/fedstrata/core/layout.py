@@ -120,22 +120,25 @@ class Layout:
 
     def _one(self, selector: str) -> Mask:
         names = [(slot.layer, slot.name) if slot.kind in COMPARED else () for slot in self.tensors]
-        if any(selector in own for own in names):
-            return tuple(selector in own for own in names)
         linear = self.linear_layers
-        smallest = min(reversed(linear), key=self._parameters, default="")
-        special = {"head": linear[-1:], "first_linear": linear[:1], "smallest_linear": (smallest,)}
-        if selector in special:
-            mask = tuple(slot.kind in COMPARED and slot.layer in special[selector] for slot in self.tensors)
-        elif selector in (*COMPARED, "all"):
-            mask = tuple(slot.kind in (COMPARED if selector == "all" else (selector,)) for slot in self.tensors)
+        layers = {
+            "conv": [slot.layer for slot in self.tensors if slot.kind == "conv"],
+            "linear": linear,
+            "head": linear[-1:],
+            "first_linear": linear[:1],
+            "smallest_linear": [min(reversed(linear), key=self._parameters, default="")],
+            "all": self.layers,
+        }
+        if any(selector in own for own in names):
+            mask = tuple(selector in own for own in names)
+        elif selector in layers:
+            mask = tuple(slot.kind in COMPARED and slot.layer in layers[selector] for slot in self.tensors)
         else:
             mask = tuple(any(fnmatchcase(name, selector) for name in own) for own in names)
         if not any(mask):
-            known = "conv, linear, head, first_linear, smallest_linear, all"
             raise LayoutError(
                 f"{selector!r} matches no layer; this model has {', '.join(self.layers)}; "
-                f"allowed are their names and patterns, {known}"
+                f"allowed are their names and patterns, {', '.join(layers)}"
             )
         return mask
 

@@ -111,12 +111,6 @@ class LocalTask:
     shares: torch.Tensor | None = None
     save_if_finite: bool = False
 
-    def only(self, rows: torch.Tensor) -> LocalTask:
-        """The same work for some of the cohort, given as a bool (m,)."""
-        max_samples = None if self.max_samples is None else self.max_samples[rows]
-        shares = None if self.shares is None else self.shares[rows]
-        return replace(self, candidates=self.candidates[rows], max_samples=max_samples, shares=shares)
-
 
 FOLDS = ("all", "A", "B", "A1", "A2", "B1", "B2")
 """Parts of a client's training data: all of it, two halves that share no sample, and the two halves of each half."""
@@ -205,7 +199,11 @@ class Plan:
 
     def only(self, rows: torch.Tensor) -> Plan:
         """The plan for some of the cohort, given as a bool (m,). The evaluations stay the same."""
-        tasks = {name: task.only(rows) for name, task in self.tasks.items()}
+        tasks = dict[str, LocalTask]()
+        for name, task in self.tasks.items():
+            max_samples = None if task.max_samples is None else task.max_samples[rows]
+            shares = None if task.shares is None else task.shares[rows]
+            tasks[name] = replace(task, candidates=task.candidates[rows], max_samples=max_samples, shares=shares)
         client_stats = {name: selected[rows] for name, selected in self.client_stats.items()}
         return replace(self, cohort=self.cohort[rows], tasks=tasks, client_stats=client_stats)
 
@@ -279,14 +277,6 @@ class Report:
     client_stats: Mapping[str, Rows] = field(default_factory=dict)
     cohort: torch.Tensor | None = None
     events: tuple[Mapping[str, Any], ...] = ()
-
-    def without(self, clients: torch.Tensor) -> Report:
-        """The report without any row of some clients, ids (a,)."""
-        results = {
-            name: result.only(~torch.isin(result.updates.clients, clients)) for name, result in self.results.items()
-        }
-        stats = {name: rows.without(clients) for name, rows in self.client_stats.items()}
-        return replace(self, results=results, client_stats=stats)
 
 
 @dataclass(frozen=True)

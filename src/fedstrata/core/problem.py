@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
 from fedstrata.core.aggregation import Aggregation
 from fedstrata.core.layout import Layout, Mask
 from fedstrata.core.messages import LocalTraining, Report
-from fedstrata.core.state import ServerMoments, UpdateHistory
+from fedstrata.core.state import ServerMemory
+
+
+class UpdateChecks(Protocol):
+    """Says which updates of a round count in the means of clusters, such as `fedstrata.uploads.checks`."""
+
+    def no_history(self, clients: int) -> ServerMemory:
+        """What is known before the first round, of n clients."""
+
+    def counted(
+        self, layout: Layout, history: ServerMemory, report: Report, before: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[Report, ServerMemory]:
+        """Leave out, or shorten, updates of the normal training that may do harm.
+
+        Args:
+            layout: The tensors of the network.
+            history: What was known before.
+            report: The report of the round.
+            before: The cluster of each client before the round, (n,); -1 for a pending client.
+            labels: The cluster of each client now, (n,), by the same numbers.
+
+        Returns:
+            The report of what counts, whose events say what was done to whose updates, and what is now known.
+        """
 
 
 class Server(Protocol):
@@ -20,78 +43,24 @@ class Server(Protocol):
     def step(
         self,
         layout: Layout,
-        moments: ServerMoments | None,
+        memory: ServerMemory | None,
         origins: Sequence[int | None],
         nodes: Sequence[int],
         updates: torch.Tensor,
         answered: torch.Tensor,
         sent_as_values: Mask = (),
-    ) -> tuple[torch.Tensor, ServerMoments | None]:
-        """How far the model of each cluster moves.
-
-        A cluster of which nobody answered stays where it is, and so do its moments.
+    ) -> tuple[torch.Tensor, ServerMemory | None]:
+        """How far the model of each cluster moves, (k', p), and what is remembered of the clusters after the round.
 
         Args:
             layout: The tensors of the network.
-            moments: The moments after the last round; None before the first.
+            memory: What was remembered after the last round; None before the first.
             origins: The node of the cluster that each cluster goes on from, k' in all; None for one without an origin.
             nodes: The node of each cluster after this round, k' in all.
             updates: The mean update of each cluster (Delta), (k', p).
-            answered: Which clusters have an update, bool (k',).
-            sent_as_values: The tensors whose updates lead to the mean of values that clients sent
-                (`LocalTask.upload_values`), (l,); or () for none. They move by the mean update.
-
-        Returns:
-            The moves, (k', p), and the moments after the round; None for an optimiser without moments.
-        """
-
-
-@dataclass(frozen=True)
-class CheckedUpdates:
-    """The updates of a round.
-
-    Attributes:
-        history: What is now known.
-        report: The report for decisions. Whoever keeps sending long updates sends none here that is longer than those
-            of others, but for the normal training.
-        counted: The report for the means of clusters, without the updates that are left out.
-        events: What was done to whose updates, an event of each kind where there are some.
-    """
-
-    history: UpdateHistory
-    report: Report
-    counted: Report
-    events: tuple[dict[str, Any], ...] = ()
-
-
-class UpdateChecks(Protocol):
-    """Says which updates of a round count in the means of clusters."""
-
-    def no_history(self, clients: int) -> UpdateHistory:
-        """What is known before the first round, of n clients."""
-
-    def check(
-        self,
-        layout: Layout,
-        history: UpdateHistory,
-        report: Report,
-        before: torch.Tensor,
-        labels: torch.Tensor,
-        *,
-        newcomers: torch.Tensor | None = None,
-        chose: torch.Tensor | None = None,
-    ) -> CheckedUpdates:
-        """Check the updates of the normal training of a round.
-
-        Args:
-            layout: The layout of the network.
-            history: What was known before.
-            report: The report of the round.
-            before: The cluster of each client before the round, (n,); -1 for a pending client.
-            labels: The cluster of each client now, (n,), by the same numbers.
-            newcomers: Who was not compared with its cluster yet, bool (n,); None for nobody.
-            chose: Who was offered the models of all clusters, bool (n,); None where nobody ever is, so that it is not
-                asked whose data have changed.
+            answered: Which clusters have one, bool (k',). The others stay where they are.
+            sent_as_values: The tensors whose means are of values that clients sent (`LocalTask.upload_values`), (l,);
+                or () for none. They move by the mean update.
         """
 
 

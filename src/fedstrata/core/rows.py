@@ -17,31 +17,22 @@ IN_MEMORY = 2**30
 """The bytes of rows that are held in memory. More than 1 GB lies in a temporary file that is mapped into memory."""
 
 
-def empty_rows(m: int, p: int) -> torch.Tensor:
+def empty_rows(m: int, p: int, device: str = "cpu") -> torch.Tensor:
     """Room for rows (m, p) float32, to be written: in memory, or mapped to a file when it would not fit.
 
     The file has no name and lies in the folder for temporary files (``TMPDIR``, which should be on a disk). It is gone
     with the tensor or with the process. The system writes out and drops its pages, so they count as no process's own
-    memory.
+    memory. Memory for what a ``"cuda"`` device computes is pinned: the system cannot move it to a disk.
 
     Raises:
         ResourceError: When the disk has no room for it.
     """
     if fits(m, p):
-        return torch.empty(m, p)
+        return torch.empty(m, p, pin_memory=device == "cuda")
     with TemporaryFile() as file:
         # Without this, a full disk would end the process at some later write, without a word.
         reserve(file.fileno(), 4 * m * p, f"rows of {m} clients")
         return torch.from_numpy(np.memmap(file, dtype=np.float32, mode="w+", shape=(m, p)))
-
-
-def rows_for(device: torch.device, m: int, p: int) -> torch.Tensor:
-    """Room for rows (m, p) in the computer's own memory, pinned for a device if they are held in memory.
-
-    The system cannot move pinned memory to a disk, so rows that would lie in a file are not pinned.
-    """
-    pinned = device.type == "cuda" and fits(m, p)
-    return torch.empty(m, p, pin_memory=True) if pinned else empty_rows(m, p)
 
 
 def unsent_rows(m: int, p: int) -> torch.Tensor:
@@ -102,7 +93,8 @@ class Rows:
         which the accelerator computes in a fraction of the time that the copy takes.
         """
         rows = self.on_device
-        return rows if rows.device.type == "cpu" else rows_for(rows.device, *rows.shape).copy_(rows)
+        m, p = rows.shape
+        return rows if rows.device.type == "cpu" else empty_rows(m, p, rows.device.type).copy_(rows)
 
     @cached_property
     def computed(self) -> dict[Any, Any]:
@@ -127,10 +119,6 @@ class Rows:
         if torch.equal(places, torch.arange(len(self.clients))):
             return self
         return Rows(self.clients[places], _picked(self.on_device, 0, places))
-
-    def without(self, ids: torch.Tensor) -> Rows:
-        """The rows of all clients but some."""
-        return self.at(~torch.isin(self.clients, ids))
 
     def take_columns(self, columns: torch.Tensor) -> Rows:
         """Some of the columns of every row, (m, q), by a bool (p,) or by indices."""

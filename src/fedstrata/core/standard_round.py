@@ -26,10 +26,9 @@ from fedstrata.core.problem import Problem
 from fedstrata.core.state import (
     Decision,
     Node,
-    ServerMoments,
+    ServerMemory,
     State,
     StateT,
-    UpdateHistory,
     descends,
     nearest_open_ancestor,
     with_children,
@@ -55,7 +54,7 @@ def initial_state(problem: Problem) -> State:
         waiting=torch.full((n,), -1),
         round=0,
         tree=(Node(id=0, parent=None, members=tuple(range(n)), born=0),),
-        history=UpdateHistory() if problem.checks is None else problem.checks.no_history(n),
+        history=ServerMemory() if problem.checks is None else problem.checks.no_history(n),
     )
 
 
@@ -212,37 +211,35 @@ def aggregate(
     """
     parents = torch.arange(len(state.models)) if parents is None else parents
     k = len(parents)
-    of_checks: tuple[Mapping[str, Any], ...] = ()
+    events: tuple[Mapping[str, Any], ...] = ()
     if problem.checks is not None and asked and not any(sent_as_values):
         here = torch.where(labels < 0, -1, parents[labels])
-        checked = problem.checks.check(problem.layout, state.history, report, state.labels, here)
-        state = replace(state, history=checked.history)
-        report = checked.counted
-        of_checks = checked.events
+        report, history = problem.checks.counted(problem.layout, state.history, report, state.labels, here)
+        state = replace(state, history=history)
+        events = report.events
 
     # An update of another model (of a newcomer, or after a reassignment) would pull the mean towards that model.
     result = report.results[TRAIN]
     label = labels[result.updates.clients]
     started = (label >= 0) & (result.chosen == parents[label])
-    enough = problem.aggregation.enough(label[started], k, labels)
-    counted = started & enough[label]
-
     moves = torch.zeros(k, problem.layout.p)
+    enough = torch.zeros(k, dtype=torch.bool)
     if asked:
-        used = result.only(counted)
-        moves = problem.aggregation.means(
-            used.updates, used.sizes, label[counted], k, labels, purpose=TRAIN, round=state.round + 1
+        used = result.only(started)
+        moves, enough = problem.aggregation.means(
+            used.updates, used.sizes, label[started], k, labels, purpose=TRAIN, round=state.round + 1
         )
     after = with_clusters(state, labels, parents, decisions or {}, founded, round=state.round + 1)
-    moments: ServerMoments | None = None
+    memory: ServerMemory | None = None
     if problem.server is not None:
         origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
-        moves, moments = problem.server.step(
-            problem.layout, state.server, origins, after.nodes.tolist(), moves, enough & asked, sent_as_values
+        moves, memory = problem.server.step(
+            problem.layout, state.server, origins, after.nodes.tolist(), moves, enough, sent_as_values
         )
-    after = replace(after, models=after.models + moves, server=moments)
+    after = replace(after, models=after.models + moves, server=memory)
 
-    return after, Diagnostics(of_checks, (Metric("left_out", float((~counted).sum())),))
+    left_out = Metric("left_out", float((~(started & enough[label])).sum()))
+    return after, Diagnostics(events, (left_out,))
 
 
 def with_clusters(
@@ -262,19 +259,20 @@ def with_clusters(
     of_nodes = {int(state.nodes[old]): decision for old, decision in decisions.items()}
     origins = [None if old < 0 else int(state.nodes[old]) for old in parents.tolist()]
     tree, nodes = with_children(with_decisions(state.tree, of_nodes), origins, round)
-    members = {node: (labels == cluster).nonzero().flatten().tolist() for cluster, node in enumerate(nodes)}
     # A pending client waits where it was, or above if no cluster is left below that node.
     before = torch.where(state.labels >= 0, state.nodes[state.labels], state.waiting).tolist()
     pairs = zip(labels.tolist(), before, strict=True)
     waiting = [nearest_open_ancestor(tree, node) if label < 0 else -1 for label, node in pairs]
-    return replace(
-        state,
-        models=models,
-        labels=labels,
-        nodes=torch.tensor(nodes),
-        waiting=torch.tensor(waiting, dtype=torch.int64),
-        round=round,
-        tree=with_members(tree, members),
+    return with_members(
+        replace(
+            state,
+            models=models,
+            labels=labels,
+            nodes=torch.tensor(nodes),
+            waiting=torch.tensor(waiting, dtype=torch.int64),
+            round=round,
+            tree=tree,
+        )
     )
 
 

@@ -97,50 +97,12 @@ def with_children(tree: Tree, parents: Sequence[int | None], round: int) -> tupl
     return tuple(grown), nodes
 
 
-def with_members(tree: Tree, members: Mapping[int, Sequence[int]]) -> Tree:
-    """The tree with new members of some nodes, by node id."""
-    return tuple(replace(node, members=tuple(members.get(node.id, node.members))) for node in tree)
-
-
 @dataclass(frozen=True)
-class ServerMoments:
-    """The moments of the server's optimiser.
+class ServerMemory:
+    """What `Problem.checks` or `Problem.server` remembers between rounds, in a subclass of theirs. Here nothing."""
 
-    Attributes:
-        nodes: The tree node of each cluster that has moments, (k',) int64.
-        first: The first moment of each (m), (k', p) float32.
-        second: The second moment of each (v), (k', p) float32; (k', 0) for "momentum".
-    """
-
-    nodes: torch.Tensor
-    first: torch.Tensor
-    second: torch.Tensor
-
-
-@dataclass(frozen=True)
-class UpdateHistory:
-    """What is known of the updates of clients. Here nothing: `Problem.checks` remembers more, in a subclass."""
-
-    @property
-    def suspect(self) -> torch.Tensor | None:
-        """Whose updates may do harm, bool (n,); None where nobody checks it."""
-        return None
-
-    @property
-    def drifted(self) -> torch.Tensor | None:
-        """Whose data seem to have changed, bool (n,); None where nobody checks it."""
-        return None
-
-    def left_out(self, n: int) -> torch.Tensor:
-        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
-        return torch.zeros(n, dtype=torch.bool)
-
-    def forgetting(self, clients: torch.Tensor) -> UpdateHistory:
-        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return self
-
-    def doubting(self, clients: torch.Tensor) -> UpdateHistory:
-        """The same where some clients, ids, are doubted."""
+    def forgetting(self, clients: torch.Tensor) -> ServerMemory:
+        """The same without what is known of some clients, bool (n,)."""
         return self
 
 
@@ -155,8 +117,8 @@ class State:
         waiting: The tree node at which a pending client waits, (n,) int64; -1 for the others.
         round: The number of rounds that are done.
         tree: Every cluster of the run so far.
-        server: The moments of the server's optimiser; None where it has none, and before the first round.
-        history: What is known of the updates of clients, where they are checked.
+        server: What `Problem.server` remembers; None before the first round.
+        history: What `Problem.checks` remembers of the updates of clients.
     """
 
     models: torch.Tensor
@@ -165,8 +127,8 @@ class State:
     waiting: torch.Tensor
     round: int
     tree: Tree
-    server: ServerMoments | None = field(default=None, kw_only=True)
-    history: UpdateHistory = field(default=UpdateHistory(), kw_only=True)
+    server: ServerMemory | None = field(default=None, kw_only=True)
+    history: ServerMemory = field(default=ServerMemory(), kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the invariants that every algorithm relies on."""
@@ -186,6 +148,15 @@ class State:
 
 
 StateT = TypeVar("StateT", bound=State)
+
+
+def with_members(state: StateT) -> StateT:
+    """The state whose tree has the present members of every cluster."""
+    tree = list(state.tree)
+    for cluster, node in enumerate(state.nodes.tolist()):
+        members = (state.labels == cluster).nonzero().flatten().tolist()
+        tree[node] = replace(tree[node], members=tuple(members))
+    return replace(state, tree=tuple(tree))
 
 
 def extend_state(state: State, kind: type[StateT], **parts: Any) -> StateT:
@@ -251,7 +222,7 @@ def make_pending(state: StateT, clients: Sequence[int], node: int | None = None)
         waiting=waiting,
         history=state.history.forgetting(gone),
     )
-    return _with_members(pending).forgetting(ids)
+    return with_members(pending).forgetting(ids)
 
 
 def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:
@@ -268,9 +239,4 @@ def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:
     targets = torch.tensor(list(clusters.values()))
     labels = state.labels.index_copy(0, ids, targets)
     waiting = state.waiting.index_fill(0, ids, -1)
-    return _with_members(replace(state, labels=labels, waiting=waiting))
-
-
-def _with_members(state: StateT) -> StateT:
-    members = {node: (state.labels == c).nonzero().flatten().tolist() for c, node in enumerate(state.nodes.tolist())}
-    return replace(state, tree=with_members(state.tree, members))
+    return with_members(replace(state, labels=labels, waiting=waiting))

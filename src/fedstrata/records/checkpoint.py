@@ -268,7 +268,8 @@ def decode(kind: Any, plain: Any, tensors: Mapping[str, torch.Tensor], name: str
     if origin in (Union, UnionType):
         if plain is None and NoneType in inner:
             return None
-        return decode(next(option for option in inner if option is not NoneType), plain, tensors, name)
+        option = next(option for option in inner if option is not NoneType)
+        return decode(_kind_with(option, plain), plain, tensors, name)
     if kind is torch.Tensor:
         return tensors[plain]
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -302,7 +303,9 @@ def _kind_with(kind: Any, plain: Any) -> Any:
     """The type of a field, or the first subclass of it that has all fields of a value: such a one may be there too."""
     if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(plain, dict)):
         return kind
-    kinds = (kind, *kind.__subclasses__())
+    kinds = [kind]
+    for each in kinds:
+        kinds += each.__subclasses__()
     return next((each for each in kinds if plain.keys() <= {field.name for field in dataclasses.fields(each)}), kind)
 
 

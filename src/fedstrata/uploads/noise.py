@@ -72,16 +72,6 @@ class CentralNoise:
         """No: no client may change how another one counts, and a mean of few is mostly noise."""
         return False
 
-    def enough(self, labels: torch.Tensor, k: int, everyone: torch.Tensor) -> torch.Tensor:
-        """Which clusters have enough members, bool (k,). Who answered is not to be seen."""
-        return self._large_enough(everyone[everyone >= 0].bincount(minlength=k))
-
-    def cluster_weights(
-        self, sizes: torch.Tensor, labels: torch.Tensor, k: int, everyone: torch.Tensor
-    ) -> torch.Tensor:
-        """The members of each cluster, (k,) float64. Nobody may see who has answered, or with how many samples."""
-        return everyone[everyone >= 0].bincount(minlength=k).double()
-
     def means(
         self,
         updates: Rows,
@@ -92,17 +82,19 @@ class CentralNoise:
         *,
         purpose: str,
         round: int,
-    ) -> torch.Tensor:
-        """The noisy mean update of every cluster, (k, p). All clients weigh alike.
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The noisy mean update of every cluster, (k, p), and which have enough members. All clients weigh alike.
 
-        The purpose names the random numbers, so no other means of the round may have it.
+        Who answered is not to be seen. The purpose names the random numbers: no other means of the round may have it.
         """
         placed = everyone[everyone >= 0]
         # Those that were pending before the round and answered are in a cluster now. So the share may be above that of
         # a cohort in all clients, as long as many wait. With one cluster, the number of all placed clients cancels.
         share = 1.0 if self.answers is None else self.answers(round) / max(len(placed), 1)
         each = torch.eye(k, dtype=torch.bool)
-        return self.means_of_unions(updates, labels, each, placed.bincount(minlength=k), purpose, round, share)
+        members = placed.bincount(minlength=k)
+        means = self.means_of_unions(updates, labels, each, members, purpose, round, share)
+        return means, self._large_enough(members)
 
     def group_means(
         self,

@@ -245,7 +245,7 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     rejected = tuple(sorted(not_finite | no_samples | negative | too_large.keys()))
     if not rejected:
         return Validation(report, (), [])
-    return Validation(_without(report, rejected), rejected, events)
+    return Validation(without_clients(report, rejected), rejected, events)
 
 
 def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Iterator[Norms]:
@@ -280,7 +280,7 @@ def decide(
         return after, diagnostics, []
     told = {client for rows in report.client_stats.values() for client in rows.clients.tolist()}
     nodes = sorted({_node_before(state, after, node) for node in unusable})
-    after, diagnostics = algorithm.update(problem, state, _without(report, _answered(report) | told))
+    after, diagnostics = algorithm.update(problem, state, without_clients(report, _answered(report) | told))
     return after, diagnostics, [{"kind": "diverged", "reason": "models", "nodes": nodes}]
 
 
@@ -420,9 +420,12 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _without(report: Report, clients: Iterable[int]) -> Report:
+def without_clients(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
-    return report.without(torch.tensor(sorted(clients), dtype=torch.int64))
+    gone = torch.tensor(sorted(clients), dtype=torch.int64)
+    results = {name: result.only(~torch.isin(result.updates.clients, gone)) for name, result in report.results.items()}
+    client_stats = {name: rows.at(~torch.isin(rows.clients, gone)) for name, rows in report.client_stats.items()}
+    return replace(report, results=results, client_stats=client_stats)
 
 
 def _unusable(state: State, layout: Layout) -> list[int]:

@@ -4,22 +4,19 @@ import torch
 
 from builders import answer
 from fedstrata.algorithms.bipartition.round import (
-    BipartitionState,
     SplitDecision,
-    SplitRules,
     collect_answers,
-    one_cluster,
     proposed_splits,
 )
-from fedstrata.core import TRAIN, Decision, Report, extend_state, initial_state
+from fedstrata.core import TRAIN, Decision, Report, initial_state
 from fedstrata.testing import toy_problem
 
 
 def test_a_proposed_split_is_that_of_a_decision_or_nobody_on_the_second_side() -> None:
     problem = toy_problem(4)
-    state = extend_state(initial_state(problem), BipartitionState, bipartition=one_cluster(4))
+    state = initial_state(problem)
     report = Report({TRAIN: answer(range(4), torch.ones(4, 6))}, cohort=torch.arange(4))
-    answers = collect_answers(problem, state, report, torch.arange(6), SplitRules(1, 0.5, 2))
+    answers = collect_answers(state, report)
     in_two = SplitDecision(Decision(kind="split"), (torch.tensor([0, 1]), torch.tensor([2, 3])))
     (split,) = proposed_splits(state, answers, {0: in_two})
     assert (split.node, split.first.tolist(), split.second.tolist()) == (0, [0, 1], [2, 3])

@@ -8,8 +8,7 @@ import torch
 from builders import trained
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import TRAIN, Report
-from fedstrata.core.problem import CheckedUpdates
-from fedstrata.core.state import UpdateHistory
+from fedstrata.core.server import CheckedUpdates, UpdateHistory, history_of
 from fedstrata.testing import play, toy_layout, toy_problem
 from fedstrata.uploads.checks.update_checks import Checks
 
@@ -126,6 +125,6 @@ def test_any_algorithm_averages_what_counts_and_remembers_it_in_its_state() -> N
     state, diagnostics = play(FedAvg(), problem, [scales[:, None].expand(-1, problem.layout.p)] * 2)
     assert torch.allclose(state.models, torch.tensor(2.4))
     assert diagnostics[1].events == ({"kind": "reversed", "clients": [3]},)
-    assert state.history.left_out(6).tolist() == [False, False, False, True, False, False]
+    assert history_of(state).left_out(6).tolist() == [False, False, False, True, False, False]
     unchecked, _ = play(FedAvg(), toy_problem(6), [scales[:, None].expand(-1, problem.layout.p)] * 2)
     assert torch.allclose(unchecked.models, torch.tensor(2 * 5 / 6))

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
@@ -27,66 +26,7 @@ from fedstrata.core import (
     members_in_cohort,
 )
 from fedstrata.core.aggregation import plain_mean, weighted_mean
-
-
-@dataclass(frozen=True)
-class ClusterHistory:
-    """What is remembered of every cluster.
-
-    Attributes:
-        max_norms: The largest norm of any member's update so far, over all conv and linear layers, (k,).
-        max_compared_norms: The same over the compared layers, (k,).
-        final: The clusters that are not examined again, (k,) bool. A client that joins one reopens it.
-        labels: The cluster of each client after the last round, (n,), which tells who has been moved since.
-    """
-
-    max_norms: torch.Tensor
-    max_compared_norms: torch.Tensor
-    final: torch.Tensor
-    labels: torch.Tensor
-
-    def of_clusters(self, parents: torch.Tensor, labels: torch.Tensor) -> ClusterHistory:
-        """What is remembered of clusters (k',) after a round. One that goes on keeps it; parts of one begin anew."""
-        whole = parents.bincount()[parents] == 1
-        return ClusterHistory(
-            max_norms=self.max_norms[parents] * whole,
-            max_compared_norms=self.max_compared_norms[parents] * whole,
-            final=self.final[parents] & whole,
-            labels=labels.clone(),
-        )
-
-
-@dataclass(frozen=True)
-class BipartitionState(State):
-    """The state of a recursive bipartition.
-
-    Attributes:
-        bipartition: What is remembered of every cluster.
-    """
-
-    bipartition: ClusterHistory
-
-
-BipartitionStateT = TypeVar("BipartitionStateT", bound=BipartitionState)
-
-
-@dataclass(frozen=True)
-class SplitRules:
-    """Which clusters are examined.
-
-    Attributes:
-        first: The first round in which a cluster is examined.
-        quorum: The share of the members asked in a round whose answers must be usable.
-        min_split: The least number of usable answers.
-    """
-
-    first: int
-    quorum: float
-    min_split: int
-
-
-EVERY_PAIR = SplitRules(first=1, quorum=0.0, min_split=2)
-"""Every cluster is examined of which two members can be compared."""
+from fedstrata.core.state import StateT
 
 NEVER_REACHED = 1e30
 """A threshold that no norm and no stability reaches."""
@@ -98,13 +38,13 @@ class RoundAnswers:
 
     Attributes:
         labels: The cluster of each client, (n,), after the pending clients that answered have joined one.
-        history: What is remembered of the clusters, with the norms of this round.
-        usable: The usable answers of each cluster that is to be examined, in the order of the client ids.
+        own: The answers of each cluster's members that trained its model, (k) in the order of the client ids.
+        usable: The answers by which each cluster is examined, of those that are to be.
         too_few: The decision about each cluster with too few usable answers.
     """
 
     labels: torch.Tensor
-    history: ClusterHistory
+    own: Sequence[Result]
     usable: Mapping[int, Result]
     too_few: Mapping[int, Decision]
 
@@ -117,25 +57,13 @@ class SplitDecision:
         reason: Why the cluster is split or stays whole, as data.
         parts: The client ids of the two new clusters; None when the cluster stays whole.
         matrix: What the members were compared by, if they were.
-        final: Whether the cluster is final (see `ClusterHistory`).
+        final: Whether the cluster is not examined again; LayerCFL alone has such clusters.
     """
 
     reason: Decision
     parts: tuple[torch.Tensor, torch.Tensor] | None = None
     matrix: Matrix | None = None
     final: bool = False
-
-
-def one_cluster(clients: int) -> ClusterHistory:
-    """So many clients in one cluster, no update seen yet."""
-    labels = torch.zeros(clients, dtype=torch.int64)
-    return ClusterHistory(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
-
-
-def reopened(state: BipartitionStateT) -> BipartitionStateT:
-    """The state in which no cluster is final."""
-    history = state.bipartition
-    return replace(state, bipartition=replace(history, final=torch.zeros_like(history.final)))
 
 
 def max_norm(rows: torch.Tensor) -> float:
@@ -155,68 +83,61 @@ def mean_norm(problem: Problem, usable: Result) -> float:
 
 
 def collect_answers(
-    problem: Problem,
-    state: BipartitionState,
+    state: State,
     report: Report,
-    compared: torch.Tensor,
-    rules: SplitRules,
+    *,
+    quorum: float = 0.0,
+    min_split: int = 2,
     ready: torch.Tensor | None = None,
+    final: torch.Tensor | None = None,
 ) -> RoundAnswers:
     """Find the clusters that are to be examined, and the answers by which they are.
 
-    An answer is usable if its client trained the model of its own cluster and is one of `ready`.
+    An answer is usable if its client trained the model of its own cluster and is one of `ready`. By default, every
+    cluster is examined of which two members can be compared.
 
     Args:
-        problem: What is fixed for the run.
         state: The state before the round.
         report: The report of the round.
-        compared: The columns that the algorithm compares, (q,).
-        rules: Which clusters are examined.
+        quorum: The share of the members asked in a round whose answers must be usable.
+        min_split: The least number of usable answers.
         ready: The clients whose answers may be usable, bool (n,). None is everyone.
+        final: The clusters that are not examined, bool (k,). None is no cluster.
     """
     labels = assign_pending(state, report)
     result = report.results[TRAIN]
     result = result.only(result.updates.clients.argsort())  # Between equals, the lowest id decides.
-    conv_and_linear = problem.layout.conv_and_linear
-    remembered = state.bipartition
-    max_norms = remembered.max_norms.clone()
-    max_compared_norms = remembered.max_compared_norms.clone()
-    final = remembered.final.clone()
-    # By `assign_pending`, or moved between rounds.
-    joined = ((labels != state.labels) | (labels != remembered.labels)) & (labels >= 0)
-    final[labels[joined]] = False
-    to_examine = dict[int, Result]()
+    own = list[Result]()
+    usable = dict[int, Result]()
     too_few = dict[int, Decision]()
     for cluster in range(len(state.models)):
         members = labels == cluster
-        of_cluster = result.only(members[result.updates.clients] & (result.chosen == cluster))
-        for norms, columns in ((max_norms, conv_and_linear), (max_compared_norms, compared)):
-            norms[cluster] = max(float(norms[cluster]), max_norm(of_cluster.updates.take_columns(columns).values))
-        if final[cluster]:
+        own.append(result.only(members[result.updates.clients] & (result.chosen == cluster)))
+        if final is not None and final[cluster]:
             continue
         asked = int(members_in_cohort(report, members).sum())
-        examined = of_cluster if ready is None else of_cluster.only(ready[of_cluster.updates.clients])
-        if len(examined.sizes) < rules.min_split or len(examined.sizes) / asked < rules.quorum:
-            values = {
-                "answered": len(of_cluster.sizes),
-                "asked": asked,
-                "not_ready": len(of_cluster.sizes) - len(examined.sizes),
-                "min_split": rules.min_split,
-                "quorum": rules.quorum,
-            }
-            too_few[cluster] = Decision("too_few_members", values={name: float(values[name]) for name in values})
-        elif state.round + 1 >= rules.first:
-            to_examine[cluster] = examined
-    return RoundAnswers(labels, ClusterHistory(max_norms, max_compared_norms, final, labels), to_examine, too_few)
+        examined = own[cluster] if ready is None else own[cluster].only(ready[own[cluster].updates.clients])
+        if len(examined.sizes) >= min_split and len(examined.sizes) / asked >= quorum:
+            usable[cluster] = examined
+            continue
+        values = {
+            "answered": len(own[cluster].sizes),
+            "asked": asked,
+            "not_ready": len(own[cluster].sizes) - len(examined.sizes),
+            "min_split": min_split,
+            "quorum": quorum,
+        }
+        too_few[cluster] = Decision("too_few_members", values={name: float(values[name]) for name in values})
+    return RoundAnswers(labels, own, usable, too_few)
 
 
 def split_and_average(
     problem: Problem,
-    state: BipartitionStateT,
+    state: StateT,
     report: Report,
     answers: RoundAnswers,
     decisions: Mapping[int, SplitDecision],
-) -> tuple[BipartitionStateT, Diagnostics]:
+) -> tuple[StateT, Diagnostics]:
     """Split the clusters that should be split, and average inside the new clusters.
 
     Args:
@@ -239,10 +160,6 @@ def split_and_average(
     parents = torch.tensor(origins)
     reasons = {**answers.too_few, **{cluster: decision.reason for cluster, decision in decisions.items()}}
     moved, diagnostics = aggregate(problem, state, report, labels, parents, reasons)
-    final = answers.history.final.clone()
-    for cluster, decision in decisions.items():
-        final[cluster] = decision.final
-    history = replace(answers.history, final=final).of_clusters(parents, moved.labels)
     norms = [
         Metric(name, reason.values[name], node=int(state.nodes[cluster]))
         for cluster, reason in reasons.items()
@@ -250,8 +167,7 @@ def split_and_average(
         if name in reason.values
     ]
     matrices = tuple(decision.matrix for decision in decisions.values() if decision.matrix is not None)
-    diagnostics = replace(diagnostics, metrics=(*diagnostics.metrics, *norms), matrices=matrices)
-    return replace(moved, bipartition=history), diagnostics
+    return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *norms), matrices=matrices)
 
 
 def proposed_splits(
@@ -263,7 +179,7 @@ def proposed_splits(
 
     Args:
         state: The state before the round.
-        answers: The answers of the round, with `EVERY_PAIR`.
+        answers: The answers of the round, of every two members that can be compared.
         decisions: The decision about each cluster, with thresholds that let every split be made.
     """
     found = list[ProposedSplit]()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata.algorithms.evidence.split_half import MAX_PARTICIPANTS
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering import PermutationResult, fold_test, likeness, norms, not_tested, split_half_test
+from fedstrata.clustering import PermutationResult, fold_test, in_views, likeness, norms, not_tested, split_half_test
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Decision, Layout, Matrix, Rows
@@ -95,10 +95,10 @@ def with_round(
         known = known.only(again)
     if len(sent) == 2:
         # Each half is centred and scaled by itself, so that neither half enters the similarities of the other.
-        halves = [likeness(half.values, layers.values()) for half in sent]
+        halves = [likeness(half.values, in_views(layers.values())) for half in sent]
         measured = torch.stack([torch.block_diag(*each) for each in zip(*halves, strict=True)])
     else:
-        measured = likeness(torch.cat([fold.values for fold in sent]), layers.values())
+        measured = likeness(torch.cat([fold.values for fold in sent]), in_views(layers.values()))
     total = empty_similarity(layout, len(sent), torch.cat([known.clients, clients]).unique())
     _add(total, known.clients, known.similarity, known.rounds)
     _add(total, clients, measured.float(), torch.tensor(1))
@@ -116,7 +116,7 @@ def _add(total: FoldSimilarity, clients: torch.Tensor, similarity: torch.Tensor,
 def without_zero_layers(sent: Sequence[Rows], layers: Mapping[str, torch.Tensor]) -> list[Rows]:
     """The updates of clients that have no layer of zeros, except where the layer is zero for all clients."""
     # A layer with dead units has the update zero by all folds of a client. This would replicate like a group.
-    zero = torch.stack([norms(rows.values, layers.values()) <= STILL for rows in sent])  # (f, v, m)
+    zero = torch.stack([norms(rows.values, in_views(layers.values())) <= STILL for rows in sent])  # (f, v, m)
     sound = ~(zero & ~zero.all(dim=2, keepdim=True)).any(dim=(0, 1))
     return [rows.at(sound) for rows in sent]
 

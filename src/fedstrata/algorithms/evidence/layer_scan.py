@@ -25,7 +25,7 @@ from fedstrata.algorithms.evidence.split_half import (
     usable_sizes,
 )
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering import cosine, norms, replication, smallest_sure_p
+from fedstrata.clustering import cosine, in_views, norms, replication, smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Decision, Layout, Plan, Problem, Report, Rows, State, TensorSpec
 
@@ -264,7 +264,7 @@ def add_evidence(
     max_norms = evidence.max_norms
     if len(updates.clients):
         max_norms = torch.maximum(
-            max_norms, norms(updates.values, views_with_bias(layout).values()).amax(dim=1).to(max_norms)
+            max_norms, norms(updates.values, in_views(views_with_bias(layout).values())).amax(dim=1).to(max_norms)
         )
     for sent in fold_updates(report, asked, TASKS).values():
         evidence = _with_similarities(layout, evidence, sent)
@@ -287,7 +287,7 @@ def _with_similarities(layout: Layout, evidence: LayerEvidence, sent: Sequence[R
         tensor = next(tensor for tensor in layout.tensors if tensor.name == bias)
         by_bias = with_round(Layout((tensor,)), by_bias, [fold.take_columns(columns[bias]) for fold in sent])
     different = ~torch.eye(len(sent[0].clients), dtype=torch.bool)
-    cosines = [cosine(fold.values, columns.values())[:, different].mean(dim=1) for fold in sent]
+    cosines = [cosine(fold.values, in_views(columns.values()))[:, different].mean(dim=1) for fold in sent]
     return replace(
         evidence,
         by_layer=with_round(layout, evidence.by_layer, sent),

@@ -58,7 +58,7 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
-from fedstrata.core.problem import CheckedUpdates
+from fedstrata.core.server import CheckedUpdates, DecisionChecks, history_of
 
 _STABILITY_UPLOADS = 3
 """The number of uploads over which the stability of a client is averaged."""
@@ -214,7 +214,8 @@ def _check_updates(
     newcomers = state.newcomers | (reassigned & choosing_among_all(state))
     state = replace(state, newcomers=newcomers)
     if problem.checks is None:
-        return state, CheckedUpdates(state.history, report, report)
+        return state, CheckedUpdates(history_of(state), report, report)
+    assert isinstance(problem.checks, DecisionChecks)
     checked = problem.checks.check(
         problem.layout,
         state.history,

@@ -21,6 +21,7 @@ from fedstrata.algorithms.strata.split_decision import ClusterSplit, split_decis
 from fedstrata.algorithms.strata.split_tests import ConfirmedGroups, SplitTest, confirmed_groups
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, needs_stand_ins
 from fedstrata.core import TRAIN, Problem, Report
+from fedstrata.core.server import history_of
 
 
 def start_comparisons(
@@ -201,8 +202,8 @@ def _decide(state: StrataState, comparison: HoldoutComparison, *, holdout_check:
         comparison,
         round,
         holdout_check=holdout_check,
-        left_out=state.history.left_out(len(state.labels)),
-        harm_check=state.history.suspect is not None,
+        left_out=history_of(state).left_out(len(state.labels)),
+        harm_check=history_of(state).suspect is not None,
     )
 
 

@@ -20,6 +20,7 @@ from fedstrata.algorithms.strata.split_tests import clusters_due
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Plan, Report, members_in_cohort
+from fedstrata.core.server import history_of
 from fedstrata.core.standard_round import padded_candidates
 
 _MAX_SIBLINGS = 5
@@ -60,7 +61,7 @@ def _offered_to_others(state: StrataState) -> torch.Tensor:
     little better for a round. Three clients or more that agree are not suspected: they are a group with other data.
     """
     clusters = len(state.models)
-    suspect = state.history.suspect
+    suspect = history_of(state).suspect
     if suspect is None:
         return torch.ones(clusters, dtype=torch.bool)
     members = state.labels[state.labels >= 0].bincount(minlength=clusters)
@@ -80,7 +81,7 @@ def choosing_among_all(state: StrataState) -> torch.Tensor:
     tested = torch.isin(state.labels, torch.tensor(clusters_due(state), dtype=torch.int64))
     small = (state.sizes > 0) & (state.sizes < 2 * MIN_FOLD)
     free = state.newcomers & ~small
-    drifted = state.history.drifted
+    drifted = history_of(state).drifted
     free = free if drifted is None else free | drifted
     return free & (state.labels >= 0) & ~tested
 

@@ -15,6 +15,7 @@ from fedstrata.algorithms.strata.state import (
 )
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Report
+from fedstrata.core.server import history_of
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def after_splits(before: StrataState, after: StrataState, split: SplitClusters, 
     """
     return replace(
         after,
-        history=after.history.doubting(split.doubted),
+        history=history_of(after).doubting(split.doubted),
         clusters=with_answer_counts(split.clusters, after.labels, report),
         pending_after_split=pending_after_split(before, after),
     )

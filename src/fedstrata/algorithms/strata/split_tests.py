@@ -31,9 +31,16 @@ from fedstrata.algorithms.evidence.split_half import (
 from fedstrata.algorithms.strata.groups import MAX_SPLITS, GroupTree, single_group, with_confirmed_split
 from fedstrata.algorithms.strata.state import ClusterState, StrataState, has_test_result
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering import PermutationResult, likeness, newcomer_test, not_tested, unusable_updates
+from fedstrata.clustering import (
+    PermutationResult,
+    in_views,
+    likeness,
+    newcomer_test,
+    norms,
+    not_tested,
+)
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
-from fedstrata.clustering.similarity import STILL, norms
+from fedstrata.clustering.similarity import STILL
 from fedstrata.core import Decision, Layout, Matrix, Problem, Report, Rows
 
 
@@ -207,10 +214,11 @@ def _test_cluster(
     if len(ids) >= MIN_TEST_CLIENTS and bool(new.any()) and not bool(new.all()):
         updates = torch.cat([fold.values for fold in sound])  # (f m, p)
         # A frozen layer says nothing about anybody.
-        moves = (norms(updates, views.values()) > STILL).any(dim=1).tolist()
-        moving = {name: columns for (name, columns), some in zip(views.items(), moves, strict=True) if some}
-        if moving and not unusable_updates(updates, moving.values()):
-            alike = likeness(updates, moving.values())
+        lengths = norms(updates, in_views(views.values()))
+        moves = (lengths > STILL).any(dim=1)
+        moving = {name: columns for (name, columns), some in zip(views.items(), moves.tolist(), strict=True) if some}
+        if moving and bool((lengths[moves].isfinite() & (lengths[moves] > STILL)).all()):
+            alike = likeness(updates, in_views(moving.values()))
             result = newcomer_test(alike, len(sound), new, generator, level, tuple(moving))
             if result.tested:
                 decision = to_decision(result, round, len(ids), "newcomers_differ")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.randomness import draws_of_others, global_generators, seed_global_generators
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
-from fedstrata.core.rows import rows_for, unsent_rows
+from fedstrata.core.rows import empty_rows, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import to_device, to_host
@@ -361,7 +361,7 @@ class _Round:
         device = self.network.device
         if device.type != "cpu" and 4 * m * p <= self.network.memory * self._updates_share:
             return torch.empty(m, p, device=device)
-        return rows_for(device, m, p)
+        return empty_rows(m, p, device.type)
 
     def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
         """Save the local tensors of a client, and write its update (p,), from where it started and ended."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core.state import UpdateHistory
+from fedstrata.core.server import UpdateHistory
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, Ints
 from fedstrata.core import TRAIN, Layout, Report
-from fedstrata.core.problem import CheckedUpdates
-from fedstrata.core.state import UpdateHistory
+from fedstrata.core.server import CheckedUpdates
+from fedstrata.core.state import ServerMemory
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.copied_updates import copied
 from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
@@ -47,10 +47,17 @@ class Checks:
             norms=no_norms(clients) if "norms" in self.names else None,
         )
 
+    def counted(
+        self, layout: Layout, history: ServerMemory, report: Report, before: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[Report, ServerMemory]:
+        """The updates of a round that count, as `UpdateChecks` says."""
+        checked = self.check(layout, history, report, before, labels)
+        return replace(checked.counted, events=checked.events), checked.history
+
     def check(
         self,
         layout: Layout,
-        history: UpdateHistory,
+        history: ServerMemory,
         report: Report,
         before: torch.Tensor,
         labels: torch.Tensor,
@@ -58,7 +65,7 @@ class Checks:
         newcomers: torch.Tensor | None = None,
         chose: torch.Tensor | None = None,
     ) -> CheckedUpdates:
-        """Check the updates of a round, as `UpdateChecks` says."""
+        """Check the updates of a round, as `DecisionChecks` says."""
         nobody = np.zeros(len(before), np.bool_)
         updates = compared_updates(layout, report, before)
         known = history if isinstance(history, CheckHistory) else CheckHistory()
