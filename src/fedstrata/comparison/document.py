@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import sqrt
@@ -124,7 +124,6 @@ class Comparison:
         experiment: The keys that all runs have in common.
         runs: The outcome of each run.
         jobs: The number of shared jobs; None when the runs were made one by one.
-        left_out: The folders of runs that cannot be read, and why.
         data_warnings: What looks wrong with the data of the runs, in a line each.
         names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
         sweep: The choice among the runs, where they are the settings of a sweep.
@@ -135,7 +134,6 @@ class Comparison:
     experiment: Mapping[str, Any]
     runs: tuple[Outcome, ...]
     jobs: JobCount | None = None
-    left_out: Mapping[Path, str] = field(default_factory=dict)
     data_warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
@@ -189,10 +187,9 @@ class Comparison:
 
     @property
     def troubles(self) -> list[str]:
-        """What failed, diverged in every round or was left out, in a line each."""
+        """What failed or diverged in every round, in a line each."""
         failed = [f"{run.algorithm} with seed {run.seed} failed: {run.error}" for run in self.runs if run.error]
-        failed += [line for run in self.runs if run.diverged for line in run.warnings]
-        return failed + [f"{folder} is left out: {why}" for folder, why in self.left_out.items()]
+        return failed + [line for run in self.runs if run.diverged for line in run.warnings]
 
     @property
     def warnings(self) -> list[str]:
@@ -350,9 +347,6 @@ def write_comparison(comparison: Comparison) -> Comparison:
         "clients": comparison.names,
         "jobs": jobs and {**asdict(jobs), "share": jobs.share},
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
-        "left_out": [
-            {"folder": os.path.relpath(path, folder), "why": why} for path, why in comparison.left_out.items()
-        ],
         "table": [asdict(row) for row in comparison.table],
         "differences": [
             {**asdict(each), "mean": each.mean, "spread": each.spread, "above": each.above, "clear": each.clear}

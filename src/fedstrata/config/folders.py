@@ -78,7 +78,8 @@ def experiment_file_of(folder: Path) -> Path:
             return file
     except (OSError, ValueError):
         raise RecordError(
-            f"{str(folder)!r}: expected a run folder, found no experiment.toml in it; start a run without --resume"
+            f"{str(folder)!r}: expected a run folder, found no experiment.toml in it; name that of a run, or start "
+            "one without --resume"
         ) from None
 
 

@@ -152,13 +152,6 @@ class Jobs(BaseModel):
         return f"{self.trained:,} of {self.asked:,} ({100 * self.share:.0f} %)"
 
 
-class LeftOut(BaseModel):
-    """A run that is left out, and why."""
-
-    folder: str
-    why: str
-
-
 @dataclass(frozen=True)
 class SweepChoice:
     """Which setting of a sweep was chosen.
@@ -188,7 +181,6 @@ class Document(BaseModel):
         experiment: The keys that all runs have in common.
         jobs: The jobs that the runs shared; None when they shared none.
         runs: The runs in the order in which they were given.
-        left_out: The runs that could not be read.
         table: A row for each algorithm.
         differences: The differences of all pairs of algorithms that have a seed in common.
         metric: The metric of all runs.
@@ -202,7 +194,6 @@ class Document(BaseModel):
     experiment: dict[str, Any]
     jobs: Jobs | None
     runs: tuple[RunEntry, ...]
-    left_out: tuple[LeftOut, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
     metric: MetricInfo
@@ -268,7 +259,7 @@ def read_comparison(folder: Path) -> ComparisonFolder:
         RecordError: When the folder holds no ``comparison.json``, or one of another version.
     """
     document = read_document(folder)
-    notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
+    notes = list[str]()
     algorithms = _read_algorithms(folder, document, notes)
     runs = _read_runs(folder, document.runs, notes)
     return ComparisonFolder(document, algorithms, runs, tuple(notes))
