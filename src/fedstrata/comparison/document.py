@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scipy.special import stdtrit
 
-from fedstrata.base.errors import ContractError, RecordError
-from fedstrata.base.files import append_line, parse_json, replace_file, root_folder
+from fedstrata.base.errors import ContractError
+from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.scheme import PARTITIONS
-from fedstrata.records.folder import RoundLog
 from fedstrata.records.measures import diverged
 from fedstrata.report.comparison.folder import Difference, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.page import write_comparison_page
@@ -123,7 +122,8 @@ class Comparison:
         folder: The folder with ``comparison.json``, ``comparison.md`` and ``comparison.html``.
         experiment: The keys that all runs have in common.
         runs: The outcome of each run.
-        jobs: The number of shared jobs; None when the runs were made one by one.
+        jobs: The number of shared jobs since the comparison was begun or resumed; None when the runs were made one by
+            one.
         data_warnings: What looks wrong with the data of the runs, in a line each.
         names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
         sweep: The choice among the runs, where they are the settings of a sweep.
@@ -417,55 +417,10 @@ class JobCount:
         """The share of the jobs that had to be done; 1 while none was asked for."""
         return self.trained / self.asked if self.asked else 1.0
 
+    def __add__(self, other: JobCount) -> JobCount:
+        """The jobs of both."""
+        return JobCount(self.asked + other.asked, self.trained + other.trained)
+
     def __str__(self) -> str:
         """The numbers in words."""
         return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
-
-
-class JobLog:
-    """A file with a line of job counts for every seed and round.
-
-    Args:
-        path: The file. The lines that it holds already are counted, but for one that was cut short.
-
-    Attributes:
-        jobs: The jobs of all lines.
-
-    Raises:
-        RecordError: When one of the lines holds something else.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read what is there."""
-        self.jobs = JobCount(0, 0)
-        self._path = path
-        self._counted = dict[tuple[int, int], set[str]]()
-        lines = RoundLog(path).lines()
-        if path.exists():
-            replace_file(path, b"".join(lines))
-        for number, line in enumerate(lines, start=1):
-            try:
-                self._count(**parse_json(line))
-            except (ValueError, TypeError, AttributeError):
-                raise RecordError(
-                    f"{str(path)!r}: expected a seed, a round and their jobs in line {number}, found something else; "
-                    "delete the file, and jobs are counted anew from here on"
-                ) from None
-
-    def add(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
-        """Write a line, unless its jobs were counted before the comparison was interrupted in that round.
-
-        Args:
-            seed: The seed of the runs.
-            round: The round, counted from 1.
-            asked: The jobs that each algorithm asked for.
-            trained: The jobs that had to be done.
-        """
-        if any(asked.values()) and not asked.keys() <= self._counted.get((seed, round), set()):
-            self._count(seed, round, asked, trained)
-            entry = {"seed": seed, "round": round, "asked": dict(asked), "trained": trained}
-            append_line(self._path, json.dumps(entry) + "\n")
-
-    def _count(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
-        self._counted.setdefault((seed, round), set()).update(asked)
-        self.jobs = JobCount(self.jobs.asked + sum(asked.values()), self.jobs.trained + trained)
