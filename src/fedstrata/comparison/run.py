@@ -16,9 +16,8 @@ from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
-from fedstrata.build.participation import participation_of
-from fedstrata.build.problem import objective_of, problem_of
-from fedstrata.build.run_setup import RunSetup, server_setup
+from fedstrata.build.problem import objective_of
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison.collect import conclude, finished
 from fedstrata.comparison.document import Comparison, JobCount, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
@@ -200,36 +199,10 @@ class _RunQueue:
                 own.server.algorithm.init(own.server.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
-        if not self._engines:
-            self._check_others(first, setup)
         for choice in setup.choices:
             self._line.keep(choice)
         self._engines[group] = setup.engine
         return setup
-
-    def _check_others(self, first: Experiment, setup: RunSetup) -> None:
-        """Try the networks of the other groups on the samples of the first one, before any run begins.
-
-        Args:
-            first: The first experiment.
-            setup: What is built from it.
-
-        Raises:
-            InputError: When a network or a key of an algorithm does not fit.
-        """
-        form = setup.client_data.dataset.sample_format
-        others = (each for federation in self.waiting for each in self._experiments[federation].values())
-        # The seed changes nothing here.
-        for experiment in {(_group_key(each), each.title): each for each in others}.values():
-            same_shape = (experiment.data.inputs, experiment.data.size) == (first.data.inputs, first.data.size)
-            # What else has another shape is tried when its data are read.
-            if not same_shape or objective_of(experiment) != setup.server.objective:
-                continue
-            try:
-                problem = problem_of(experiment, form.shape, form.output_shape)
-                server_setup(experiment, problem, participation_of(experiment))
-            except InputError as error:
-                raise type(error)(f"{experiment.title}: {error}") from None
 
     def _active_runs(
         self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
