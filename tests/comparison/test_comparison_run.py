@@ -19,7 +19,6 @@ from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
 from fedstrata.base.errors import InputError, PartitionError
 from fedstrata.build.build import build_run
-from fedstrata.comparison.document import JobCount
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop, run_together
 from fedstrata.engine.vectorized import BATCH_BYTES
@@ -27,6 +26,7 @@ from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import ComparisonProgress
 from fedstrata.records.checkpoint import save
 from fedstrata.records.folder import Folder
+from fedstrata.report.comparison.folder import JobCount
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 

@@ -10,8 +10,8 @@ from synthetic_run import edit, edit_rounds, figures_of, text_of
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
-from fedstrata.comparison.document import JobCount, Outcome, write_comparison
-from fedstrata.report.comparison.folder import Statistic
+from fedstrata.comparison.document import Outcome, write_comparison
+from fedstrata.report.comparison.folder import JobCount, Statistic
 from fedstrata.report.comparison.page import build_comparison
 
 EVIL = '<img src=x onerror="window.ran=1"></script><b>&'
@@ -98,7 +98,7 @@ def test_runs_that_failed_are_named_with_the_reason(tmp_path: Path) -> None:
     text = page(told.folder)
     assert Texts(text).rows[-1] == ["ditto, seed 0", "failed: IndexError: list index out of range"]
     assert "No experiment.toml of ditto can be read, so this page is without its keys." in text
-    assert "Equal local jobs were done once: 10 of 40 (25 %) had to be trained." in text
+    assert "Equal local jobs were done once: trained 10 of 40 jobs; 25 %." in text
     assert "fedstrata compare experiment.toml --algorithms fedavg,ditto --seeds 0 --out again" in text
     assert "<h2>Differences" not in text
 

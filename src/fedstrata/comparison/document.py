@@ -23,7 +23,7 @@ from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.scheme import PARTITIONS
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison.folder import Difference, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.folder import Difference, JobCount, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.page import write_comparison_page
 from fedstrata.report.comparison.words import COLUMNS, choice_text, difference_text, row_kind, table_of
 from fedstrata.report.summary import stage_cost
@@ -398,29 +398,3 @@ def _markdown(comparison: Comparison) -> str:
         paragraphs.append(f"Differences in {metric.name} between runs of the same seed, ± their standard deviation:")
         paragraphs.append("\n".join(f"- {difference_text(each, metric)}" for each in comparison.differences))
     return "\n\n".join([*filter(None, paragraphs), *comparison.warnings, *comparison.troubles]) + "\n"
-
-
-@dataclass(frozen=True)
-class JobCount:
-    """A number of local jobs: what a client does for one task.
-
-    Attributes:
-        asked: The jobs that all algorithms asked for.
-        trained: The jobs that had to be done, equal ones once.
-    """
-
-    asked: int
-    trained: int
-
-    @property
-    def share(self) -> float:
-        """The share of the jobs that had to be done; 1 while none was asked for."""
-        return self.trained / self.asked if self.asked else 1.0
-
-    def __add__(self, other: JobCount) -> JobCount:
-        """The jobs of both."""
-        return JobCount(self.asked + other.asked, self.trained + other.trained)
-
-    def __str__(self) -> str:
-        """The numbers in words."""
-        return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"

@@ -19,7 +19,7 @@ from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison.collect import conclude, finished
-from fedstrata.comparison.document import Comparison, JobCount, RunFailure, RunKey
+from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
@@ -31,6 +31,7 @@ from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import ComparisonProgress, StatusLine
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.steps import RunSteps, run_steps
+from fedstrata.report.comparison.folder import JobCount
 
 _FLOAT_BYTES = 4
 """The bytes of a number."""

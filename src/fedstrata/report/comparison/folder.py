@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
-from fedstrata.base.limits import Share
 from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo
 from fedstrata.records.schema import Count, Round, first_problem
 from fedstrata.report.reader import read_rounds
@@ -140,16 +139,30 @@ def run_warnings(algorithm: str, seed: int, summary: Mapping[str, Any] | None) -
     return [f"{algorithm} with seed {seed}: {line}" for line in warnings(summary or {})]
 
 
-class Jobs(BaseModel):
-    """The local jobs that the runs needed, and those that had to be trained because no run had done them before."""
+@dataclass(frozen=True)
+class JobCount:
+    """A number of local jobs: what a client does for one task.
+
+    Attributes:
+        asked: The jobs that all algorithms asked for.
+        trained: The jobs that had to be done, equal ones once.
+    """
 
     asked: Count
     trained: Count
-    share: Share
+
+    @property
+    def share(self) -> float:
+        """The share of the jobs that had to be done; 1 while none was asked for."""
+        return self.trained / self.asked if self.asked else 1.0
+
+    def __add__(self, other: JobCount) -> JobCount:
+        """The jobs of both."""
+        return JobCount(self.asked + other.asked, self.trained + other.trained)
 
     def __str__(self) -> str:
-        """Return the jobs that had to be trained."""
-        return f"{self.trained:,} of {self.asked:,} ({100 * self.share:.0f} %)"
+        """The numbers in words."""
+        return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
 
 
 @dataclass(frozen=True)
@@ -192,7 +205,7 @@ class Document(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     experiment: dict[str, Any]
-    jobs: Jobs | None
+    jobs: JobCount | None
     runs: tuple[RunEntry, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
