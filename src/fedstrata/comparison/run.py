@@ -14,7 +14,6 @@ import torch
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, root_folder
-from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
@@ -170,8 +169,7 @@ class _RunQueue:
             try:
                 setup = self._prepare(experiments, group)
             except Exception as error:
-                known = isinstance(error, InputError) or resource_error(error) is not None
-                if (group == 0 and seed == self._first_seed) or not known:
+                if group == 0 and seed == self._first_seed:
                     raise
                 # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
                 # has no room for does not lose the seeds that are over.
