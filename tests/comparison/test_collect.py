@@ -74,7 +74,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         tabulate([first, other])
     with pytest.raises(RecordError, match="'runs': expected a run folder, found no experiment"):
         tabulate([Path("runs"), Path("runs")])
-    with pytest.raises(RecordError, match="'first': expected a new or empty run folder"):
+    with pytest.raises(RecordError, match="'first': expected a new or empty folder"):
         tabulate([first], first)
     assert not Path("runs").exists()
 

@@ -30,10 +30,10 @@ def test_a_folder_that_holds_something_is_not_overwritten(tmp_path: Path) -> Non
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for out in ("full", "full/file"):
-        with pytest.raises(RecordError, match=f"'{out}': expected a new or empty run folder.*--resume.*--out"):
+        with pytest.raises(RecordError, match=f"'{out}': expected a new or empty folder.*give another.*--resume"):
             choose(out=out)
     for out in ("full/file/run", LONG):
-        with pytest.raises(RecordError, match="expected a run folder that can be made"):
+        with pytest.raises(RecordError, match="expected a folder that can be made"):
             choose(out=out)
 
 

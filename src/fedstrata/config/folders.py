@@ -29,19 +29,8 @@ def next_run_folder(name: str, resume: bool) -> Path:
     return Path("runs", f"{name}-{len(existing) + 1}" if existing else name)
 
 
-def require_new_folder(
-    folder: Path,
-    kind: str = "run folder",
-    remedy_if_taken: str = "continue a run with --resume, or give another --out",
-    remedy: str = "give another --out",
-) -> None:
+def require_new_folder(folder: Path) -> None:
     """Refuse a folder that holds something, or that cannot be made.
-
-    Args:
-        folder: The folder.
-        kind: What it is called in the message.
-        remedy_if_taken: What to do if it holds something.
-        remedy: What to do if it cannot be made.
 
     Raises:
         RecordError: When it is such a folder.
@@ -49,14 +38,15 @@ def require_new_folder(
     try:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK_FILE}):
             raise RecordError(
-                f"{str(folder)!r}: expected a new or empty {kind}, found something in its place; {remedy_if_taken}"
+                f"{str(folder)!r}: expected a new or empty folder, found something in its place; give another, or "
+                "continue the run in it with --resume"
             )
         nearest = nearest_existing(folder)
         reason = "" if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{str(nearest)!r} cannot hold it"
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise RecordError(f"{str(folder)!r}: expected a {kind} that can be made: {reason}; {remedy}")
+        raise RecordError(f"{str(folder)!r}: expected a folder that can be made: {reason}; give another")
 
 
 def nearest_existing(path: Path) -> Path:
