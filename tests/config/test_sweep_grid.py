@@ -44,6 +44,8 @@ def test_an_algorithm_can_be_one_of_the_keys() -> None:
         ({"local.transform": ["a.b:c", "a.b:c_", "a:b_c", "a_b:c"]}, "which would have one folder"),
         ({"local.lr": range(101), "local.batch": range(100)}, "expected 1 to 10,000 runs, found 10,100"),
         ({"local.optimizer": ["x" * 200]}, "label = .*at most 200 characters"),
+        ({"local.lr": 0.1}, "--grid local.lr: expected a list of values"),
+        ({"local.optimizer": "sgd"}, "--grid local.optimizer: expected a list of values"),
         ({"local.lr": []}, "expected 1 to 10,000 runs, found 0"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -102,7 +102,7 @@ def choose_sweep(
             when the folder holds something (to start) or no run of the sweep (to resume).
     """
     base = load_experiment(source, sets)
-    _check_keys(grid)
+    _check_grid(grid)
     chosen = check_seeds(seeds, base.seed, prod(map(len, grid.values())))
     # Every combination, the last key changing fastest.
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -120,9 +120,9 @@ def choose_sweep(
     return SweepPlan(runs, settings, folder, {key: tuple(map(_toml, values)) for key, values in grid.items()})
 
 
-def _check_keys(keys: Iterable[str]) -> None:
-    """Refuse keys by which no setting could be chosen fairly."""
-    for key in keys:
+def _check_grid(grid: _Grid) -> None:
+    """Refuse keys by which no setting could be chosen fairly, and values that are no list."""
+    for key, values in grid.items():
         table, _, name = key.partition(".")
         fits = table in SWEPT_TABLES or (table == "data" and name in SWEPT_DATA_KEYS)
         if not fits or key == "local.metric":
@@ -131,6 +131,8 @@ def _check_keys(keys: Iterable[str]) -> None:
                 f"--grid {key}: expected a key of {', '.join(known)}, but for local.metric: settings are compared by "
                 "one metric on the same samples; seeds have the option --seeds 0,1,2"
             )
+        if isinstance(values, str) or not isinstance(values, Collection):
+            raise ExperimentError(f"--grid {key}: expected a list of values, found {shown(values)}")
 
 
 def _require_one_metric(experiments: Sequence[Experiment]) -> None:

@@ -134,7 +134,7 @@ def choose_all(
     alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
     entries = _entries([algorithms] if alone else list(algorithms), base)
     names = [tables["algorithm"]["name"] for _, tables in entries]
-    if base.report.baseline and BASELINE_ALGORITHM not in names:
+    if entries and base.report.baseline and BASELINE_ALGORITHM not in names:
         entries += _entries([BASELINE_ALGORITHM], base)
     labels = [label for label, _ in entries]
     chosen = check_seeds(seeds, base.seed, len(entries))
@@ -163,9 +163,15 @@ def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequenc
         settings: The number of algorithms, or of settings, that each of them is for.
 
     Raises:
-        ExperimentError: When one of them is out of range, or there would be no run or too many.
+        ExperimentError: When they are no list of whole numbers, one of them is out of range, or there would be no run
+            or too many.
     """
-    chosen = [own] if seeds is None else list(dict.fromkeys(map(index, seeds)))
+    try:
+        chosen = [own] if seeds is None else list(dict.fromkeys(map(index, seeds)))
+    except TypeError:
+        raise ExperimentError(
+            f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]"
+        ) from None
     wrong = [seed for seed in chosen if not 0 <= seed <= MAX_SEED]
     if wrong:
         raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
