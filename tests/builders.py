@@ -254,8 +254,8 @@ def trained(
     return Report({TRAIN: Result(Rows(ids, updates), models, samples, torch.full((m, 1), torch.nan))})
 
 
-DISK_EVENTS = ("resume",)
-"""The kind of events about rounds that were repeated."""
+DISK_EVENTS = ("unsaved", "resume")
+"""The kinds of events about checkpoints that could not be written, and rounds that were repeated."""
 
 
 def left(folder: Path, without: Container[str] = ()) -> object:

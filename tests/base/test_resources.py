@@ -8,7 +8,7 @@ import resource
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,17 @@ from typing import Any
 import pytest
 
 import fedstrata as fs
-from builders import left
+from builders import DISK_EVENTS, left, records_of
 from fedstrata.base.errors import EngineError, MachineError, ResourceError
 from fedstrata.base.files import replace_file
 from fedstrata.base.resources import SHORTAGES, resource_error, resource_errors
+from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
+from fedstrata.core import State
+from fedstrata.engine.device import one_thread
+from fedstrata.play.recorder import OnRound
+from fedstrata.play.rounds import answer_plans, timed_reply
+from fedstrata.play.steps import run_steps
 from forked import Done, command, run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -215,8 +222,15 @@ def test_whichever_file_cannot_be_written_the_resumed_run_is_as_never_interrupte
     assert 15 < after < 99
 
 
+FIVE_ROUNDS = {**SOUND, "rounds": 5}
 OF_A_CHECKPOINT = 2
-"""Files that are opened for a checkpoint: its checksum, and itself."""
+"""Files that are opened for a checkpoint: its checksum, and itself. After the first fails, the second is not tried."""
+
+
+def without_notes(folder: Path) -> tuple[object, list[tuple[int, str]]]:
+    """What a run has left, and the rounds of the events that a disk caused, which are taken out of it."""
+    noted = [(each["round"], event["kind"]) for each in records_of(folder) for event in each["events"]]
+    return left(folder, without=DISK_EVENTS), [each for each in noted if each[1] in DISK_EVENTS]
 
 
 def sound_checkpoints(folder: Path) -> list[int]:
@@ -231,25 +245,42 @@ def sound_checkpoints(folder: Path) -> list[int]:
     return [int(path.stem) for path in found]
 
 
+def lines_of(
+    folder: Path, *, may_skip_checkpoints: bool = True, on_round: OnRound = lambda record, state: None
+) -> list[str]:
+    """Run five rounds, and return what the user is told."""
+    told = list[str]()
+    experiment = load_experiment(FIVE_ROUNDS)
+    setup = build_run(experiment)
+    with one_thread(), resource_errors(folder):
+        steps = run_steps(
+            experiment, setup, folder, on_round=on_round, tell=told.append, may_skip_checkpoints=may_skip_checkpoints
+        )
+        answer_plans(steps, partial(timed_reply, setup.clients))
+    return told
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """What a run leaves on a sound disk."""
-    return left(fs.run(SOUND, tmp_path_factory.mktemp("sound") / "whole", quiet=True).folder)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What five rounds leave on a sound disk."""
+    folder = tmp_path_factory.mktemp("sound") / "whole"
+    lines_of(folder)
+    return without_notes(folder)[0]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG])
-def test_a_disk_that_refuses_a_checkpoint_ends_a_run_in_one_line_and_the_old_one_is_resumed(
-    number: int, whole: object, here: Path
-) -> None:
-    with refusing("a/checkpoint", OF_A_CHECKPOINT, number), pytest.raises(ResourceError) as caught:
-        fs.run(SOUND, "a", quiet=True)
-    assert os.strerror(number) in caught.value.reason and caught.value.folder == Path("a")
-    assert sound_checkpoints(here / "a") == [1] and not Path("a/summary.json").exists()
-    assert left(fs.run(None, "a", resume=True, quiet=True).folder) == whole
+def test_a_disk_that_refuses_checkpoints_for_some_rounds_changes_no_bit(number: int, whole: Any, here: Path) -> None:
+    with refusing("a/checkpoint", OF_A_CHECKPOINT, number, times=2):
+        warning, end = [line for line in lines_of(here / "a") if line.startswith(("WARNING: round", "round"))]
+    assert warning.startswith("WARNING: round 2: its checkpoint cannot be written: ")
+    assert os.strerror(number) in warning and warning.endswith("it is resumed from round 1")
+    assert end == "round 4: checkpoints can be written again"
+    assert without_notes(here / "a") == (whole, [(2, "unsaved"), (3, "unsaved")])
+    assert sound_checkpoints(here / "a") == [1, 4, 5]
 
 
 def test_a_checkpoint_whose_tensors_do_not_reach_the_disk_leaves_no_half_file(
-    whole: object, here: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its checksum does, and the draft of its tensors has been written before the disk says that it is full."""
 
@@ -259,12 +290,10 @@ def test_a_checkpoint_whose_tensors_do_not_reach_the_disk_leaves_no_half_file(
                 replace_file(path, content, private=private)
         replace_file(path, content, private=private)
 
-    with monkeypatch.context() as patch, pytest.raises(ResourceError, match="expected free space on the disk"):
-        patch.setattr("fedstrata.records.checkpoint.replace_file", fill_up)
-        fs.run(SOUND, "a", quiet=True)
-    assert not list(Path("a/checkpoint").glob("00002.safetensors*"))
-    assert left(fs.run(None, "a", resume=True, quiet=True).folder) == whole
-    assert sound_checkpoints(here / "a") == [1, 2, 3]
+    monkeypatch.setattr("fedstrata.records.checkpoint.replace_file", fill_up)
+    lines_of(here / "a")
+    assert without_notes(here / "a") == (whole, [(2, "unsaved")])
+    assert sound_checkpoints(here / "a") == [3, 4, 5]
 
 
 @contextmanager
@@ -277,6 +306,40 @@ def refusing_to_sync() -> Iterator[None]:
     with pytest.MonkeyPatch().context() as patch:
         patch.setattr(os, "fsync", refuse)
         yield
+
+
+def test_a_run_that_is_interrupted_while_it_has_no_checkpoints_repeats_its_rounds(whole: Any, here: Path) -> None:
+
+    def interrupt(record: Mapping[str, Any], state: State) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with refusing("a/checkpoint", OF_A_CHECKPOINT, errno.ENOSPC), pytest.raises(KeyboardInterrupt):
+        lines_of(here / "a", on_round=interrupt)
+    assert sound_checkpoints(here / "a") == [1]
+    resumed = fs.run(None, "a", resume=True, quiet=True)
+    assert without_notes(resumed.folder) == (whole, [(1, "resume")])
+
+
+def test_a_run_without_its_last_checkpoint_ends_in_one_line_and_is_resumed(whole: Any, here: Path) -> None:
+    with (
+        refusing("a/checkpoint", OF_A_CHECKPOINT, errno.ENOSPC),
+        pytest.raises(ResourceError, match="expected free space on the disk") as caught,
+    ):
+        lines_of(here / "a")
+    assert caught.value.folder == here / "a"
+    assert sound_checkpoints(here / "a") == [1] and not Path("a/summary.json").exists()
+    assert without_notes(fs.run(None, "a", resume=True, quiet=True).folder) == (whole, [(1, "resume")])
+
+
+@pytest.mark.parametrize(("after", "may_skip_checkpoints"), [(0, True), (OF_A_CHECKPOINT, False)])
+def test_a_run_that_could_not_be_resumed_ends_at_its_first_checkpoint_that_fails(
+    after: int, may_skip_checkpoints: bool, here: Path
+) -> None:
+    """Without any checkpoint nothing can be resumed, and real devices go back one round and not several."""
+    with refusing("a/checkpoint", after, errno.ENOSPC), pytest.raises(ResourceError, match="free space"):
+        lines_of(here / "a", may_skip_checkpoints=may_skip_checkpoints)
+    assert not Path("a/rounds.jsonl").exists() or len(Path("a/rounds.jsonl").read_text().splitlines()) < 2
 
 
 def test_a_full_disk_before_a_run_begins_leaves_nothing_in_the_way_of_the_same_command(here: Path) -> None:

@@ -95,6 +95,14 @@ def resource_error(error: BaseException, folder: Path | None = None) -> MachineE
     return ResourceError(f"{where}expected {expected}, found: {_found(error)}; {remedy}")
 
 
+def disk_error(error: OSError, folder: Path) -> MachineError | None:
+    """What an exception says about the disk, in one line; None when it is about something else.
+
+    The arguments are those of `resource_error`.
+    """
+    return resource_error(error, folder) if _number(error) in _OF_DISKS else None
+
+
 def _begun(folder: Path, record: str) -> bool:
     try:
         return any(folder.glob(record))

@@ -138,6 +138,7 @@ def drive(
             resume=resume,
             on_round=lambda record, state: progress.show(record),
             tell=tell,
+            may_skip_checkpoints=False,
         )
 
         def reply(plan: Plan) -> PlanReply:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from fedstrata.base.resources import disk_error
 from fedstrata.build.probes import bipartition_metrics, client_matrices, gaps, unstable_weights
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
@@ -29,7 +30,7 @@ from fedstrata.core import (
     State,
 )
 from fedstrata.play.rounds import PlayedRound
-from fedstrata.records.checkpoint import require_saveable, save
+from fedstrata.records.checkpoint import checkpoints, require_saveable, save
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import complete
 from fedstrata.records.resume import origin
@@ -52,6 +53,9 @@ class Recorder:
         folder: The run folder.
         record: The record of the last round, still without scores; None before the first round.
         on_round: Is given the complete record of a round, and the state after it.
+        tell: Is called with a line for the user when something is unusual.
+        may_skip_checkpoints: Whether the run goes on where the disk refuses a checkpoint and an older one is there.
+        unsaved: The first round since the last checkpoint whose own could not be written; 0 where there is none.
     """
 
     experiment: Experiment
@@ -59,6 +63,9 @@ class Recorder:
     folder: Folder
     record: Mapping[str, Any] | None
     on_round: OnRound
+    tell: Callable[[str], object]
+    may_skip_checkpoints: bool
+    unsaved: int = 0
 
     def evaluations(self, state: State) -> Mapping[str, Evaluation]:
         """The evaluations that the record of the last round waits for."""
@@ -115,17 +122,50 @@ class Recorder:
             "seconds_training": done.reply.seconds,
             "seconds_server": done.seconds_planning + done.seconds_deciding,
         }
-        if number == 1:
-            require_saveable(done.state)  # much of it is empty before
+        try:
+            self.save(done.state)
+        except OSError as error:
+            self._continue_without_checkpoint(number, error)
+
+    def save(self, state: State) -> None:
+        """Write the checkpoint of a round, whose record is still without scores."""
+        assert self.record is not None
+        if state.round == 1:
+            require_saveable(state)  # much of it is empty before
         save(
             self.folder.checkpoints,
-            done.state,
+            state,
             self.setup.clients.store.tensors(),
             self.record,
             experiment=plain_keys(self.experiment),
             versions=origin(self.setup.engine.device),
             lines=self.folder.log.digest,
         )
+        if self.unsaved:
+            self.tell(f"round {state.round}: checkpoints can be written again")
+        self.unsaved = 0
+
+    def _continue_without_checkpoint(self, round: int, error: OSError) -> None:
+        """Go on without the checkpoint of a round, if that loses nothing but time; the next round tries again.
+
+        Raises:
+            OSError: The error, where the run has to end: there is no older checkpoint, or no later round.
+        """
+        found = disk_error(error, self.folder.path)
+        if found is None or not self.may_skip_checkpoints or round >= self.experiment.rounds:
+            raise error
+        older = checkpoints(self.folder.checkpoints)
+        if not older:
+            raise error
+        assert self.record is not None
+        event = {"kind": "unsaved", "why": found.reason}
+        self.record = {**self.record, "events": [*self.record["events"], event]}
+        if not self.unsaved:
+            self.unsaved = round
+            self.tell(
+                f"WARNING: round {round}: its checkpoint cannot be written: {found.reason}; the run trains on, and "
+                f"each round tries again; if it is interrupted before, it is resumed from round {int(older[0].stem)}"
+            )
 
     def _write_decision(self, done: PlayedRound[Any]) -> None:
         """Write the layer gaps, matrices, unstable weights and tree of a round."""

@@ -46,6 +46,7 @@ def run_steps(
     on_round: OnRound = lambda record, state: None,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[str], object] = lambda line: None,
+    may_skip_checkpoints: bool = True,
 ) -> RunSteps:
     """A run as a generator, so that several can be advanced side by side.
 
@@ -59,9 +60,12 @@ def run_steps(
         on_round: Is called with the record of each round once it is complete, and the state after the round.
         stop: Is asked before every round whether there shall be no more for now.
         tell: Is called with a line for the user when something is unusual about a run that goes on.
+        may_skip_checkpoints: Whether the run goes on where the disk refuses a checkpoint and an older one is there.
+            Resumed, it repeats the rounds since then. Real devices keep their own layers of two rounds, and cannot go
+            farther back.
 
     Raises:
-        OSError: When the disk refuses a record or a checkpoint.
+        OSError: When the disk refuses a record, or the checkpoint of the first or the last round.
         RecordError: When another process works in the folder, it holds a run that shall not be resumed, or one that
             cannot be.
         Stopped: When `stop` said so before the run was over; all its rounds are recorded then.
@@ -88,7 +92,7 @@ def run_steps(
                 log(done)
                 on_round(done, state)
 
-            recorder = Recorder(resolved, setup, folder, record, recorded)
+            recorder = Recorder(resolved, setup, folder, record, recorded, tell, may_skip_checkpoints)
             state = yield from play_rounds(
                 Rules.of(setup),
                 state,
@@ -96,6 +100,8 @@ def run_steps(
                 observe=recorder.write,
                 evaluate=recorder.evaluations,
             )
+            if recorder.unsaved:
+                recorder.save(state)
             last = yield from score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
