@@ -190,7 +190,6 @@ CALLS: Mapping[str, Callable[[], Any]] = {
     "no algorithms": lambda: fs.compare(None, []),
     "algorithms twice": lambda: fs.compare(None, ["cfl", "cfl"]),
     "seeds that are texts": lambda: fs.compare(None, "cfl", ["a"]),  # type: ignore[list-item]
-    "a grid that is a list": lambda: fs.sweep(None, ["local.lr"]),  # type: ignore[arg-type]
     "a grid of one value": lambda: fs.sweep(None, {"local.lr": 0.1}),  # type: ignore[dict-item]
     "a grid of an unknown key": lambda: fs.sweep(None, {"local.rate": [0.1]}),
     "nothing to load": lambda: fs.load("nowhere"),

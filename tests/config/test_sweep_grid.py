@@ -40,14 +40,13 @@ def test_an_algorithm_can_be_one_of_the_keys() -> None:
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ({}, "expected at least one key"),
         ({"partition.groups": [2, 4]}, "--grid partition.groups: expected a key of algorithm, personal, local, server"),
         ({"local.transform": ["a.b:c", "a.b:c_", "a:b_c", "a_b:c"]}, "which would have one folder"),
-        ({"local.lr": []}, "--grid local.lr: expected"),
-        ({"local.lr": [object()]}, "--grid: expected numbers, texts, true, false or lists"),
+        ({"local.lr": range(101), "local.batch": range(100)}, "expected 1 to 10,000 runs, found 10,100"),
+        ({"local.optimizer": ["x" * 200]}, "label = .*at most 200 characters"),
         ({"local.lr": 0.1}, "--grid local.lr: expected a list of values"),
         ({"local.optimizer": "sgd"}, "--grid local.optimizer: expected a list of values"),
-        (["local.lr"], "--grid = .*: expected at least one key"),
+        ({"local.lr": []}, "expected 1 to 10,000 runs, found 0"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(grid: Any, message: str) -> None:

@@ -99,14 +99,11 @@ def test_a_run_of_fedavg_is_its_own_reference(tmp_path: Path) -> None:
     assert not (run.folder / "baseline").exists() and "baseline_gain" not in run.summary
 
 
-def test_the_progress_says_which_run_it_is_and_how_long_the_reference_took(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_progress_says_which_run_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fs.run({**ASKED, "rounds": 1}, tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("round 1/1") for line in lines)
     assert any(line.startswith("fedavg baseline  round 1/1") for line in lines)
-    assert lines[-1].startswith("gain over one model for all (FedAvg): ") and lines[-1].endswith(" s)")
     fs.run({**ASKED, "rounds": 1}, tmp_path / "quiet", quiet=True)
     assert capsys.readouterr().err == ""
 

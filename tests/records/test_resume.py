@@ -157,7 +157,7 @@ def test_what_no_result_depends_on_may_change(whole: Path, broken: Path) -> None
 
 
 def test_only_keys_that_no_result_depends_on_may_differ() -> None:
-    from fedstrata.records.resume import differences
+    from fedstrata.records.schema import differences
 
     before = {"seed": 0, "data": {"name": "digits", "root": "a"}, "engine": {"name": "loop", "workers": 0}}
     free = {"seed": 0, "data": {"name": "digits", "root": "b"}, "engine": {"name": "processes", "workers": 4}}

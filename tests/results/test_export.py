@@ -126,9 +126,9 @@ def test_an_export_that_fails_leaves_nothing_behind(
 
 def test_a_target_that_holds_something_is_refused_with_what_to_do(finished: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"expected a new or empty folder, found something .*give another target"):
+    with pytest.raises(InputError, match=r"expected a new or empty folder, found something .*give another"):
         fedstrata.export(finished, tmp_path)
-    with pytest.raises(InputError, match=r"expected a folder that can be made: .*give another target"):
+    with pytest.raises(InputError, match=r"expected a folder that can be made: .*give another"):
         fedstrata.export(finished, tmp_path / "mine.txt" / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 

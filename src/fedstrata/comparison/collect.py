@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from math import isfinite
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, refuse_links, root_folder
+from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, root_folder
 from fedstrata.build.problem import objective_of
-from fedstrata.comparison.document import Comparison, JobCount, Outcome, RunFailure, RunKey, value_of, write_comparison
+from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, write_comparison
 from fedstrata.config import Experiment, dumps, folder_of
-from fedstrata.config.folders import next_run_folder, require_new_folder
+from fedstrata.config.folders import experiment_file_of, next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
 from fedstrata.config.selection import labels_of
-from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES
-from fedstrata.report.comparison.folder import read_document
-from fedstrata.report.comparison.words import COLUMNS
+from fedstrata.report.comparison.folder import JobCount
 from fedstrata.results.run import Run
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")
@@ -45,7 +41,7 @@ def finished(folder: Path, rounds: int) -> bool:
 def conclude(
     experiments: Sequence[Experiment], out: Path, failures: Mapping[RunKey, RunFailure], jobs: JobCount
 ) -> Comparison:
-    """Write down what came of a comparison. Finished runs of before that are not named any more stay in the table.
+    """Write down what came of a comparison. A run whose records cannot be compared counts as failed.
 
     Args:
         experiments: The experiments of all runs.
@@ -55,110 +51,68 @@ def conclude(
     """
     keys = {folder_of(out, each): _common_keys(tomllib.loads(dumps(each))) for each in experiments}
     runs = list[Outcome]()
-    left_out = dict[Path, str]()
     for experiment, (folder, common) in zip(experiments, keys.items(), strict=True):
         key = RunKey(experiment.seed, experiment.title)
-        if key in failures:
-            runs.append(Outcome(key.algorithm, key.seed, folder, **asdict(failures[key])))
-            continue
-        try:
-            outcome = _read_outcome(key.algorithm, key.seed, folder)
-            # The settings of a sweep may have other data on purpose.
-            _refuse_other_data(outcome, [run for run in runs if keys[run.folder] == common])
-            runs.append(outcome)
-        except RecordError as error:
-            left_out[folder] = str(error)
-    kept = list[Outcome]()
-    for run in _runs_of_before(out, keys):
-        try:
-            _refuse_other_data(run, runs)
-            kept.append(run)
-        except RecordError as error:
-            left_out[run.folder] = str(error)
-    runs = [*kept, *runs]
-    warnings, names = _about_data(runs)
-    metric = objective_of(experiments[0]).metric_info
-    common = _shared_keys(list(keys.values()))
-    return write_comparison(Comparison(out, common, tuple(runs), jobs, left_out, warnings, names, metric=metric))
-
-
-def _runs_of_before(out: Path, keys: Mapping[Path, Mapping[str, Any]]) -> Iterator[Outcome]:
-    """The finished runs in the table of a comparison that it does not name any more, if their other keys are equal.
-
-    Args:
-        out: The folder of the comparison.
-        keys: The keys of each run with which it goes on that all runs have in common, by its folder.
-    """
-    try:
-        document = read_document(out)
-    except RecordError:
-        return
-    # The settings of a sweep are those of its grid.
-    before = () if document.sweep else document.runs
-    common = next(iter(keys.values()))
-    for run in before:
-        folder = out / run.folder
-        if run.summary is not None and folder not in keys:
-            with suppress(RecordError):
-                outcome = _read_outcome(run.algorithm, run.seed, folder)
-                if _common_keys(_read_experiment(folder)) == common:
-                    yield outcome
+        failure = failures.get(key)
+        if failure is None:
+            try:
+                outcome = _read_outcome(key.algorithm, key.seed, folder)
+                # The settings of a sweep may have other data on purpose.
+                _refuse_other_data(outcome, [run for run in runs if keys[run.folder] == common])
+            except RecordError as error:
+                failure = RunFailure.of(error)
+        if failure is not None:
+            outcome = Outcome(key.algorithm, key.seed, folder, **asdict(failure))
+        runs.append(outcome)
+    return _written(out, _shared_keys(list(keys.values())), runs, objective_of(experiments[0]).metric_info, jobs)
 
 
 def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) -> Comparison:
     """Compare finished runs.
 
     Args:
-        runs: The runs, or their folders. Runs of one algorithm with different keys are told apart by these. A run that
-            is damaged or not finished is left out.
+        runs: The runs, or their folders. Runs of one algorithm with different keys are told apart by these.
         out: The folder of the comparison; None is ``runs/compare``, numbered from the second on.
 
     Raises:
-        RecordError: When none of them is a finished run, when they differ in more than algorithm and seed, when two
+        RecordError: When one of them is no finished run, when they differ in more than algorithm and seed, when two
             are the same run, or when the folder of the comparison holds something.
     """
     folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
     folder_out = next_run_folder("compare", resume=False) if out is None else Path(out)
     require_new_folder(folder_out)
-    experiments = dict[Path, Mapping[str, Any]]()
-    outcomes = dict[Path, Outcome]()
-    left_out = dict[Path, str]()
-    for folder in folders:
-        try:
-            keys = _read_experiment(folder)
-            outcomes[folder] = _read_outcome(keys["algorithm"]["name"], keys["seed"], folder)
-            experiments[folder] = keys
-        except RecordError as error:
-            left_out[folder] = str(error)
-    if not experiments:
-        raise RecordError(next(iter(left_out.values())))
-    if len(set(folders)) < len(folders):
-        raise RecordError("expected different runs, found one more than once; leave it out")
-    first_folder, *_ = experiments
-    first = _common_keys(experiments[first_folder])
-    names = _names(experiments)
-    kept = list[Outcome]()
-    for folder, experiment in experiments.items():
+    experiments = [_read_experiment(folder) for folder in folders]
+    first = _common_keys(experiments[0])
+    found = list[Outcome]()
+    for folder, experiment, name in zip(folders, experiments, _names(experiments), strict=True):
         common = _common_keys(experiment)
         wrong = [key for key in {**first, **common} if common.get(key) != first.get(key)]
         if wrong:
             raise RecordError(
-                f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {first_folder}; "
+                f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {folders[0]}; "
                 "compare runs that differ in algorithm, personal method and seed only"
             )
-        run = replace(outcomes[folder], algorithm=names[folder])
-        _refuse_other_data(run, kept)
-        same = [other.folder for other in kept if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
+        run = _read_outcome(name, experiment["seed"], folder)
+        _refuse_other_data(run, found)
+        same = [other.folder for other in found if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
         if same:
             twice = f"{run.algorithm} with seed {run.seed}"
             raise RecordError(f"expected different runs, found {twice} in {same[0]} and in {folder}; leave one out")
-        kept.append(run)
+        found.append(run)
+    metric = Folder(folders[0]).metric()
     with folder_lock(root_folder(folder_out)):
-        warnings, clients = _about_data(kept)
-        metric = _metric_of(kept)
-        return write_comparison(
-            Comparison(folder_out, first, tuple(kept), None, left_out, warnings, clients, metric=metric)
-        )
+        return _written(folder_out, first, found, metric, None)
+
+
+def _written(
+    out: Path, common: Mapping[str, Any], runs: Sequence[Outcome], metric: MetricInfo, jobs: JobCount | None
+) -> Comparison:
+    """Write a comparison, with the names of its clients and what looks wrong with their data, each line once."""
+    found = [Folder(run.folder).data() for run in runs if run.summary is not None]
+    records = [record for record in found if record is not None]
+    warnings = tuple(dict.fromkeys(line for record in records for line in record.warnings))
+    names = records[0].names if records else ()  # All runs of a comparison have the same clients.
+    return write_comparison(Comparison(out, common, tuple(runs), jobs, warnings, names, metric=metric))
 
 
 def _refuse_other_data(run: Outcome, runs: Sequence[Outcome]) -> None:
@@ -175,33 +129,6 @@ def _refuse_other_data(run: Outcome, runs: Sequence[Outcome]) -> None:
                 f"expected runs on the same data, found other samples of its clients in {run.folder} than in "
                 f"{other.folder}; run one of them again"
             )
-
-
-def _metric_of(runs: Sequence[Outcome]) -> MetricInfo:
-    """The metric of finished runs, which is that of all of them.
-
-    Raises:
-        RecordError: When a function of the user's own was described in another way for some of them.
-    """
-    first, *others = [Folder(run.folder).metric() for run in runs]
-    for run, metric in zip(runs[1:], others, strict=True):
-        if metric != first:
-            raise RecordError(
-                f"expected runs with one metric, found another {METRIC_FILE} in {run.folder} than in "
-                f"{runs[0].folder}; run them again with the same description of the metric"
-            )
-    return first
-
-
-def _about_data(runs: Sequence[Outcome]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What looks wrong with the data of finished runs, each line once, and the names of their clients.
-
-    All runs of a comparison have the same clients.
-    """
-    found = [Folder(run.folder).data() for run in runs if run.summary is not None]
-    records = [record for record in found if record is not None]
-    warnings = dict.fromkeys(line for record in records for line in record.warnings)
-    return tuple(warnings), records[0].names if records else ()
 
 
 def _common_keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,41 +152,28 @@ def _shared_keys(experiments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _read_experiment(folder: Path) -> dict[str, Any]:
     """The keys of a run's experiment file."""
-    path = folder / "experiment.toml"
-    refuse_links(folder, RUN_FOLDER_ENTRIES)
+    path = experiment_file_of(folder)
     try:
-        keys = parse_toml(read_file(path, MOST_BYTES_OF_EXPERIMENT))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"expected a run folder at {folder}, found no experiment to read: {error}") from None
-    tables = (keys.get("algorithm"), keys.get("data"))
-    if not all(isinstance(table, dict) and "name" in table for table in tables) or "seed" not in keys:
-        raise RecordError(
-            f"{path}: expected the experiment of a run, with its algorithm, data and seed; restore it or run again"
-        )
-    return keys
+        return parse_toml(read_file(path, MOST_BYTES_OF_EXPERIMENT))
+    except ValueError as error:
+        raise RecordError(f"{path}: expected the experiment of a run, found: {error}; run again") from None
 
 
-def _names(experiments: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
+def _names(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
     """The name of each run in the table: its label, or that of its algorithm with the keys in which it differs."""
     keys = list[dict[str, Any]]()
-    for experiment in experiments.values():
+    for experiment in experiments:
         personal = experiment.get("personal", {})
         if personal.get("method", NO_METHOD) == NO_METHOD:
             personal = {}
         keys.append({**experiment["algorithm"], **{f"personal.{key}": value for key, value in personal.items()}})
-    pairs = zip(experiments.items(), labels_of(keys), strict=True)
-    return {folder: str(experiment.get("label") or label) for (folder, experiment), label in pairs}
+    pairs = zip(experiments, labels_of(keys), strict=True)
+    return [str(experiment.get("label") or label) for experiment, label in pairs]
 
 
 def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
     """The outcome of a finished run, from its folder."""
     summary = Folder(folder).summary()
-    Folder(folder).metric()  # which is refused where it is damaged
-    path = folder / "summary.json"
-    try:
-        measures = {key: value_of(summary, key) for key in COLUMNS}
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{path}: expected the summary of a run, found {error!r}; restore it or run again") from None
     # Where the metric of a client is not defined, as R² of one sample, its score is unknown.
     known = {client: score for client, (_, score) in last_scores(folder).items()}
     if not known:
@@ -267,8 +181,4 @@ def _read_outcome(name: str, seed: int, folder: Path) -> Outcome:
             f"{folder / 'clients'}: expected the last score of at least one client, found none that is known; run "
             "again, with more test samples of each client or another local.metric if its metric is not defined"
         )
-    for key, value in measures.items():
-        finite = isinstance(value, int | float) and isfinite(value)
-        if not finite and (key, value) != ("ari", None):  # a partition without true groups has none
-            raise RecordError(f"{path}: expected a number for {key}, found {value!r}; restore it or run again")
     return Outcome(name, seed, folder, summary, known)

@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import sqrt
@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scipy.special import stdtrit
 
-from fedstrata.base.errors import ContractError, RecordError
-from fedstrata.base.files import append_line, parse_json, replace_file, root_folder
+from fedstrata.base.errors import ContractError
+from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.partition.scheme import PARTITIONS
-from fedstrata.records.folder import RoundLog
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison.folder import Difference, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.folder import Difference, JobCount, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.page import write_comparison_page
 from fedstrata.report.comparison.words import COLUMNS, choice_text, difference_text, row_kind, table_of
 from fedstrata.report.summary import stage_cost
@@ -123,8 +122,8 @@ class Comparison:
         folder: The folder with ``comparison.json``, ``comparison.md`` and ``comparison.html``.
         experiment: The keys that all runs have in common.
         runs: The outcome of each run.
-        jobs: The number of shared jobs; None when the runs were made one by one.
-        left_out: The folders of runs that cannot be read, and why.
+        jobs: The number of shared jobs since the comparison was begun or resumed; None when the runs were made one by
+            one.
         data_warnings: What looks wrong with the data of the runs, in a line each.
         names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
         sweep: The choice among the runs, where they are the settings of a sweep.
@@ -135,7 +134,6 @@ class Comparison:
     experiment: Mapping[str, Any]
     runs: tuple[Outcome, ...]
     jobs: JobCount | None = None
-    left_out: Mapping[Path, str] = field(default_factory=dict)
     data_warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     sweep: SweepChoice | None = None
@@ -189,10 +187,9 @@ class Comparison:
 
     @property
     def troubles(self) -> list[str]:
-        """What failed, diverged in every round or was left out, in a line each."""
+        """What failed or diverged in every round, in a line each."""
         failed = [f"{run.algorithm} with seed {run.seed} failed: {run.error}" for run in self.runs if run.error]
-        failed += [line for run in self.runs if run.diverged for line in run.warnings]
-        return failed + [f"{folder} is left out: {why}" for folder, why in self.left_out.items()]
+        return failed + [line for run in self.runs if run.diverged for line in run.warnings]
 
     @property
     def warnings(self) -> list[str]:
@@ -350,9 +347,6 @@ def write_comparison(comparison: Comparison) -> Comparison:
         "clients": comparison.names,
         "jobs": jobs and {**asdict(jobs), "share": jobs.share},
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
-        "left_out": [
-            {"folder": os.path.relpath(path, folder), "why": why} for path, why in comparison.left_out.items()
-        ],
         "table": [asdict(row) for row in comparison.table],
         "differences": [
             {**asdict(each), "mean": each.mean, "spread": each.spread, "above": each.above, "clear": each.clear}
@@ -404,74 +398,3 @@ def _markdown(comparison: Comparison) -> str:
         paragraphs.append(f"Differences in {metric.name} between runs of the same seed, ± their standard deviation:")
         paragraphs.append("\n".join(f"- {difference_text(each, metric)}" for each in comparison.differences))
     return "\n\n".join([*filter(None, paragraphs), *comparison.warnings, *comparison.troubles]) + "\n"
-
-
-@dataclass(frozen=True)
-class JobCount:
-    """A number of local jobs: what a client does for one task.
-
-    Attributes:
-        asked: The jobs that all algorithms asked for.
-        trained: The jobs that had to be done, equal ones once.
-    """
-
-    asked: int
-    trained: int
-
-    @property
-    def share(self) -> float:
-        """The share of the jobs that had to be done; 1 while none was asked for."""
-        return self.trained / self.asked if self.asked else 1.0
-
-    def __str__(self) -> str:
-        """The numbers in words."""
-        return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
-
-
-class JobLog:
-    """A file with a line of job counts for every seed and round.
-
-    Args:
-        path: The file. The lines that it holds already are counted, but for one that was cut short.
-
-    Attributes:
-        jobs: The jobs of all lines.
-
-    Raises:
-        RecordError: When one of the lines holds something else.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read what is there."""
-        self.jobs = JobCount(0, 0)
-        self._path = path
-        self._counted = dict[tuple[int, int], set[str]]()
-        lines = RoundLog(path).lines()
-        if path.exists():
-            replace_file(path, b"".join(lines))
-        for number, line in enumerate(lines, start=1):
-            try:
-                self._count(**parse_json(line))
-            except (ValueError, TypeError, AttributeError):
-                raise RecordError(
-                    f"{str(path)!r}: expected a seed, a round and their jobs in line {number}, found something else; "
-                    "delete the file, and jobs are counted anew from here on"
-                ) from None
-
-    def add(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
-        """Write a line, unless its jobs were counted before the comparison was interrupted in that round.
-
-        Args:
-            seed: The seed of the runs.
-            round: The round, counted from 1.
-            asked: The jobs that each algorithm asked for.
-            trained: The jobs that had to be done.
-        """
-        if any(asked.values()) and not asked.keys() <= self._counted.get((seed, round), set()):
-            self._count(seed, round, asked, trained)
-            entry = {"seed": seed, "round": round, "asked": dict(asked), "trained": trained}
-            append_line(self._path, json.dumps(entry) + "\n")
-
-    def _count(self, seed: int, round: int, asked: Mapping[str, int], trained: int) -> None:
-        self._counted.setdefault((seed, round), set()).update(asked)
-        self.jobs = JobCount(self.jobs.asked + sum(asked.values()), self.jobs.trained + trained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,13 +14,11 @@ import torch
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, root_folder
-from fedstrata.base.resources import resource_error
 from fedstrata.build.build import build_run, on_same_clients
-from fedstrata.build.participation import participation_of
-from fedstrata.build.problem import objective_of, problem_of
-from fedstrata.build.run_setup import RunSetup, server_setup
+from fedstrata.build.problem import objective_of
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison.collect import conclude, finished
-from fedstrata.comparison.document import Comparison, JobLog, RunFailure, RunKey
+from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
@@ -33,6 +30,7 @@ from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import ComparisonProgress, StatusLine
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.steps import RunSteps, run_steps
+from fedstrata.report.comparison.folder import JobCount
 
 _FLOAT_BYTES = 4
 """The bytes of a number."""
@@ -75,13 +73,13 @@ def compare_experiments(
 
         if resume:
             lock()
-        job_log = JobLog(out / "jobs.jsonl")
+        jobs = JobCount(0, 0)
         queue = _RunQueue(experiments, out, resume, line, lock)
         while queue.waiting:
             lockstep = queue.next(lambda: interrupt.asked)
             while (round := lockstep.round) is not None and not interrupt.asked:
-                lockstep.step(job_log.add)
-                queue.progress.show(round - 1, job_log.jobs.share)
+                jobs += lockstep.step()
+                queue.progress.show(round - 1, jobs.share)
             if interrupt.asked and (round is not None or queue.waiting):
                 lockstep.close()
                 after = f" after round {round - 1}" if round and round > 1 else ""
@@ -89,7 +87,7 @@ def compare_experiments(
             failures |= lockstep.failures
             del lockstep  # and with it its data, before those of the next federation are read
         lock()
-        return conclude(experiments, out, failures | queue.failures, job_log.jobs)
+        return conclude(experiments, out, failures | queue.failures, jobs)
 
 
 class _Federation(NamedTuple):
@@ -171,8 +169,7 @@ class _RunQueue:
             try:
                 setup = self._prepare(experiments, group)
             except Exception as error:
-                known = isinstance(error, InputError) or resource_error(error) is not None
-                if (group == 0 and seed == self._first_seed) or not known:
+                if group == 0 and seed == self._first_seed:
                     raise
                 # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
                 # has no room for does not lose the seeds that are over.
@@ -201,36 +198,10 @@ class _RunQueue:
                 own.server.algorithm.init(own.server.problem)
             except InputError as error:
                 raise type(error)(f"{name}: {error}") from None
-        if not self._engines:
-            self._check_others(first, setup)
         for choice in setup.choices:
             self._line.keep(choice)
         self._engines[group] = setup.engine
         return setup
-
-    def _check_others(self, first: Experiment, setup: RunSetup) -> None:
-        """Try the networks of the other groups on the samples of the first one, before any run begins.
-
-        Args:
-            first: The first experiment.
-            setup: What is built from it.
-
-        Raises:
-            InputError: When a network or a key of an algorithm does not fit.
-        """
-        form = setup.client_data.dataset.sample_format
-        others = (each for federation in self.waiting for each in self._experiments[federation].values())
-        # The seed changes nothing here.
-        for experiment in {(_group_key(each), each.title): each for each in others}.values():
-            same_shape = (experiment.data.inputs, experiment.data.size) == (first.data.inputs, first.data.size)
-            # What else has another shape is tried when its data are read.
-            if not same_shape or objective_of(experiment) != setup.server.objective:
-                continue
-            try:
-                problem = problem_of(experiment, form.shape, form.output_shape)
-                server_setup(experiment, problem, participation_of(experiment))
-            except InputError as error:
-                raise type(error)(f"{experiment.title}: {error}") from None
 
     def _active_runs(
         self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
@@ -318,37 +289,31 @@ class Lockstep:
         """The next round; runs that are further on wait for it. None when all are over."""
         return min((plan.round for plan in self._plans.values()), default=None)
 
-    def step(self, count: Callable[[int, int, Mapping[str, int], int], None]) -> None:
-        """Do the next round.
-
-        Args:
-            count: Is called for every seed before any run goes on, with the seed, the round, the local jobs that each
-                algorithm asked for, and the number that was done.
-        """
+    def step(self) -> JobCount:
+        """Do the next round, and return the local jobs of all runs in it."""
         round = self.round
-        assert round is not None
         due = [run for run, plan in self._plans.items() if plan.round == round]
         replies = dict[RunKey, PlanReply]()
-        done = Counter[int]()
-        self._answer(due, replies, done)
-        for seed, runs in _by_seed(due).items():
-            asked = {run.algorithm: count_jobs(replies[run].report) for run in runs if run in replies}
-            count(seed, round, asked, done[seed])
+        done = self._answer(due, replies)
+        asked = sum(count_jobs(reply.report) for reply in replies.values())
         for run, reply in replies.items():
             self._advance(run, reply)
+        return JobCount(asked, done)
 
     def close(self) -> None:
         """Leave the runs that are not over as they are, ready to be resumed."""
         for run in self._plans:
             self._runs[run].steps.close()
 
-    def _answer(self, runs: Sequence[RunKey], replies: dict[RunKey, PlanReply], done: Counter[int]) -> None:
+    def _answer(self, runs: Sequence[RunKey], replies: dict[RunKey, PlanReply]) -> int:
         """Run the plans of some runs as one batch. Where that fails, go seed by seed, and then run by run.
 
         Args:
             runs: The runs.
             replies: Gets the reply to each run that does not fail.
-            done: Gets the number of jobs that were done, by seed.
+
+        Returns:
+            The number of local jobs that were done.
         """
         seeds = _by_seed(runs)
         if self._one_batch or len(seeds) == 1:
@@ -367,19 +332,18 @@ class Lockstep:
                 # Only its text is kept: an exception would keep all tensors of its frames alive.
                 failure = RunFailure.of(error)
             else:
-                for (seed, of_seed), shared in zip(seeds.items(), found, strict=True):
-                    done[seed] += shared.done
+                for of_seed, shared in zip(seeds.values(), found, strict=True):
                     for run, report, seconds in zip(of_seed, shared.reports, shared.seconds, strict=True):
                         replies[run] = PlanReply(report, seconds)
-                return
+                return sum(shared.done for shared in found)
             if len(runs) == 1:
                 self._drop(runs[0], failure)
-                return
+                return 0
         if len(seeds) > 1:
             # What was too much for one batch would be so again.
             self._one_batch = False
-        for part in seeds.values() if len(seeds) > 1 else [[run] for run in runs]:
-            self._answer(part, replies, done)
+        parts = list(seeds.values()) if len(seeds) > 1 else [[run] for run in runs]
+        return sum(self._answer(part, replies) for part in parts)
 
     def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
         """Give a run its reply, and take its next plan."""

@@ -8,14 +8,13 @@ from statistics import mean
 from typing import Any
 
 from fedstrata.base.files import folder_lock, root_folder
-from fedstrata.comparison.document import Comparison, Outcome, write_comparison
+from fedstrata.comparison.document import Comparison, write_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
 from fedstrata.play.progress import StatusLine
 from fedstrata.records.measures import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
 from fedstrata.report.comparison.folder import Row, SweepChoice
-from fedstrata.report.words import plural
 
 
 @dataclass(frozen=True)
@@ -78,33 +77,17 @@ def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
         runs = [run for run in compared.runs if run.algorithm == label]
         values = [None if run.summary is None else run.summary.get(VALIDATION_MEASURE) for run in runs]
         known = [float(value) for value in values if value is not None]
-        if runs and len(known) == len(runs) and not any(map(_has_diverged, runs)):
+        diverged = any(run.summary is not None and diverged_at_end(run.summary) for run in runs)
+        if runs and len(known) == len(runs) and not diverged:
             found[label] = mean(known)
     metric = compared.metric
     if not found:
-        why = f"No setting is chosen, because {_why_none_is_known(compared)}."
-        return SweepChoice(None, None, f"{why} The table has test data, by which nothing may be chosen.")
-    best = max(found, key=lambda label: metric.quality(found[label]))
-    others = sum(value == found[best] for value in found.values()) - 1
-    why = f"Its {metric.name} on validation data, which no client trains on, is the {metric.best}"
-    if others:
-        why += f", as that of {plural(others, 'other setting')}; the first one is taken"
-    return SweepChoice(best, found[best], f"{why}.")
-
-
-def _has_diverged(run: Outcome) -> bool:
-    """Whether a run finished and its training diverged in its last round."""
-    return run.summary is not None and diverged_at_end(run.summary)
-
-
-def _why_none_is_known(compared: Comparison) -> str:
-    """Why no setting has a score on validation data from all of its runs."""
-    summaries = [run.summary for run in compared.runs if run.summary is not None]
-    if any(VALIDATION_MEASURE in (run.summary or {}) for run in compared.runs if _has_diverged(run)):
-        return "each has a run that failed, or whose training diverged in its last round; lower local.lr"
-    if any(VALIDATION_MEASURE in summary and summary[VALIDATION_MEASURE] is None for summary in summaries):
-        return (
-            f"the {compared.metric.name} on the validation data of each client is unknown (raise data.validation, or "
-            "use another local.metric)"
+        why = (
+            f"No setting is chosen: none has the {metric.name} on validation data from all of its runs. Look at "
+            "data.validation (such as 0.2), local.metric, and runs that failed or diverged in their last round. The "
+            "table has test data, by which nothing may be chosen."
         )
-    return "no setting has validation data from all of its runs (data.validation, such as 0.2)"
+        return SweepChoice(None, None, why)
+    best = max(found, key=lambda label: metric.quality(found[label]))
+    why = f"Its {metric.name} on validation data, which no client trains on, is the {metric.best}."
+    return SweepChoice(best, found[best], why)

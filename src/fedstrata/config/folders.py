@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
-from fedstrata.base.errors import ExperimentError, RecordError
+from fedstrata.base.errors import RecordError
 from fedstrata.base.files import LOCK_FILE, MOST_BYTES_OF_EXPERIMENT, open_file, refuse_links
-from fedstrata.base.quoting import dotted, shown
-from fedstrata.config.reading import load_experiment
+from fedstrata.config.reading import load_experiment, plain_keys
 from fedstrata.config.tables import EngineTable, Experiment
 from fedstrata.data.column_roles import TRIAL_COLUMN
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES, flatten_keys, may_differ, same_results
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, refuse_other
 
 
 def next_run_folder(name: str, resume: bool) -> Path:
@@ -30,19 +29,8 @@ def next_run_folder(name: str, resume: bool) -> Path:
     return Path("runs", f"{name}-{len(existing) + 1}" if existing else name)
 
 
-def require_new_folder(
-    folder: Path,
-    kind: str = "run folder",
-    remedy_if_taken: str = "continue a run with --resume, or give another --out",
-    remedy: str = "give another --out",
-) -> None:
+def require_new_folder(folder: Path) -> None:
     """Refuse a folder that holds something, or that cannot be made.
-
-    Args:
-        folder: The folder.
-        kind: What it is called in the message.
-        remedy_if_taken: What to do if it holds something.
-        remedy: What to do if it cannot be made.
 
     Raises:
         RecordError: When it is such a folder.
@@ -50,14 +38,15 @@ def require_new_folder(
     try:
         if folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK_FILE}):
             raise RecordError(
-                f"{str(folder)!r}: expected a new or empty {kind}, found something in its place; {remedy_if_taken}"
+                f"{str(folder)!r}: expected a new or empty folder, found something in its place; give another, or "
+                "continue the run in it with --resume"
             )
         nearest = nearest_existing(folder)
         reason = "" if nearest.is_dir() and os.access(nearest, os.W_OK) else f"{str(nearest)!r} cannot hold it"
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise RecordError(f"{str(folder)!r}: expected a {kind} that can be made: {reason}; {remedy}")
+        raise RecordError(f"{str(folder)!r}: expected a folder that can be made: {reason}; give another")
 
 
 def nearest_existing(path: Path) -> Path:
@@ -78,7 +67,8 @@ def experiment_file_of(folder: Path) -> Path:
             return file
     except (OSError, ValueError):
         raise RecordError(
-            f"{str(folder)!r}: expected a run folder, found no experiment.toml in it; start a run without --resume"
+            f"{str(folder)!r}: expected a run folder, found no experiment.toml in it; name that of a run, or start "
+            "one without --resume"
         ) from None
 
 
@@ -104,14 +94,14 @@ def begun_experiment(given: Experiment, folder: Path, *, find_data: bool = True)
     root = given.data.root
     sets = () if root is None else [f"data.root={json.dumps(str(root))}"]
     own = load_experiment(experiment_file_of(folder), sets, find_data=find_data)
-    if given.rounds < own.rounds:
-        raise ExperimentError(
-            f"rounds = {given.rounds}: expected at least {own.rounds}, as in {str(folder / 'experiment.toml')!r}; "
-            "a run can be extended, not shortened"
-        )
+    before, now = plain_keys(own), plain_keys(given)
+    # A run writes down what "auto" turned out to be, and the unit that recordings have of their own.
+    now["engine"] |= {key: value for key, value in before["engine"].items() if now["engine"].get(key) == "auto"}
+    if before["data"].get("unit") == TRIAL_COLUMN:
+        now["data"].setdefault("unit", TRIAL_COLUMN)
+    refuse_other(now, before, folder)
     if given.rounds > own.rounds:
         _refuse_counted_rounds(given, own, folder)
-    _refuse_changed_keys(given, own, folder)
     name = own.engine.name if given.engine.name == "auto" else given.engine.name
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"name": name, "workers": workers, "timeout": given.engine.timeout})
@@ -163,22 +153,3 @@ def _refuse_counted_rounds(given: Experiment, own: Experiment, folder: Path) -> 
                 f"{folder}: expected rounds = {own.rounds} as before with {what} was computed for so many rounds, "
                 f"found {given.rounds}; start a new run, or one with {instead}, which can be extended"
             )
-
-
-def _refuse_changed_keys(given: Experiment, own: Experiment, folder: Path) -> None:
-    """Refuse an experiment with other keys than the run folder, where results depend on them."""
-    known = flatten_keys(own.model_dump(exclude_none=True))
-    wanted = flatten_keys(given.model_dump(exclude_none=True))
-    place = repr(str(folder / "experiment.toml"))
-    remedy = "resume with the same experiment, or start a run without --resume"
-    for path, value in wanted.items():
-        # A run writes down what "auto" turned out to be.
-        left_open = (path[0] == "engine" and value == "auto") or may_differ(path) or path == ("rounds",)
-        if not left_open and (path not in known or not same_results(path, known[path], value)):
-            found = shown(known[path]) if path in known else "nothing"
-            raise ExperimentError(f"{dotted(path)} = {shown(value)}: expected {found}, as in {place}; {remedy}")
-    for path, value in known.items():
-        # A run writes down the unit that recordings have of their own.
-        own_unit = path == ("data", "unit") and value == TRIAL_COLUMN
-        if path not in wanted and not own_unit and not may_differ(path):
-            raise ExperimentError(f"{dotted(path)}: expected {shown(value)}, as in {place}, found nothing; {remedy}")

@@ -225,7 +225,8 @@ def _resolve(draft: Experiment) -> Experiment:
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
         keys = dict(options)
-        _check_personal(keys.pop("personal", {}), other, named="name" in options)
+        if "name" in options:
+            _check_personal(keys.pop("personal", {}), f"algorithms.{other}.personal")
         algorithm_from(str(keys.pop("name", other)), keys, f"algorithms.{other}")
     # The keys that [algorithms] has for the algorithm of the run belong to it; those of [algorithm] come first.
     name = draft.algorithm.name
@@ -233,7 +234,6 @@ def _resolve(draft: Experiment) -> Experiment:
     own = others.pop(name, {}) if "name" not in others.get(name, {}) else {}
     algorithm = algorithm_from(name, {**own, **draft.algorithm.options})
     keys = keys_of_algorithm(algorithm)
-    _check_writable(name, keys)
     method = draft.personal_of()
     personal = {} if method is None else keys_of_algorithm(method)
     return draft.model_copy(
@@ -249,27 +249,12 @@ def _resolve(draft: Experiment) -> Experiment:
     )
 
 
-def _check_personal(table: Any, other: str, *, named: bool) -> None:
+def _check_personal(table: Any, place: str) -> None:
     """Refuse a table ``[algorithms.<other>.personal]`` that no run could have."""
-    place = f"algorithms.{other}.personal"
     if not isinstance(table, Mapping):
         raise ExperimentError(f"{place} = {shown(table)}: expected a table, such as {{method = 'best'}}")
-    if table and not named:
-        raise ExperimentError(f"{place}: expected it in a table with a name of the algorithm; add name = {other!r}")
     keys = dict(table)
     personal_from(str(keys.pop("method", NO_METHOD)), keys, place)
-
-
-def _check_writable(name: str, keys: Mapping[str, Any]) -> None:
-    """Refuse hyper-parameters of a user's own algorithm that no experiment file can hold."""
-    for key, value in keys.items():
-        try:
-            tomli_w.dumps({key: _as_in_file(value)})
-        except (TypeError, ValueError):
-            raise ExperimentError(
-                f"{dotted(('algorithm', key))} = {shown(value)}: expected a number, a string, true, false, or a list "
-                f"or table of these, as the experiment file of a run holds all keys of {name}"
-            ) from None
 
 
 def _check_model(model: ModelTable) -> None:

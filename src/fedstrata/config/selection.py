@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
-from fedstrata.base.key_errors import unknown
 from fedstrata.base.limits import MAX_RUNS, MAX_SEED
 from fedstrata.base.quoting import shown
 from fedstrata.config.folders import (
@@ -130,8 +127,8 @@ def choose_all(
         An experiment for each seed and algorithm, all algorithms of the first seed first, and the folder.
 
     Raises:
-        InputError: When the experiment, a name or a seed is wrong, or a name or seed is given twice. Also when the
-            folder holds something (to start) or no run of the comparison (to resume).
+        InputError: When the experiment, a name or a seed is wrong, or a name is given twice. Also when the folder holds
+            something (to start) or no run of the comparison (to resume).
     """
     base = load_experiment(source, sets)
     alone = isinstance(algorithms, str | Mapping) or not isinstance(algorithms, Iterable)
@@ -141,7 +138,6 @@ def choose_all(
         entries += _entries([BASELINE_ALGORITHM], base)
     labels = [label for label, _ in entries]
     chosen = check_seeds(seeds, base.seed, len(entries))
-    _require_distinct("--algorithms", labels)
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
     if len(others) < len(sets) and base.algorithm.name not in labels:
         unused = next(text for text in sets if text not in others)
@@ -167,11 +163,11 @@ def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequenc
         settings: The number of algorithms, or of settings, that each of them is for.
 
     Raises:
-        ExperimentError: When they are no list of whole numbers, or one of them is out of range or given twice. Also
-            when there would be too many runs.
+        ExperimentError: When they are no list of whole numbers, one of them is out of range, or there would be no run
+            or too many.
     """
     try:
-        chosen = [own] if seeds is None else [index(seed) for seed in seeds]
+        chosen = [own] if seeds is None else list(dict.fromkeys(map(index, seeds)))
     except TypeError:
         raise ExperimentError(
             f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]"
@@ -179,9 +175,9 @@ def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequenc
     wrong = [seed for seed in chosen if not 0 <= seed <= MAX_SEED]
     if wrong:
         raise ExperimentError(f"--seeds = {shown(wrong[0])}: expected a number of at least 0 and at most {MAX_SEED}")
-    _require_distinct("--seeds", chosen)
-    if (runs := settings * len(chosen)) > MAX_RUNS:
-        raise ExperimentError(f"--seeds, --grid: expected at most {MAX_RUNS:,} runs, found {runs:,}; use fewer")
+    runs = settings * len(chosen)
+    if not 1 <= runs <= MAX_RUNS:
+        raise ExperimentError(f"--algorithms, --seeds, --grid: expected 1 to {MAX_RUNS:,} runs, found {runs:,}")
     return chosen
 
 
@@ -232,26 +228,17 @@ def _entries(algorithms: Sequence[Any], base: Experiment) -> list[tuple[str, dic
     Returns:
         What the runs of each are called, and the tables that replace those of the source.
     """
-    given = [each for each in algorithms if not isinstance(each, str)]
-    labels = iter(labels_of([algorithm_table(each) for each in given]))
+    objects = [algorithm_table(each) for each in algorithms if not isinstance(each, str)]
+    labelled = iter(zip(labels_of(objects), objects, strict=True))
     entries = []
     for each in algorithms:
-        own = base.algorithms.get(each, {}) if isinstance(each, str) else {}
         if not isinstance(each, str):
-            entries.append(_labelled(next(labels), algorithm_table(each)))
-        elif "name" in own:
-            if each in ALGORITHMS and own["name"] != each:
-                raise ExperimentError(
-                    f"algorithms.{each}.name = {shown(own['name'])}: expected {each}, as the table is called by the "
-                    "name of an algorithm; call the table otherwise"
-                )
-            entries.append(_labelled(each, own))
-        elif each in ALGORITHMS or ":" in each:
+            entries.append(_labelled(*next(labelled)))
+        elif "name" in base.algorithms.get(each, {}):
+            entries.append(_labelled(each, base.algorithms[each]))
+        else:
             options = base.algorithm.options if each == base.algorithm.name else {}
             entries.append((each, {"algorithm": {"name": each, **options}}))
-        else:
-            known = [*ALGORITHMS, *base.algorithms, "'package.module:Class'"]
-            raise ExperimentError(unknown("--algorithms", each, "algorithm", dict.fromkeys(known)))
     return entries
 
 
@@ -287,12 +274,3 @@ def _method_of(experiment: Experiment) -> dict[str, str]:
     """Return the personal method of an experiment as a key; nothing where there is none."""
     method = experiment.personal.method
     return {} if method == NO_METHOD else {PERSONAL_METHOD: method}
-
-
-def _require_distinct(key: str, values: Iterable[object]) -> None:
-    """Refuse an option without values, or with a value given twice."""
-    times = Counter(values)
-    twice = [value for value, count in times.items() if count > 1]
-    if twice or not times:
-        found = f"{twice[0]} more than once" if twice else "nothing"
-        raise ExperimentError(f"{key}: expected names or numbers between commas, each once, found {found}")

@@ -1,11 +1,9 @@
-"""The progress of runs: a live line below events on a terminal or in a notebook, plain lines elsewhere, or nothing."""
+"""The progress of runs: a live line below events on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from html import escape
 from statistics import mean
 from time import perf_counter
 from types import TracebackType
@@ -49,8 +47,7 @@ class StatusLine:
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         """Show nothing yet."""
         self._quiet = quiet
-        self._notebook = None if quiet or console is not None else notebook_output()
-        self._console = console or _Console(stderr=True)
+        self._console = console or _Console(stderr=True, force_jupyter=False)
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal and not quiet else None
 
     def __enter__(self) -> StatusLine:
@@ -68,20 +65,15 @@ class StatusLine:
                 self._live.stop()
 
     def show(self, text: str) -> None:
-        """Show a line in the place of the last one; without a terminal or notebook, below it."""
+        """Show a line in the place of the last one; without a terminal, below it."""
         if self._live:
             self._live.update(Text(text))
-        elif self._notebook:
-            self._notebook.show(text)
         else:
             self.keep(text)
 
     def keep(self, text: str) -> None:
         """Show a line that stays on the screen."""
         if self._quiet:
-            return
-        if self._notebook:
-            self._notebook.keep(text)
             return
         try:
             self._console.print(Text(text), soft_wrap=True)
@@ -231,41 +223,3 @@ class ComparisonProgress:
         when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
         shown = "  ".join([f"{self._metric.name}:", *scores])
         self._line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")
-
-
-def notebook_output() -> NotebookOutput | None:
-    """Return an output if this process is the kernel of a notebook, else None."""
-    # Nobody is in a notebook without IPython being imported.
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return NotebookOutput() if getattr(shell, "kernel", None) is not None else None
-
-
-class NotebookOutput:
-    """An output of a cell: lines that stay, and below them one that is replaced."""
-
-    def __init__(self) -> None:
-        """Show nothing yet."""
-        self._kept = list[str]()
-        self._status = ""
-        self._handle: Any = None
-
-    def keep(self, text: str) -> None:
-        """Show a line that stays."""
-        self._kept.append(text)
-        self._update()
-
-    def show(self, text: str) -> None:
-        """Show a line in the place of the last one."""
-        self._status = text
-        self._update()
-
-    def _update(self) -> None:
-        from IPython.display import display
-
-        text = "\n".join([*self._kept, self._status]).strip()
-        data = {"text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
-        if self._handle is None:
-            self._handle = display(data, raw=True, display_id=True)
-        else:
-            self._handle.update(data, raw=True)

@@ -29,7 +29,7 @@ from fedstrata.core import (
     Score,
     State,
 )
-from fedstrata.play.rounds import PlayedRound, with_place_of_errors
+from fedstrata.play.rounds import PlayedRound
 from fedstrata.records.checkpoint import Checkpoint, checkpoints, require_saveable, save
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import complete
@@ -72,8 +72,7 @@ class Recorder:
         if self.record is None:
             return {}
         clients = self.setup.server.participation.scoring(state.round, last=state.round >= self.experiment.rounds)
-        algorithm = with_place_of_errors(self.setup.server.algorithm)
-        wanted = algorithm.evaluations(self.setup.server.problem, state, clients)
+        wanted = self.setup.server.algorithm.evaluations(self.setup.server.problem, state, clients)
         if self.setup.client_data.validates:
             wanted = {**wanted, VALIDATION: replace(wanted[CLIENT], split="validation")}
         return wanted

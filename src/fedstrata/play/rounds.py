@@ -10,16 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from fedstrata.base.errors import UserCodeError
 from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, State, tree_events
+from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, tree_events
 from fedstrata.core.state import StateT
-from fedstrata.objective.objective import in_user_code
 from fedstrata.uploads.steps import UploadStep, through
 from fedstrata.uploads.validation import decide, missing_events
 
@@ -198,61 +196,3 @@ def answer_plans(steps: Generator[Plan, PlanReply, _T], reply: Callable[[Plan], 
         except StopIteration as end:
             finished: _T = end.value
             return finished
-
-
-def with_place_of_errors(algorithm: Algorithm[StateT]) -> Algorithm[StateT]:
-    """The algorithm, whose errors are those of the user's code if it is not one of the library's own."""
-    kind = type(algorithm)
-    if kind.__module__.split(".")[0] == "fedstrata":
-        return algorithm
-    return cast(Algorithm[StateT], _UsersAlgorithm(algorithm, f"the algorithm {kind.__module__}:{kind.__qualname__}"))
-
-
-@dataclass(frozen=True)
-class _UsersAlgorithm:
-    """An algorithm that is called as `in_user_code` calls functions.
-
-    Attributes:
-        algorithm: The algorithm.
-        called: What messages call it.
-    """
-
-    algorithm: Algorithm[Any]
-    called: str
-
-    def init(self, problem: Problem) -> State:
-        """The first state."""
-        found: State = self._called("init", (State,), self.algorithm.init, problem)
-        return found
-
-    def plan(self, problem: Problem, state: State, cohort: torch.Tensor) -> Plan:
-        """What the clients of a round are asked."""
-        place = f"plan of round {state.round + 1}"
-        found: Plan = self._called(place, (Plan,), self.algorithm.plan, problem, state, cohort)
-        return found
-
-    def update(self, problem: Problem, state: State, report: Report) -> tuple[State, Diagnostics]:
-        """The state after a round."""
-        place = f"update of round {state.round + 1}"
-        after, told = self._called(place, (State, Diagnostics), self.algorithm.update, problem, state, report)
-        return after, told
-
-    def evaluations(self, problem: Problem, state: State, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Which models clients score."""
-        place = f"evaluations after round {state.round}"
-        return dict(self._called(place, (Mapping,), self.algorithm.evaluations, problem, state, clients))
-
-    def _called(self, place: str, kinds: tuple[type, ...], function: Callable[..., Any], *given: Any) -> Any:
-        """What a function of the algorithm returns: a value of one kind, or a tuple of several.
-
-        Raises:
-            UserCodeError: When it fails, or returns something else.
-        """
-        found = in_user_code(f"{self.called}: {place}", function, *given)
-        values = found if isinstance(found, tuple) and len(kinds) > 1 else (found,)
-        if len(values) != len(kinds) or not all(map(isinstance, values, kinds)):
-            names = ", ".join(type(each).__name__ for each in values)
-            expected = " and ".join(kind.__name__ for kind in kinds)
-            shown = f"({names})" if len(values) > 1 else names
-            raise UserCodeError(f"{self.called}: {place}: expected a {expected}, found {shown}")
-        return found

@@ -14,7 +14,7 @@ from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
-from fedstrata.config.selection import BASELINE_ALGORITHM, baseline_of
+from fedstrata.config.selection import baseline_of
 from fedstrata.core import Layout, Plan, State, Tree
 from fedstrata.data import SampleFormat
 from fedstrata.engine.device import one_thread
@@ -29,8 +29,7 @@ from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.records.arrays import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
-from fedstrata.report.references import gain, paired_differences, reference_text
-from fedstrata.report.words import duration, plural
+from fedstrata.report.references import gain, paired_differences
 from fedstrata.results.run import Run, labels_by_name, network_factory
 
 
@@ -86,7 +85,7 @@ def with_baseline(
     resume: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Run the baseline of a finished run, if ``report.baseline`` asks for one, and say what the run gained.
+    """Run the baseline of a finished run, if ``report.baseline`` asks for one, and keep what the run gained.
 
     Args:
         experiment: The experiment of the run.
@@ -138,7 +137,6 @@ def with_baseline(
     finished(folder)
     summary = add_baseline(run.folder, folder, metric)
     finished(run.folder)
-    line.keep(gain_text(summary, metric, baseline))
     return replace(run, summary=summary)
 
 
@@ -173,20 +171,6 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
         }
         folder.write_summary(summary)
     return summary
-
-
-def gain_text(summary: Mapping[str, Any], metric: MetricInfo, baseline: Experiment) -> str:
-    """Say what a run gained over its baseline, in one line for the terminal."""
-    other = reference_text(BASELINE_ALGORITHM, baseline.model_dump(include={"personal"}))
-    found = summary["baseline_gain"]
-    gained = "unknown"
-    if found is not None:
-        gained = f"{metric.name} {metric.gain_text(abs(found))} {metric.better if found >= 0 else metric.worse}"
-    better = plural(summary["baseline_better"], "client")
-    took = duration(summary["baseline_seconds"])
-    clearly = "clearly " if metric.share_of_samples else ""
-    counts = f"{better} {clearly}better off, {summary['baseline_worse']} {clearly}worse off"
-    return f"gain over {other}: {gained}; {counts} ({took})"
 
 
 @dataclass(frozen=True)

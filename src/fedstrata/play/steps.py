@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedstrata.play.client_descriptions import data_record, describe_clients, di
 from fedstrata.play.finish import finish_run, score_last_models
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.recorder import OnRound, Recorder
-from fedstrata.play.rounds import PlanReply, Rules, play_rounds, with_place_of_errors
+from fedstrata.play.rounds import PlanReply, Rules, play_rounds
 from fedstrata.records.checkpoint import require_saveable
 from fedstrata.records.folder import Folder
 from fedstrata.records.resume import Resumable, find_resumable, origin
@@ -71,8 +70,7 @@ def run_steps(
             cannot be.
         Stopped: When `stop` said so before the run was over; all its rounds are recorded then.
     """
-    algorithm = with_place_of_errors(setup.server.algorithm)
-    fresh = algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
+    fresh = setup.server.algorithm.init(setup.server.problem)  # may refuse the experiment: nothing is made then
     require_saveable(fresh)
     root = root_folder(out)
     # A data set's own unit is written down, and so is that all samples are independent.
@@ -98,7 +96,7 @@ def run_steps(
 
             recorder = Recorder(resolved, setup, folder, record, recorded, tell, may_skip_checkpoints)
             state = yield from play_rounds(
-                replace(Rules.of(setup), algorithm=algorithm),
+                Rules.of(setup),
                 state,
                 stop=lambda state: state.round >= experiment.rounds or stop(),
                 observe=recorder.write,

@@ -8,7 +8,6 @@ add the same numbers in another order, so sums differ in their last bits. Traini
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,12 +21,7 @@ from fedstrata.core import State
 from fedstrata.core.state import StateT
 from fedstrata.records.checkpoint import Checkpoint, find_checkpoint
 from fedstrata.records.folder import Folder
-from fedstrata.records.schema import Round, flatten_keys, parse_record, same_results
-
-_ROUNDS = ("rounds",)
-
-_MAX_SHOWN_KEYS = 5
-"""How many of the keys that differ a message names."""
+from fedstrata.records.schema import Round, parse_record, refuse_other
 
 
 class Resumable(NamedTuple):
@@ -72,7 +66,7 @@ def find_resumable(
     """
 
     def unusable(checkpoint: Checkpoint[Any]) -> str:
-        refuse_other(experiment, completed(checkpoint.experiment), folder)
+        refuse_other(experiment, completed(checkpoint.experiment), folder.path)
         return (
             _unfit(checkpoint.state, fresh)
             or _unfit_record(checkpoint.record)
@@ -123,7 +117,7 @@ def last_state(
 
     def unusable(found: Checkpoint[StateT]) -> str:
         now = {**experiment, "engine": found.experiment.get("engine")}
-        refuse_other(now, completed(found.experiment), folder)
+        refuse_other(now, completed(found.experiment), folder.path)
         return _unfit(found.state, fresh)
 
     found = find_checkpoint(folder.checkpoints, type(fresh), unusable)
@@ -161,43 +155,6 @@ def _unfit_record(record: Mapping[str, Any]) -> str:
     except ValueError as error:
         return f"its record: {error}"
     return ""
-
-
-def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Folder) -> None:
-    """Refuse to resume with another experiment.
-
-    Args:
-        now: The keys of the experiment to resume.
-        before: The keys that the checkpoint was written with.
-        folder: The folder of the run.
-
-    Raises:
-        RecordError: When keys differ that results depend on; the text names them.
-    """
-    differ = differences(before, now)
-    if differ:
-        more = f"; and {len(differ) - _MAX_SHOWN_KEYS} more keys" if len(differ) > _MAX_SHOWN_KEYS else ""
-        raise RecordError(
-            f"{folder.path}: expected the experiment that the run was started with, found another: "
-            f"{'; '.join(differ[:_MAX_SHOWN_KEYS])}{more}; "
-            "put the keys of experiment.toml back, or start a run without --resume"
-        )
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an experiment that differ and that results depend on, in words; more rounds are none."""
-    old = flatten_keys(before)
-    new = flatten_keys(now)
-    differ = []
-    for path in dict.fromkeys([*old, *new]):
-        extended = path == _ROUNDS and (new.get(path) or 0) >= (old.get(path) or 0)
-        if not extended and not same_results(path, old.get(path), new.get(path)):
-            differ.append(f"{'.'.join(path)} was {_shown(old, path)}, is {_shown(new, path)}")
-    return differ
-
-
-def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
-    return json.dumps(keys[path])[:60] if path in keys else "not set"
 
 
 def origin(device: str) -> dict[str, str]:

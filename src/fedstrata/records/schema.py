@@ -8,6 +8,7 @@ hold what they should. Importing this imports no torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
@@ -450,6 +451,12 @@ def parse_rounds(lines: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], Round
         yield found, record
 
 
+_ROUNDS = ("rounds",)
+_EPSILON = ("privacy", "epsilon")
+
+_MAX_SHOWN_KEYS = 5
+"""How many of the keys that differ a message names."""
+
 _FREE_KEYS = (
     ("algorithms",),
     ("label",),
@@ -484,3 +491,47 @@ def flatten_keys(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tu
 def may_differ(path: tuple[str, ...]) -> bool:
     """Return whether a key of the experiment may differ when a run is resumed."""
     return any(path[: len(free)] == free for free in _FREE_KEYS)
+
+
+def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume with another experiment.
+
+    Args:
+        now: The keys of the experiment to resume.
+        before: The keys that it was begun with.
+        folder: The folder of the run.
+
+    Raises:
+        RecordError: When keys differ that results depend on; the text names them.
+    """
+    old, new = flatten_keys(before), flatten_keys(now)
+    if new.get(_EPSILON) is not None and new.get(_ROUNDS) != old.get(_ROUNDS):
+        raise RecordError(
+            f"{folder}: expected rounds = {_shown(old, _ROUNDS)} as before with privacy.epsilon, whose noise was "
+            f"computed for so many rounds, found {_shown(new, _ROUNDS)}; start a new run, or one with "
+            "privacy.noise_multiplier, which can be extended"
+        )
+    differ = differences(before, now)
+    if differ:
+        more = f"; and {len(differ) - _MAX_SHOWN_KEYS} more keys" if len(differ) > _MAX_SHOWN_KEYS else ""
+        raise RecordError(
+            f"{folder}: expected the experiment that the run was started with, found another: "
+            f"{'; '.join(differ[:_MAX_SHOWN_KEYS])}{more}; "
+            "resume with the keys of its experiment.toml, or start a run without --resume"
+        )
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an experiment that differ and that results depend on, in words; more rounds are none."""
+    old = flatten_keys(before)
+    new = flatten_keys(now)
+    differ = []
+    for path in dict.fromkeys([*old, *new]):
+        extended = path == _ROUNDS and (new.get(path) or 0) >= (old.get(path) or 0)
+        if not extended and not same_results(path, old.get(path), new.get(path)):
+            differ.append(f"{dotted(path)} was {_shown(old, path)}, is {_shown(new, path)}")
+    return differ
+
+
+def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
+    return json.dumps(keys[path])[:60] if path in keys else "not set"

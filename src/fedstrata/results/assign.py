@@ -35,9 +35,6 @@ from fedstrata.records.resume import last_state
 from fedstrata.results.run import Run, load
 from fedstrata.uploads.validation import validate
 
-_FEW_SAMPLES = 10
-"""A newcomer with fewer samples, those held out included, is placed by very little."""
-
 _FAR = 10.0
 """The mean of a feature is far away from so many standard deviations on: its unit may be another one."""
 
@@ -75,11 +72,8 @@ def assign(
     record = Folder(folder.resolve())
     run = load(folder)
     # A few newcomers need no other device than the processor.
-    sets = ("engine.name=loop", "engine.device=cpu")
+    sets = ("engine.name=loop", "engine.device=cpu", "engine.precision=float32")
     experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
-    if experiment.engine.precision == "tf32":  # which a processor does not have
-        engine = experiment.engine.model_copy(update={"precision": "float32"})
-        experiment = experiment.model_copy(update={"engine": engine})
     read = _read(experiment, run.sample_format, paths)
     with one_thread():
         problem, algorithm = _problem_of(experiment, run, deployed=record.deployed)
@@ -142,10 +136,6 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
     unit = None if experiment.data.unit == ALL_INDEPENDENT else experiment.data.unit
     read = []
     for path in paths:
-        if not path.exists():
-            raise DataError(
-                f"{str(path)!r}: expected a client's data, a .npz, .csv or .parquet file or a folder; found none"
-            )
         # A resolved path is never taken for the name of a data set.
         new = for_network(experiment, data.load_dataset(str(path.resolve()), options=options))
         found = str(new.inputs.dtype).removeprefix("torch.")
@@ -182,7 +172,7 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
 
 
 def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float]) -> Iterator[str]:
-    """What makes the place of a newcomer doubtful: strange features, few samples, or losses that guessing would have.
+    """What makes the place of a newcomer doubtful: strange features, or losses that guessing would have.
 
     Args:
         experiment: The experiment of the run.
@@ -199,8 +189,6 @@ def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float])
                 f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of "
                 "the run's samples; are the units the same?"
             )
-    if len(new) < _FEW_SAMPLES:
-        yield f"it has {len(new)} samples, which tell little about where it belongs"
     lowest = min(losses.values(), default=0.0)
     guessing = log(new.classes) if new.classes > 1 else inf
     if experiment.local.loss == "cross_entropy" and new.targets is None and lowest > guessing:

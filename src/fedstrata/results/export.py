@@ -84,8 +84,7 @@ def export(
     names = [run.names[run.model_of(client).client] for client in several]
     format_of(format)
     folder = Path(target)
-    remedy = "give another target"
-    require_new_folder(folder, "folder", f"remove it, or {remedy}", remedy)
+    require_new_folder(folder)
     # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
     with TemporaryDirectory(prefix=".export-", dir=nearest_existing(folder)) as draft:
         written = _write_models(run, Path(draft), names, format)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import signature
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -304,8 +303,6 @@ def load(folder: Path | str, network: Callable[..., nn.Module] | nn.Module | Non
     Raises:
         RecordError: When it is no folder of a finished run.
     """
-    if not isinstance(folder, str | PathLike):
-        raise RecordError(f"folder = {shown(folder)}: expected the path of a run folder, such as 'runs/a'")
     path = Path(folder)
     records = Folder(path.resolve())
     summary = records.summary()

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
-from fedstrata.base.limits import Share
 from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo
 from fedstrata.records.schema import Count, Round, first_problem
 from fedstrata.report.reader import read_rounds
@@ -140,23 +139,30 @@ def run_warnings(algorithm: str, seed: int, summary: Mapping[str, Any] | None) -
     return [f"{algorithm} with seed {seed}: {line}" for line in warnings(summary or {})]
 
 
-class Jobs(BaseModel):
-    """The local jobs that the runs needed, and those that had to be trained because no run had done them before."""
+@dataclass(frozen=True)
+class JobCount:
+    """A number of local jobs: what a client does for one task.
+
+    Attributes:
+        asked: The jobs that all algorithms asked for.
+        trained: The jobs that had to be done, equal ones once.
+    """
 
     asked: Count
     trained: Count
-    share: Share
+
+    @property
+    def share(self) -> float:
+        """The share of the jobs that had to be done; 1 while none was asked for."""
+        return self.trained / self.asked if self.asked else 1.0
+
+    def __add__(self, other: JobCount) -> JobCount:
+        """The jobs of both."""
+        return JobCount(self.asked + other.asked, self.trained + other.trained)
 
     def __str__(self) -> str:
-        """Return the jobs that had to be trained."""
-        return f"{self.trained:,} of {self.asked:,} ({100 * self.share:.0f} %)"
-
-
-class LeftOut(BaseModel):
-    """A run that is left out, and why."""
-
-    folder: str
-    why: str
+        """The numbers in words."""
+        return f"trained {self.trained:,} of {self.asked:,} jobs; {100 * self.share:.0f} %"
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,6 @@ class Document(BaseModel):
         experiment: The keys that all runs have in common.
         jobs: The jobs that the runs shared; None when they shared none.
         runs: The runs in the order in which they were given.
-        left_out: The runs that could not be read.
         table: A row for each algorithm.
         differences: The differences of all pairs of algorithms that have a seed in common.
         metric: The metric of all runs.
@@ -200,9 +205,8 @@ class Document(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     experiment: dict[str, Any]
-    jobs: Jobs | None
+    jobs: JobCount | None
     runs: tuple[RunEntry, ...]
-    left_out: tuple[LeftOut, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
     metric: MetricInfo
@@ -268,7 +272,7 @@ def read_comparison(folder: Path) -> ComparisonFolder:
         RecordError: When the folder holds no ``comparison.json``, or one of another version.
     """
     document = read_document(folder)
-    notes = [f"{entry.folder} is left out: {entry.why}" for entry in document.left_out]
+    notes = list[str]()
     algorithms = _read_algorithms(folder, document, notes)
     runs = _read_runs(folder, document.runs, notes)
     return ComparisonFolder(document, algorithms, runs, tuple(notes))
