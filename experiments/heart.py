@@ -208,7 +208,8 @@ def _encoded(tables: Sequence[FLOAT]) -> list[FLOAT]:
 
 def standardised(rows: FLOAT, reference: FLOAT) -> FLOAT:
     """Rows less the mean of reference rows, divided by their standard deviation; FLamby's formula."""
-    return (rows - reference.mean(axis=0)) / (reference.std(axis=0, ddof=1) + 1e-9)
+    scaled: FLOAT = (rows - reference.mean(axis=0)) / (reference.std(axis=0, ddof=1) + 1e-9)
+    return scaled
 
 
 def of_all_rows(hospitals: Mapping[str, Patients]) -> Clients:
@@ -318,7 +319,7 @@ def _published() -> dict[str, Case]:
     yogi = {"local": {"lr": 0.003162}, "server": {"optimizer": "yogi", "beta2": 0.999, **ADAPTIVE}}
     adagrad = {"optimizer": "adagrad", "lr": 0.316228, "momentum": 0.9, "tau": 1e-8}
     faster = {"local": {"lr": 0.003162}}
-    own = {
+    own: dict[str, Mapping[str, Any]] = {
         "fedavg": {},
         "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.01}},
         "fedadam": {"local": {"lr": 0.01}, "server": {"optimizer": "adam", "beta2": 0.999, **ADAPTIVE}},
@@ -339,7 +340,7 @@ def _published() -> dict[str, Case]:
 
 def _faster(data: str) -> dict[str, Case]:
     """All methods with the learning rate that FLamby has for FedAdam and Cyclic, and the same optimiser and steps."""
-    alike = {
+    alike: dict[str, Mapping[str, Any]] = {
         "own": {"algorithm": {"name": "local"}},
         "pooled": {"algorithm": {"name": "centralized"}},
         "fedavg": {},

@@ -164,13 +164,15 @@ class Predictions:
     def auc(self) -> float:
         """The mean AUC of the hospitals with enough patients of both classes."""
         enough = [name for name, disease in self.disease.items() if min(np.bincount(disease, minlength=2)) >= LEAST]
-        return mean(roc_auc_score(self.disease[name], row) for name in enough for row in self.probabilities[name])
+        return mean(
+            float(roc_auc_score(self.disease[name], row)) for name in enough for row in self.probabilities[name]
+        )
 
     @property
     def brier(self) -> float:
         """The mean Brier score of the hospitals: 0 is perfect, and 0.25 is a probability of one half for everybody."""
         return mean(
-            mean(brier_score_loss(self.disease[name], row, pos_label=1) for row in rows)
+            mean(float(brier_score_loss(self.disease[name], row, pos_label=1)) for row in rows)
             for name, rows in self.probabilities.items()
         )
 
@@ -183,19 +185,28 @@ def known() -> dict[str, Any]:
 
 
 def predictions(results: Mapping[str, Any], study: str) -> dict[str, Predictions]:
-    """The methods of a study that have been run, and the references of its data, in the order of `TITLES`."""
+    """The methods of a study that have been run, and the references of its data, in the order of `TITLES`.
+
+    Only seeds with which all of these methods have been run are taken, so that all have the same.
+    """
+    runs: dict[str, dict[str, Any]] = {}
+    for title, run in results.get("runs", {}).items():
+        of, method, seed = title.split()
+        if of == study:
+            runs.setdefault(method, {})[seed] = run
+    common = sorted(set[str].intersection(*(set(seeds) for seeds in runs.values()))) if runs else []
     found = dict[str, Predictions]()
     for method in TITLES:
-        runs = [run for title, run in results.get("runs", {}).items() if title.split()[:2] == [study, method]]
         reference = results.get("references", {}).get(f"{study} {method}")
-        if not runs and reference is None:
+        if method not in runs and reference is None:
             continue
-        data = runs[0]["data"] if runs else study
-        rows = [run["probabilities"] for run in runs] or [reference]
+        own = [runs[method][seed] for seed in common] if method in runs else []
+        rows = [run["probabilities"] for run in own] or [reference]
+        data = own[0]["data"] if own else study
         found[method] = Predictions(
             {name: np.array([row[name] for row in rows]) for name in rows[0]},
             {name: np.array([int(letter) for letter in told]) for name, told in results["tests"][data].items()},
-            tuple(tuple(run["groups"]) for run in runs),
+            tuple(tuple(run["groups"]) for run in own),
         )
     return found
 
@@ -317,7 +328,9 @@ def compared(study: str) -> str:
             )
         )
     hospitals_head = " | ".join(f"{name} ({len(disease)})" for name, disease in found["fedavg"].disease.items())
-    return table(f"method | groups | {hospitals_head} | mean | mean minus FedAvg's | AUC | Brier", rows)
+    seeds = len(found["fedavg"].groups)
+    head = f"method | groups | {hospitals_head} | mean, {seeds} seeds | mean minus FedAvg's | AUC | Brier"
+    return table(head, rows)
 
 
 def patients() -> str:

@@ -83,7 +83,8 @@ def fedavg(start: nn.Module, clients: Clients, seed: int) -> nn.Module:
         with torch.no_grad():
             for place, weights in enumerate(model.parameters()):
                 updates = [list(local.parameters())[place] - weights for local in trained]
-                weights += sum(size * update for size, update in zip(sizes, updates, strict=True)) / sum(sizes)
+                for size, update in zip(sizes, updates, strict=True):
+                    weights.add_(update, alpha=size / sum(sizes))
     return model
 
 

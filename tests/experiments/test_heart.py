@@ -156,7 +156,7 @@ def test_settings_change_keys_of_tables_and_leave_the_others() -> None:
 
 def test_a_round_counts_once_for_a_hospital_however_many_checks_found_it() -> None:
     events = [{"kind": "clipped", "clients": [2, 3]}, {"kind": "oversized", "clients": [2]}]
-    rounds = [{"events": []}, {"events": events}, {"events": [{"kind": "split", "clients": [0]}]}]
+    rounds: list[dict[str, Any]] = [{"events": []}, {"events": events}, {"events": [{"kind": "split", "clients": [0]}]}]
     assert heart.checked(rounds) == {"Switzerland": 1, "VA": 1}
 
 
@@ -186,7 +186,7 @@ def test_means_are_those_of_hospitals_not_of_patients() -> None:
 
 
 def test_a_bootstrap_of_equal_answers_has_no_width_and_others_surround_their_mean() -> None:
-    assert interval(drawn_means({"a": np.ones((3, 5))})) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert interval(drawn_means({"a": np.ones((3, 5))})) == pytest.approx((1.0, 1.0))
     low, high = interval(drawn_means({"a": np.array([[1.0, 0.0] * 50])}))
     # Its standard error is that of 100 coins, 0.05.
     assert low == pytest.approx(0.5 - 1.96 * 0.05, abs=0.011) and high == pytest.approx(0.5 + 1.96 * 0.05, abs=0.011)
