@@ -64,6 +64,17 @@ def test_other_parameters_or_a_changed_source_are_decoded_again(source: Path) ->
     assert decode.calls == 3
 
 
+def test_a_file_of_the_same_size_and_time_is_another_one(source: Path) -> None:
+    """Archives and copies keep the time of a file."""
+    decode = Decode()
+    cached([source], {}, decode)
+    before = source.stat()
+    source.write_bytes(b"SOURCE")
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    cached([source], {}, decode)
+    assert decode.calls == 2
+
+
 def cut(copy: Path) -> None:
     copy.write_bytes(copy.read_bytes()[:-5])
 

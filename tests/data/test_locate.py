@@ -9,7 +9,7 @@ import pytest
 from data_layouts import write, write_images
 
 from fedstrata.base.errors import DataError
-from fedstrata.data import find
+from fedstrata.data import find, has_own_test
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, download: Callable[..., str]) -> list[dict[str, Any]]:
@@ -74,8 +74,8 @@ def test_a_path_is_used_directly_and_a_known_name_never_means_a_path(
 def test_an_npz_file_says_by_its_arrays_whether_it_has_a_test_split(root: Path) -> None:
     np.savez(root / "plain.npz", x=np.zeros((2, 1)), y=np.zeros(2, int))
     np.savez(root / "both.npz", x=np.zeros((2, 1)), y=np.zeros(2, int), x_test=np.zeros((1, 1)), y_test=[0])
-    assert find("plain.npz", root).test == ()
-    assert find(str(root / "both.npz")).test == (root / "both.npz",)
+    assert not has_own_test(find("plain.npz", root))
+    assert has_own_test(find(str(root / "both.npz")))
 
 
 def test_a_missing_set_says_where_was_looked_and_what_to_do_in_one_line(

@@ -7,15 +7,21 @@ import pytest
 from data_layouts import recordings, write
 
 from fedstrata.base.errors import DataError
-from fedstrata.data import Dataset, ReadOptions, find, load_dataset
-from fedstrata.data.features import read_recordings
-from fedstrata.data.parquet import read_parquet
+from fedstrata.data import Dataset, ReadOptions, load_dataset
 
 
-def read(root: Path, columns: dict[str, Any], window: int = 4) -> Dataset:
+@pytest.fixture(autouse=True)
+def copies(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("FEDSTRATA_CACHE", str(tmp_path_factory.mktemp("copies")))
+
+
+def read(root: Path, columns: dict[str, Any], window: int | None = 4) -> Dataset:
     write(root / "usc_had" / "train-00000-of-00001.parquet", columns)
-    location = find("usc_had", root)
-    return read_recordings(location, location.train, ReadOptions(window=window))
+    return load_dataset("usc_had", root, options=ReadOptions(window=window))
+
+
+def read_own(root: Path, **options: Any) -> Dataset:
+    return load_dataset(str(root), options=ReadOptions(**options))
 
 
 def test_recordings_are_cut_into_windows_that_share_no_samples(tmp_path: Path) -> None:
@@ -39,8 +45,7 @@ def test_a_recording_shorter_than_a_window_gives_none(tmp_path: Path) -> None:
 
 
 def test_the_default_window_is_128_samples(tmp_path: Path) -> None:
-    write(tmp_path / "usc_had" / "train-0.parquet", recordings([300]))
-    assert read_parquet(find("usc_had", tmp_path), "train").inputs.shape == (2, 6, 128)
+    assert read(tmp_path, recordings([300]), None).inputs.shape == (2, 6, 128)
 
 
 def test_normalisation_is_that_of_all_windows(tmp_path: Path) -> None:
@@ -53,7 +58,7 @@ def test_normalisation_is_that_of_all_windows(tmp_path: Path) -> None:
 def test_a_folder_of_the_same_layout_is_known_by_its_columns(tmp_path: Path) -> None:
     columns = recordings([256, 256], channels=3)
     write(tmp_path / "train-0.parquet", columns | {"site": ["a", "b"]}, {"activity": ["sit", "walk"]})
-    data = read_parquet(find(str(tmp_path)), "train")
+    data = read_own(tmp_path)
     assert data.inputs.shape == (4, 3, 128)
     assert data.class_names == ("sit", "walk")
     assert data.columns["site"].tolist() == ["a", "a", "b", "b"]
@@ -92,7 +97,7 @@ def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
 
 
 def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no recording has 10 readings; the longest has 9"):
+    with pytest.raises(DataError, match=r"no recording has 10 readings; set data\.window lower"):
         read(tmp_path, recordings([9, 4]), window=10)
 
 
@@ -152,15 +157,14 @@ def test_readings_with_other_numbers_of_channels_are_refused(tmp_path: Path) -> 
 
 def test_inputs_that_are_no_signal_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "train-0.parquet", recordings([256, 256]) | {"weight": [60.0, 70.0]})
-    location = find(str(tmp_path))
-    assert any("'weight' is not read" in note for note in read_parquet(location, "train").notes)
+    assert any("'weight' is not read" in note for note in read_own(tmp_path).notes)
     with pytest.raises(DataError, match="expected 'signal' alone"):
-        read_parquet(location, "train", ReadOptions(inputs=("weight",)))
+        read_own(tmp_path, inputs=("weight",))
 
 
 def test_recordings_may_have_a_number_to_learn(tmp_path: Path) -> None:
     columns = recordings([8, 4]) | {"pressure": [1013.5, 990.0]}
     write(tmp_path / "train-0.parquet", {name: values for name, values in columns.items() if name != "activity"})
-    data = read_parquet(find(str(tmp_path)), "train", ReadOptions(label="pressure", window=4))
+    data = read_own(tmp_path, label="pressure", window=4)
     assert data.targets is not None and data.targets.tolist() == [[1013.5], [1013.5], [990.0]]
     assert len(np.unique(data.columns["trial"])) == 2

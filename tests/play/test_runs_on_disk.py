@@ -85,13 +85,13 @@ def test_no_sample_on_the_disk_is_sent_to_workers(tmp_path: Path) -> None:
 
 TRAINING = """
 import sys
-from fedstrata.data import mapped, parquet_columns
+from fedstrata.data import mapped, parquet
 from fedstrata.data.mapped import InputWriter
 from fedstrata.engine import ClientData, client_data
 
 # The memory that is used is that of a few blocks. Small ones need no large file to show it.
 mapped._BLOCK_NUMBERS = 2**18
-parquet_columns._ROWS_BYTES = 2**20
+parquet._ROWS_BYTES = 2**20
 client_data._NUMBERS_AT_ONCE = 2**18
 
 def anonymous():

@@ -24,7 +24,7 @@ from synthetic_run import (
 )
 
 from fedstrata.base.errors import RecordError
-from fedstrata.data.memory import PREFIX
+from fedstrata.data.location import PREFIX
 from fedstrata.records.schema import Round
 from fedstrata.report import build, catalogue, follow
 from fedstrata.report.clusters import Clusters

@@ -34,12 +34,8 @@ def read_samples(experiment: Experiment) -> tuple[data.Dataset, int]:
             f"data.copies = {wanted.copies}: expected 1 with data.test = {OWN_TEST!r}; hold out a share of each "
             "client's samples instead, as data.test = 0.2"
         )
-    both = data.load_both(wanted.name, wanted.root, experiment.reading)
-    train, test = (for_network(experiment, split) for split in both)
-    train = _with_unit(experiment, train)
-    column = experiment.partition.get("column")
-    needed = [name for name in (train.unit, column) if isinstance(name, str)]
-    return train.followed_by(test, needed), len(test)
+    both, tests = data.load_both(wanted.name, wanted.root, experiment.reading)
+    return _with_unit(experiment, for_network(experiment, both)), tests
 
 
 def _with_unit(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:

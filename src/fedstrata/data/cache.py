@@ -24,7 +24,7 @@ from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs, too_large_for_memory
 
-_VERSION = 7
+_VERSION = 8
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
 _METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "notes")
@@ -43,23 +43,26 @@ def cached(
     parameters: Mapping[str, object],
     decode: Callable[[InputWriter], Dataset],
     memory: Memory = "ram",
+    *,
+    keep: bool = True,
 ) -> Dataset:
     """Read the decoded copy of some files; decode and store them if there is none.
 
-    A copy is found by the path, size and modification time of the files, and by the parameters. A damaged copy is
-    replaced. A folder that cannot be written is no error for samples in memory: the next run then decodes again.
+    A copy is found by the path, size and version of the files, and by the parameters. A damaged copy is replaced. A
+    folder that cannot be written is no error for samples in memory: the next run then decodes again.
 
     Args:
         files: All files that `decode` reads.
         parameters: All other values that it depends on, as JSON can write them.
         decode: The function that makes the data set. Inputs that it gives to the writer may be left on the disk.
         memory: Whether inputs are read into memory, or left on the disk.
+        keep: Whether samples in memory are stored as well.
 
     Raises:
         DataError: When a file cannot be read, or `decode` raises it.
     """
     try:
-        versions = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        versions = [_version(file) for file in files]
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read ({error.strerror}); copy or download it again") from error
     key = hashlib.sha256(json.dumps([_VERSION, versions, parameters], sort_keys=True).encode()).hexdigest()
@@ -69,9 +72,20 @@ def cached(
         return _read(copy, memory)
     with InputWriter(str(files[0]), memory, copy.inputs) as writer:
         dataset = decode(writer)
-    with suppress(OSError):
-        _write(copy, dataset, writer.crc)
+    if keep or dataset.on_disk:
+        with suppress(OSError):
+            _write(copy, dataset, writer.crc)
     return dataset
+
+
+def _version(file: Path) -> tuple[object, ...]:
+    """Return what changes whenever the content of a file does.
+
+    Its size and the time of its last change do not: copies and archives keep the time. No program can set the time at
+    which the system last wrote the file's entry, and a file that replaces another one has another entry.
+    """
+    found = file.stat()
+    return str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
 
 
 class _Copy(NamedTuple):
@@ -97,7 +111,7 @@ def _write(copy: _Copy, dataset: Dataset, crc: int) -> None:
     copy.rest.parent.mkdir(parents=True, exist_ok=True)
     inputs = dataset.inputs
     array = None if isinstance(inputs, MappedInputs) else np.ascontiguousarray(inputs.numpy())
-    stored = inputs.files[0] if array is None else InputFile(copy.inputs, array.dtype.str, array.shape)
+    stored = inputs.file if array is None else InputFile(copy.inputs, array.dtype.str, array.shape)
     metadata = {name: getattr(dataset, name) for name in _METADATA}
     metadata["inputs"] = {
         "dtype": stored.dtype,
@@ -149,7 +163,7 @@ def _read_inputs(file: InputFile, crc: int, memory: Memory) -> Inputs:
     """Read inputs into memory, or map them. Those that are mapped have the right number of bytes; no more is known."""
     mapped_bytes = file.rows.nbytes  # which refuses a file of another size
     if memory == "disk" or (memory == "auto" and mapped_bytes > memory_limit()):
-        return MappedInputs((file,), torch.from_numpy(np.empty(0, file.dtype)).dtype)
+        return MappedInputs(file, torch.from_numpy(np.empty(0, file.dtype)).dtype)
     if mapped_bytes > memory_limit():
         raise DataError(f"{file.path}: {too_large_for_memory(mapped_bytes)}")
     whole = np.fromfile(file.path, file.dtype)

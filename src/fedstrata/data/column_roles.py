@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,29 +40,20 @@ class ReadOptions:
     normalise: str = "auto"
     memory: Memory = "auto"
 
-    def refuse_windows(self, place: str) -> None:
-        """Refuse keys about recordings where there are none.
+    def refuse(self, place: str, *keys: str) -> None:
+        """Refuse keys that data have no use for.
+
+        Args:
+            place: Where the data are.
+            keys: The keys.
 
         Raises:
-            DataError: When the window or its step is set.
+            DataError: When one of them is set.
         """
-        if self.window is not None or self.step is not None:
-            raise DataError(
-                f"data.window and data.step are about recordings, but {place} has none: no columns trial and signal"
-            )
-
-    def refuse_columns(self, place: str) -> None:
-        """Refuse keys that choose columns where there are none to choose from.
-
-        Raises:
-            DataError: When the label or inputs are set.
-        """
-        for key, value in (("label", self.label), ("inputs", self.inputs)):
-            if value:
-                raise DataError(
-                    f"data.{key} = {shown(value)}: expected none, as {place} has no columns to choose from; leave it "
-                    "out"
-                )
+        for key in keys:
+            value = getattr(self, key)
+            if value not in (None, ()):
+                raise DataError(f"data.{key} = {shown(value)}: {place} has no {_NEEDED[key]}; leave it out")
 
     def refuse_other_inputs(self, read: str, place: str) -> None:
         """Refuse inputs that are not read, because one column has all numbers of a sample.
@@ -82,12 +73,21 @@ class ReadOptions:
             )
 
 
+_NEEDED = {
+    "label": "columns to choose from",
+    "inputs": "columns to choose from",
+    "window": "recordings, which are in columns trial and signal",
+    "step": "recordings, which are in columns trial and signal",
+    "size": "images, which alone are resized",
+}
+"""What the data must have for a key."""
+
 DEFAULT_OPTIONS = ReadOptions()
 """The options of files that leave no doubt."""
 
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "y")
-"""The names of a column that is taken for the classes, in files that the registry does not know."""
+"""The names of a column that is taken for the classes, in lower or upper case."""
 
 SPLIT_COLUMN = "split"
 """The column that says of each sample whether it is for training or for testing."""
@@ -179,9 +179,15 @@ def looks_like_feature(column: str) -> bool:
     return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
 
 
+def split_column(columns: Iterable[str]) -> str | None:
+    """Return the column that says which samples are for testing, ``split`` in lower or upper case; None without one."""
+    return next((column for column in columns if column.lower() == SPLIT_COLUMN), None)
+
+
 def may_be_feature(column: str, options: ReadOptions) -> bool:
     """Return whether a column of numbers is a feature where `data.inputs` names none; classes are none either."""
-    return column not in {SPLIT_COLUMN, CLIENT_COLUMN, *options.kept_out} and looks_like_feature(column)
+    named = column.lower() in (SPLIT_COLUMN, CLIENT_COLUMN) or column in options.kept_out
+    return not named and looks_like_feature(column)
 
 
 def holds_codes(column: str, options: ReadOptions) -> bool:
@@ -189,7 +195,7 @@ def holds_codes(column: str, options: ReadOptions) -> bool:
 
     Classes are no codes. Whole numbers are classes as they are.
     """
-    is_label = column in LABEL_COLUMNS if options.label is None else column == options.label
+    is_label = column.lower() in LABEL_COLUMNS if options.label is None else column == options.label
     return not is_label and column not in options.inputs and not may_be_feature(column, options)
 
 
@@ -208,7 +214,7 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
                 f"{near and f'; {near}'}"
             )
         return options.label
-    found = [name for name in columns if name in LABEL_COLUMNS]
+    found = [name for name in columns if name.lower() in LABEL_COLUMNS]
     if len(found) != 1:
         raise DataError(
             f"{place}: expected one column of classes, {', '.join(LABEL_COLUMNS)}, found "

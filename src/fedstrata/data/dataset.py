@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
@@ -16,7 +16,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
-from fedstrata.data.mapped import Inputs, MappedInputs, blocks, joined, picked
+from fedstrata.data.mapped import Inputs, MappedInputs, blocks, picked
 from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ class Dataset:
         """Return some of the samples, with the same normalisation.
 
         Args:
-            chosen: Whether each sample is kept, (samples,) bool.
+            chosen: The positions of those that are kept, in their new order, (samples',); or whether each is kept,
+                (samples,) bool.
         """
         columns = {name: column[chosen] for name, column in self.columns.items()}
         keep = torch.from_numpy(chosen)
@@ -183,42 +184,6 @@ class Dataset:
     def on_disk(self) -> bool:
         """Return whether inputs are read from files when they are needed."""
         return isinstance(self.inputs, MappedInputs)
-
-    def followed_by(self, other: Dataset, needed: Collection[str] = ()) -> Dataset:
-        """Return these samples, then those of the test split, with this normalisation and the columns that both have.
-
-        Args:
-            other: The test split.
-            needed: The columns that both must have.
-
-        Raises:
-            DataError: When the samples have another shape or kind, or a column that is needed is missing.
-        """
-        found = f"{other.inputs.dtype} {other.shape}"
-        if found != f"{self.inputs.dtype} {self.shape}":
-            raise DataError(f"{self.name}: test samples are {found}; expected {self.inputs.dtype} {self.shape}")
-        missing = [name for name in needed if name in self.columns and name not in other.columns]
-        if missing:
-            raise DataError(
-                f"{self.name}: the test samples have no column {missing[0]!r}; add it to them, or set data.test to "
-                "the share of the training samples that is held out instead"
-            )
-        shapes = [None if targets is None else targets.shape[1:] for targets in (self.targets, other.targets)]
-        if shapes[0] != shapes[1]:
-            raise DataError(f"{self.name}: training and test samples differ in what their y holds; make both alike")
-        both: dict[str, Any] = {
-            name: joined(values, getattr(other, name)) for name, values in self._per_sample().items()
-        }
-        return replace(
-            self,
-            **both,
-            classes=max(self.classes, other.classes),
-            columns={
-                name: np.concatenate([column, other.columns[name]])
-                for name, column in self.columns.items()
-                if name in other.columns
-            },
-        )
 
     @property
     def sample_format(self) -> SampleFormat:

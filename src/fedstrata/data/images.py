@@ -1,14 +1,14 @@
-"""Decode images to pixels: those of a Parquet column, and folders of images.
-
-In a folder of images there is a folder for each class, and above them a folder for each client where there are several.
-"""
+"""Decode images to pixels: those of a column, and of a folder, whose rows are its files."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,140 +16,58 @@ import pyarrow.compute as pc
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedstrata.base.errors import DataError
-from fedstrata.base.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, expansion_problem, file_problem
-from fedstrata.data.column_roles import SPLIT_COLUMN, ReadOptions
-from fedstrata.data.dataset import Dataset
-from fedstrata.data.location import Location, classes_of, client_of
-from fedstrata.data.mapped import InputWriter
-from fedstrata.data.npz import dataset_of_arrays
-from fedstrata.data.parquet_columns import Chunk, read_chunks, stored_bytes
+from fedstrata.base.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, file_problem
+from fedstrata.data.column_roles import CLIENT_COLUMN
+from fedstrata.data.tables import Chunk, Source
 
-_GREY = ("1", "L", "LA")
+_GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
+_FILES = 64
+"""The number of files that are read at a time."""
 
-def read_images(
-    files: Sequence[Path], column: str, rows: int, shape: tuple[int, ...] | None, writer: InputWriter
-) -> None:
-    """Decode a column of images to (rows, channels, height, width) uint8.
 
-    Args:
-        files: The files of one split, shards in order.
-        column: The column, a struct with the field ``bytes`` or plain binary.
-        rows: The number of rows in all files together, at least one.
-        shape: The known shape of each image, (channels, height, width). None takes the size of the first image, and
-            three channels if any image has colour.
-        writer: What gets the pixels.
+@dataclass(frozen=True)
+class ImageSource(Source):
+    """A folder of images.
 
-    Raises:
-        DataError: When an image is missing, unreadable or of another size, or all take too much memory.
+    Attributes:
+        folder: The folder.
+        clients: Whether there are folders of clients.
+        files: Its files: ``<class>/<image>`` or ``<client>/<class>/<image>``, below further folders.
     """
-    mode = None if shape is None else "RGB" if shape[0] == 3 else "L"
-    stored = stored_bytes(files)
-    for chunk, row, image in _decoded(files, column, mode):
-        size = writer.shape[1:] or (shape or image.shape)[1:]
-        if image.shape[1:] != size:
-            found, expected = ("x".join(map(str, sides)) for sides in (image.shape[1:], size))
-            raise chunk.error(row, f"holds an image of {found} pixels; expected {expected}, as all others")
-        if problem := expansion_problem(rows * image.nbytes, stored):
-            raise DataError(f"{chunk.file}: column {column!r} holds {rows:,} images: {problem}")
-        writer.add(image[None], rows)
 
+    folder: Path
+    clients: bool
+    files: tuple[Path, ...]
 
-def _decoded(files: Sequence[Path], column: str, mode: str | None) -> Iterator[tuple[Chunk, int, np.ndarray]]:
-    """Yield each image, (channels, height, width) uint8, with its chunk and its row in it."""
-    for (chunk,) in read_chunks(files, [column]):
-        values = pc.struct_field(chunk.values, "bytes") if pa.types.is_struct(chunk.values.type) else chunk.values
-        for row, content in enumerate(values.to_pylist()):
-            if content is None:
-                raise chunk.error(row, "holds no bytes; images must lie in the file")
-            try:
-                yield chunk, row, decode(content, mode)
-            # Pillow has no error of its own for bytes that are no image: its readers raise whatever they meet.
-            except Exception as error:
-                reason = str(error) or type(error).__name__
-                raise chunk.error(row, f"is no readable image ({reason})") from error
+    @property
+    def place(self) -> str:
+        """Return the path of the folder."""
+        return str(self.folder)
 
+    @cached_property
+    def stored(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.stat().st_size for file in self.files)
 
-def decode(content: bytes, mode: str | None, size: int | None = None) -> np.ndarray:
-    """Return the pixels of an image, (channels, height, width) uint8.
+    @property
+    def schema(self) -> Any:
+        """Return the ``pyarrow.Schema``: an image, its class and its client."""
+        columns = [("image", pa.binary()), ("label", pa.string())]
+        return pa.schema([*columns, (CLIENT_COLUMN, pa.string())] if self.clients else columns)
 
-    Args:
-        content: The file.
-        mode: The mode of Pillow to convert it to; None for one channel where it is grey, and three where it has colour.
-        size: The height and width to which it is resized; None to leave it as it is.
-
-    Raises:
-        ValueError: When its format or size is not allowed. Pillow raises errors of other types for broken images.
-    """
-    if len(content) > IMAGE_BYTES:
-        raise ValueError(f"it has {len(content):,} bytes; expected at most {IMAGE_BYTES:,}")
-    with warnings.catch_warnings():
-        # Pillow warns of images beyond a limit of its own. Ours is lower.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            image: Image.Image = Image.open(BytesIO(content), formats=IMAGE_FORMATS)
-        except UnidentifiedImageError:
-            raise ValueError(f"expected {' or '.join(IMAGE_FORMATS)}") from None
-    if image.width * image.height > IMAGE_PIXELS:
-        raise ValueError(f"{image.width} x {image.height} pixels; expected at most {IMAGE_PIXELS:,} in all")
-    if image.mode not in _GREY + _COLOUR:
-        raise ValueError(f"mode {image.mode}; expected 8 bits per channel")
-    # Phones save what they saw lying on its side, and a note of how to turn it.
-    image = ImageOps.exif_transpose(image)
-    image = image.convert(mode or ("L" if image.mode in _GREY else "RGB"))
-    if size is not None and image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(image)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def read_image_folder(location: Location, options: ReadOptions, writer: InputWriter | None = None) -> Dataset:
-    """Read all images of a data set of the kind "images".
-
-    Args:
-        location: The data set.
-        options: The size to which images are resized.
-        writer: What gets the pixels; by default the memory.
-
-    Returns:
-        The images of both splits, with three channels if any of them has colour. The column ``client`` has the folder
-        of the client where there is one, and ``split`` says which are for testing where there is a folder ``test``.
-
-    Raises:
-        DataError: When an image is broken, or has another size than the others.
-    """
-    files = location.train + location.test
-    writer = writer or InputWriter(location.name)
-    _write_pixels(files, options.size, writer)
-    arrays = {"y": np.array(classes_of(files))}
-    if location.client_column:
-        arrays[location.client_column] = np.array([client_of(file, location) for file in files])
-    if location.test:
-        arrays[SPLIT_COLUMN] = np.repeat(["train", "test"], [len(location.train), len(location.test)])
-    return dataset_of_arrays(location.name, arrays, "train", location.name, writer.finish())
-
-
-def _write_pixels(files: Sequence[Path], size: int | None, writer: InputWriter) -> None:
-    """Decode all images, (images, channels, height, width) uint8."""
-    stored = 0
-    for place, file in enumerate(files, start=1):
-        content = _content(file)
-        stored += len(content)
-        try:
-            image = decode(content, None, size)
-        # Pillow has no error of its own for bytes that are no image: its readers raise whatever they meet.
-        except Exception as error:
-            raise DataError(f"{file} is no readable image ({error or type(error).__name__}); replace it") from error
-        sides = writer.shape[1:] or image.shape[1:]
-        if image.shape[1:] != sides:
-            found, expected = ("x".join(map(str, each)) for each in (image.shape[1:], sides))
-            raise DataError(
-                f"{file} has {found} pixels; expected {expected}, as {files[0]}; set data.size to resize all images"
-            )
-        if problem := expansion_problem(image.nbytes * len(files), max(stored, 1) * len(files) // place):
-            raise DataError(f"{files[0].parent}: {problem}")
-        writer.add(image[None], len(files))
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        """Yield the rows."""
+        read = {
+            "image": _content,
+            "label": lambda file: file.parent.name,
+            CLIENT_COLUMN: lambda file: file.parent.parent.name,
+        }
+        for start in range(0, len(self.files), _FILES):
+            some = self.files[start : start + _FILES]
+            arrays = [pa.array(map(read[name], some), self.schema.field(name).type) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, columns)
 
 
 def _content(file: Path) -> bytes:
@@ -164,3 +82,97 @@ def _content(file: Path) -> bytes:
     if reason:
         raise DataError(f"{file} cannot be read as an image ({reason}); copy it again, or take it out")
     return content
+
+
+def has_colour(chunks: Iterable[Chunk]) -> bool:
+    """Return whether any image has colour. Of each, only the begin is read; what is wrong with one is found later."""
+    for chunk in chunks:
+        for content in _contents(chunk):
+            try:
+                if content is not None and _opened(content).mode in _COLOUR:
+                    return True
+            except Exception:
+                continue
+    return False
+
+
+def pixels_of(chunk: Chunk, mode: str, size: int | None, expected: Sequence[int]) -> np.ndarray:
+    """Decode images to (rows, channels, height, width) uint8.
+
+    Args:
+        chunk: The images, bytes or a struct with a field of them.
+        mode: The mode of Pillow to convert them to.
+        size: The height and width to which they are resized; None to leave them as they are.
+        expected: The shape of all images; empty if it is that of the first.
+
+    Raises:
+        DataError: When an image is missing, unreadable or of another size.
+    """
+    found = list[np.ndarray]()
+    for row, content in enumerate(_contents(chunk)):
+        if content is None:
+            raise chunk.error(row, "holds no bytes; images must lie in the file")
+        try:
+            image = decode(content, mode, size)
+        # Pillow has no error of its own for bytes that are no image: its readers raise whatever they meet.
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise chunk.error(row, f"is no readable image ({reason}); replace it or take it out") from error
+        expected = expected or image.shape
+        if image.shape[1:] != tuple(expected[1:]):
+            sides, others = ("x".join(map(str, each)) for each in (image.shape[1:], expected[1:]))
+            raise chunk.error(
+                row, f"has {sides} pixels; expected {others}, as the others; data.size resizes all images"
+            )
+        found.append(image)
+    return np.stack(found)
+
+
+def _contents(chunk: Chunk) -> list[bytes | None]:
+    """Return the bytes of each image."""
+    values = chunk.values
+    read: list[bytes | None] = (
+        pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
+    ).to_pylist()
+    return read
+
+
+def decode(content: bytes, mode: str, size: int | None = None) -> np.ndarray:
+    """Return the pixels of an image, (channels, height, width) uint8.
+
+    Args:
+        content: The file.
+        mode: The mode of Pillow to convert it to. What is transparent is white.
+        size: The height and width to which it is resized; None to leave it as it is.
+
+    Raises:
+        ValueError: When its format or size is not allowed. Pillow raises errors of other types for broken images.
+    """
+    image = _opened(content)
+    if image.width * image.height > IMAGE_PIXELS:
+        raise ValueError(f"{image.width} x {image.height} pixels; expected at most {IMAGE_PIXELS:,} in all")
+    if image.mode not in _GREY + _COLOUR:
+        raise ValueError(f"mode {image.mode}; expected 8 bits per channel")
+    # Phones save what they saw lying on its side, and a note of how to turn it.
+    image = ImageOps.exif_transpose(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert(mode)
+    if size is not None and image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _opened(content: bytes) -> Image.Image:
+    """Open an image, of which no pixel is decoded yet."""
+    if len(content) > IMAGE_BYTES:
+        raise ValueError(f"it has {len(content):,} bytes; expected at most {IMAGE_BYTES:,}")
+    with warnings.catch_warnings():
+        # Pillow warns of images beyond a limit of its own. Ours is lower.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            return Image.open(BytesIO(content), formats=IMAGE_FORMATS)
+        except UnidentifiedImageError:
+            raise ValueError(f"expected {' or '.join(IMAGE_FORMATS)}") from None

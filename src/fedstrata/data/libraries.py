@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.data.column_roles import ReadOptions
-from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
-from fedstrata.data.parts import Part, put_together
+from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.dataset import SPLITS, Dataset, channel_statistics
+from fedstrata.data.tables import MemorySource, Table
 
 
 @cache
-def hub_tables(repository: str) -> dict[Split, Any]:
-    """Return the splits of a data set as ``pyarrow.Table``, by their names.
+def hub_tables(repository: str) -> list[Table]:
+    """Return the splits of a data set, with the column ``split`` where there are test samples.
 
     Args:
         repository: The id of the data set on the hub, ``owner/set``.
@@ -32,25 +31,17 @@ def hub_tables(repository: str) -> dict[Split, Any]:
         ) from None
     try:
         loaded = load_dataset(repository)
-        found: dict[Split, Any] = {split: loaded[split].with_format("arrow")[:] for split in SPLITS if split in loaded}
+        found = {split: loaded[split].with_format("arrow")[:] for split in SPLITS if split in loaded}
     # The library passes on the errors of whatever it reads the files with.
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise DataError(f"the hub's {repository} could not be read ({reason})") from error
     if "train" not in found:
         raise DataError(f"the hub's {repository} has the splits {', '.join(loaded)}; expected train")
-    return found
-
-
-def read_hub(name: str, options: ReadOptions) -> Dataset:
-    """Make a data set of all splits, with the column ``split`` where there are test samples."""
-    tables = hub_tables(name)
-    parts = [
-        Part(None, split if len(tables) > 1 else None, None, tables[split], f"{name}, {split}")
-        for split in SPLITS
-        if split in tables
+    return [
+        Table(MemorySource(f"{repository}, {split}", table), {SPLIT_COLUMN: split} if len(found) > 1 else {})
+        for split, table in found.items()
     ]
-    return put_together(name, parts, options)
 
 
 def read_digits() -> Dataset:

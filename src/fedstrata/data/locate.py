@@ -1,30 +1,27 @@
-"""Find the files of a data set, and look into them without reading all."""
+"""Find what holds a data set, and look into it without reading all."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.base.errors import DataError
-from fedstrata.base.limits import file_problem
-from fedstrata.base.quoting import listed, shown
-from fedstrata.data import memory
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN
-from fedstrata.data.dataset import Split, is_test
-from fedstrata.data.libraries import hub_tables
-from fedstrata.data.location import Location, client_of, ending_of, find_own
-from fedstrata.data.npz import npz_column, npz_column_names, open_archive
-from fedstrata.data.parts import Part, refuse_no_rows
+from fedstrata.base.quoting import shown
+from fedstrata.data.column_roles import CLIENT_COLUMN, DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions, split_column
+from fedstrata.data.dataset import SPLITS, Split, is_test
+from fedstrata.data.location import PREFIX, TABLE_ENDINGS, Location, ending_of, find_files, name_of, values_of_folders
 from fedstrata.data.registry import DATASETS, DatasetInfo
 
-_SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
+if TYPE_CHECKING:
+    from fedstrata.data.tables import FileSource, Table
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -32,35 +29,30 @@ def find(name: str, root: str | Path | None = None) -> Location:
     """Find the files of a data set.
 
     A known name is searched in ``root/<name>``, in ``$FEDSTRATA_DATA/<name>`` and in the cache of the Hugging Face
-    hub. It is downloaded last, if the hub's client is installed. Any other name is one of these:
-
-    - a folder with ``train-*.parquet`` in itself, in its folder ``data``, or in its only other folder that has some;
-    - a ``.npz`` file;
-    - what `fedstrata.data.location` finds: tables, a file per client, a folder of images;
-    - a hub id ``owner/set``.
-
-    Folders and files are also searched below the two roots.
+    hub. It is downloaded last, if the hub's client is installed. Any other name is a path at which
+    `fedstrata.data.location.find_files` finds files, or a hub id ``owner/set``. Paths are also searched below the two
+    roots.
 
     Args:
         name: The value of ``data.name`` in an experiment.
         root: The value of ``data.root``: a folder that holds one folder per data set.
 
     Raises:
-        DataError: When nothing is found, a shard is missing, or a folder holds several data sets.
+        DataError: When nothing is found, a file is missing, or a folder holds several data sets.
     """
     info = DATASETS.get(name)
     if info and info.reader:
         return Location(name, info)
-    if name.startswith(memory.PREFIX):
-        memory.kept(name)
+    if name.startswith(PREFIX):
+        from fedstrata.data.memory import kept
+
+        kept(name)
         return Location(name, None, kind="memory", client_column=CLIENT_COLUMN)
     _check_path(name)
     _check_path(str(root or ""))
     places = _places(name, info, root)
     for place in places:
-        if ending_of(place) == ".npz" and place.exists():
-            return _npz_location(name, place)
-        if location := _folder_location(name, info, place) or (None if info else find_own(name, place)):
+        if location := find_files(name, info, place):
             return location
     repository = info.hub_repository if info else name
     reason = ""
@@ -69,6 +61,8 @@ def find(name: str, root: str | Path | None = None) -> Location:
             if location := _hub_location(name, info, repository):
                 return location
             if info is None:
+                from fedstrata.data.libraries import hub_tables
+
                 hub_tables(name)
                 return Location(name, None, kind="hub")
             reason = f"the hub's {repository} holds no train-*.parquet"
@@ -95,60 +89,6 @@ def _places(name: str, info: DatasetInfo | None, root: str | Path | None) -> lis
     return below_roots if info else [Path(name).expanduser(), *below_roots]
 
 
-def _check_regular(file: Path) -> None:
-    """Refuse what is no regular file: to open a pipe may wait without an end."""
-    if reason := file_problem(file):
-        raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
-
-
-def _npz_location(name: str, file: Path) -> Location:
-    _check_regular(file)
-    with open_archive(file) as archive:
-        has_test = not {"x_test", "inputs_test"}.isdisjoint(archive.files)
-    test = (file,) if has_test else ()
-    return Location(name, None, (file,), test, kind="npz")
-
-
-def _folder_location(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
-    """Find the data set in a folder; None when the folder holds no training file."""
-    preferred = [place, place / "data"]
-    if info and info.hub_folder:
-        preferred.append(place / info.hub_folder)
-    for folder in preferred:
-        if train := _shards(folder, "train"):
-            test = _shards(folder, "test")
-            notes = () if info else _unread_shards(folder, (*train, *test))
-            return Location(name, info, train, test, notes=notes)
-    inner = sorted(folder for folder in place.glob("*/") if _shards(folder, "train"))
-    if len(inner) > 1:
-        found = ", ".join(folder.name for folder in inner)
-        raise DataError(f"{place} holds several data sets ({found}); give the path of one of them as data.name")
-    return _folder_location(name, info, inner[0]) if inner else None
-
-
-def _unread_shards(folder: Path, read: Sequence[Path]) -> tuple[str, ...]:
-    """Return a line about Parquet files beside those of the splits; nothing where there are none."""
-    others = [path.name for path in sorted(folder.glob("*.parquet")) if path not in read and path.name[0] != "."]
-    if not others:
-        return ()
-    return (
-        f"{folder} holds {listed(others, 1)}, which are not read. Files of samples begin with train- or test-; move "
-        "others elsewhere",
-    )
-
-
-def _shards(folder: Path, split: Split) -> tuple[Path, ...]:
-    files = tuple(sorted([*folder.glob(f"{split}.parquet"), *folder.glob(f"{split}-*.parquet")]))
-    for file in files:
-        _check_regular(file)
-        if (match := _SHARD.search(file.name)) and len(files) != int(match[1]):
-            raise DataError(
-                f"{folder} holds {len(files)} of the {int(match[1])} {split} files that {file.name} names; "
-                "copy or download the folder again"
-            )
-    return files
-
-
 def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Location | None:
     """Find the data set in the local copy of a repository on the Hugging Face hub; None when it is not there."""
     try:
@@ -165,7 +105,7 @@ def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Locat
             copy = snapshot_download(
                 repo_id=repository, repo_type="dataset", allow_patterns=patterns, local_files_only=cached
             )
-            location = _folder_location(name, info, Path(copy))
+            location = find_files(name, info, Path(copy))
         # The client passes on the errors of whichever HTTP library it is built on.
         except Exception as error:
             if cached:
@@ -192,62 +132,66 @@ def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_prob
         parts.append(f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/")
     else:
         parts.append(
-            f"known names are {', '.join(DATASETS)}; others are a .csv, .parquet or .npz file, a folder of such or of "
-            "images, or a hub id owner/set"
+            f"known names are {', '.join(DATASETS)}; others are a file or a folder of {', '.join(TABLE_ENDINGS)}, a "
+            "folder of images, or a hub id owner/set"
         )
     return "; ".join(parts)
 
 
-def column_names(location: Location) -> tuple[str, ...]:
-    """Return the names of the columns that hold one value per sample for training."""
-    if location.kind == "memory":
-        return memory.column_names(location.name)
-    if location.kind == "hub":
-        return tuple(hub_tables(location.name)["train"].column_names)
-    if not location.train:
-        return ()
-    own: tuple[str, ...] = ()
-    if location.kind != "images":
-        read_names = npz_column_names if _file_kind(location) == "npz" else table_columns
-        own = read_names(location.train[0])
-    return (*own, location.client_column) if location.client_column else own
+def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> list[Table]:
+    """Return the tables that hold a data set: those for training, then those for testing.
 
-
-def read_column(location: Location, column: str) -> NDArray[Any]:
-    """Read one column of the samples for training, (samples,).
-
-    Raises:
-        DataError: When a file or the column is missing or broken.
+    Where some are for testing, the column ``split`` says which; where the layout says whose they are, a column does.
     """
+    from fedstrata.data.tables import Table
+
     if location.kind == "memory":
-        return memory.read_column(location.name, column)
+        from fedstrata.data.memory import kept
+
+        return list(kept(location.name))
     if location.kind == "hub":
-        return Part(None, None, None, hub_tables(location.name)["train"], location.name).column(column)
-    if column == location.client_column:
-        # How many samples each client has is known later.
-        return np.unique([client_of(file, location) for file in location.train])
-    if _file_kind(location) == "npz":
-        return np.concatenate([npz_column(file, column, "train") for file in location.train])
-    from fedstrata.data.csv_files import read_csv
-    from fedstrata.data.parquet_columns import read_scalar_column, to_numpy
+        from fedstrata.data.libraries import hub_tables
 
-    if ending_of(location.train[0]) == ".csv":
-        tables = [read_csv(file, [column], codes=column.__eq__) for file in location.train]
-        return np.concatenate([to_numpy(table[column].combine_chunks()) for table in tables])
-    return read_scalar_column(location.train, column)
+        return hub_tables(location.name)
+    found = list[tuple[Split, Table]]()
+    if location.kind == "images":
+        from fedstrata.data.images import ImageSource
+
+        for split, files in zip(SPLITS, (location.train, location.test), strict=True):
+            if files:
+                source = ImageSource(location.folder or Path(), bool(location.client_column), files)
+                found.append((split, Table(source)))
+    else:
+        for split, files in zip(SPLITS, (location.train, location.test), strict=True):
+            for file in files:
+                constants = values_of_folders(file, location.folder)
+                if location.client_column == CLIENT_COLUMN and not constants:
+                    constants = {CLIENT_COLUMN: name_of(file)}
+                found += [(own, Table(source, constants)) for own, source in _sources(file, split, options)]
+    found.sort(key=lambda each: SPLITS.index(each[0]))
+    if all(split == "train" for split, _ in found):
+        return [table for _, table in found]
+    return [replace(table, constants={**table.constants, SPLIT_COLUMN: split}) for split, table in found]
 
 
-def _file_kind(location: Location) -> str:
-    """Return the kind of the files, each of which may hold the data of a client."""
-    return "npz" if ending_of(location.train[0]) == ".npz" else location.kind
+def _sources(file: Path, split: Split, options: ReadOptions) -> Iterator[tuple[Split, FileSource]]:
+    """Yield what a file holds, by the split that it is for; readers are imported at their first use."""
+    ending = ending_of(file)
+    if ending == ".npz":
+        from fedstrata.data.npz import ArchiveSource, has_test
 
+        # Alone, a file may have arrays of both splits.
+        yield split, ArchiveSource(file, "train")
+        if split == "train" and has_test(file):
+            yield "test", ArchiveSource(file, "test")
+    elif ending in (".parquet", ".feather", ".arrow"):
+        from fedstrata.data.parquet import ArrowSource, ParquetSource
 
-def table_columns(file: Path) -> tuple[str, ...]:
-    """Return the names of the columns of a CSV or Parquet file that hold one value per row."""
-    from fedstrata.data.csv_files import csv_columns
-    from fedstrata.data.parquet_columns import scalar_columns
+        yield split, ParquetSource(file) if ending == ".parquet" else ArrowSource(file)
+    else:
+        from fedstrata.data.csv_files import CsvSource
 
-    return csv_columns(file) if ending_of(file) == ".csv" else tuple(scalar_columns(file))
+        yield split, CsvSource(file, options)
 
 
 def has_own_test(location: Location) -> bool:
@@ -256,11 +200,18 @@ def has_own_test(location: Location) -> bool:
     Raises:
         DataError: When a file is broken, or the column ``split`` holds something else than "train" and "test".
     """
-    if location.test or (location.kind == "hub" and "test" in hub_tables(location.name)):
-        return True
-    if SPLIT_COLUMN not in column_names(location):
-        return False
-    return bool(_marked_as_test(location).any())
+    if location.test or (location.info and location.info.reader):
+        return bool(location.test)
+    return bool(_marked_as_test(tables_of(location)).any())
+
+
+def _marked_as_test(tables: Sequence[Table]) -> NDArray[np.bool_]:
+    """Read the column ``split``: whether each sample is for testing, (samples,); (0,) where there is no such column."""
+    from fedstrata.data.tables import read_column
+
+    column = split_column(tables[0].schema.names)
+    marked = [is_test(read_column([table], column), table.place) for table in tables] if column else []
+    return np.concatenate(marked) if marked else np.zeros(0, bool)
 
 
 def client_values(location: Location, column: str) -> NDArray[Any]:
@@ -271,20 +222,12 @@ def client_values(location: Location, column: str) -> NDArray[Any]:
     Raises:
         DataError: When there is no such column, or there are no samples.
     """
-    names = column_names(location)
+    from fedstrata.data.tables import is_scalar, read_column
+
+    tables = tables_of(location, ReadOptions(kept_out=(column,)))
+    names = [each.name for table in tables[:1] for each in table.schema if is_scalar(each.type)]
     if column not in names:
-        known = ", ".join(names) or "no further columns"
-        raise DataError(f"partition.column = {shown(column)}: {location.name} has {known}")
-    values = read_column(location, column)
-    refuse_no_rows(len(values), location.name)
-    if location.info is None and SPLIT_COLUMN in names and column != location.client_column:
-        values = values[~_marked_as_test(location)]
-    return np.unique(values)
-
-
-def _marked_as_test(location: Location) -> NDArray[np.bool_]:
-    """Read the column ``split``: whether each sample is for testing, (samples,). An error names the file."""
-    if not location.train:
-        return is_test(read_column(location, SPLIT_COLUMN), location.name)
-    files = [(str(file), replace(location, train=(file,))) for file in location.train]
-    return np.concatenate([is_test(read_column(one, SPLIT_COLUMN), place) for place, one in files])
+        raise DataError(f"partition.column = {shown(column)}: {location.name} has {', '.join(names) or 'no columns'}")
+    values = read_column(tables, column)
+    marked = _marked_as_test(tables)
+    return np.unique(values[~marked] if len(marked) else values)

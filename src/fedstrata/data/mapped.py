@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -77,30 +77,30 @@ class InputFile:
 
 @dataclass(frozen=True, eq=False)
 class MappedInputs:
-    """The inputs of a data set in files. It has the properties of a tensor that are needed; what is read is a tensor.
+    """The inputs of a data set in a file. It has the properties of a tensor that are needed; what is read is a tensor.
 
-    It can be sent to other processes, which map the same files: no input is copied.
+    It can be sent to other processes, which map the same file: no input is copied.
 
     Attributes:
-        files: The files, whose samples follow each other.
+        file: The file.
         dtype: The type that inputs have when they are read.
-        positions: The position of each sample among those of all files, (samples,) int64; None for all in order.
+        positions: The position of each sample in the file, (samples,) int64; None for all in order.
         side: The height and width to which images are resized when they are read; None where they are not.
     """
 
-    files: tuple[InputFile, ...]
+    file: InputFile
     dtype: torch.dtype
     positions: Tensor | None = None
     side: int | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return sum(map(len, self.files)) if self.positions is None else len(self.positions)
+        return len(self.file) if self.positions is None else len(self.positions)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape of all inputs, (samples, ...)."""
-        sample = self.files[0].shape[1:]
+        sample = self.file.shape[1:]
         return (len(self), *(sample if self.side is None else (sample[0], self.side, self.side)))
 
     @property
@@ -129,58 +129,20 @@ class MappedInputs:
     def read(self, index: Tensor) -> Tensor:
         """Read the inputs of the samples at some positions: (s,) int64 -> (s, ...), in memory."""
         places = index if self.positions is None else self.positions[index]
-        inputs = torch.from_numpy(self._stored(places.numpy()))
+        # A copy in memory, of a class of its own that says no more.
+        inputs = torch.from_numpy(np.asarray(self.file.rows[places.numpy()]))
         if self.side is not None:
             inputs = resize(inputs, self.side)
         return inputs.to(self.dtype)
-
-    def _stored(self, places: NDArray[np.int64]) -> NDArray[Any]:
-        """Read stored inputs by their positions among those of all files."""
-        if len(self.files) == 1:
-            # A copy in memory, of a class of its own that says no more.
-            return np.asarray(self.files[0].rows[places])
-        found = np.empty((len(places), *self.files[0].shape[1:]), self.files[0].dtype)
-        start = 0
-        for file in self.files:
-            inside = (places >= start) & (places < start + len(file))
-            found[inside] = file.rows[places[inside] - start]
-            start += len(file)
-        return found
 
     def at(self, index: Tensor) -> MappedInputs:
         """Return some of the samples without reading them, by positions (s,) or by a bool (samples,)."""
         places = index.nonzero().flatten() if index.dtype == torch.bool else index
         return replace(self, positions=places if self.positions is None else self.positions[places])
 
-    def followed_by(self, other: MappedInputs) -> MappedInputs:
-        """Return these samples and then others of the same shape and type, without reading them."""
-        if self.files == other.files:
-            return replace(self, positions=torch.cat([self._all_positions(), other._all_positions()]))
-        before = sum(map(len, self.files))
-        together = torch.cat([self._all_positions(), before + other._all_positions()])
-        return replace(self, files=(*self.files, *other.files), positions=together)
-
-    def _all_positions(self) -> Tensor:
-        return torch.arange(len(self)) if self.positions is None else self.positions
-
 
 Inputs: TypeAlias = "Tensor | MappedInputs"
 """The inputs of a data set, in memory or in files."""
-
-
-def joined(first: Inputs, second: Inputs) -> Inputs:
-    """Return the rows of two tensors after each other, or those of inputs in files.
-
-    Raises:
-        DataError: When one of them is in memory and the other is not.
-    """
-    if isinstance(first, MappedInputs) and isinstance(second, MappedInputs):
-        return first.followed_by(second)
-    if isinstance(first, MappedInputs) or isinstance(second, MappedInputs):
-        raise DataError(
-            "expected samples that are all in memory or all on the disk, found some of each; set data.memory = 'disk'"
-        )
-    return torch.cat([first, second])
 
 
 def picked(values: Inputs, index: Tensor) -> Inputs:
@@ -213,18 +175,19 @@ class InputWriter:
 
     Attributes:
         shape: The shape of one sample; empty before the first.
+        nbytes: The bytes of all samples so far.
         crc: The CRC-32 of what is in the file.
     """
 
     def __init__(self, place: str, memory: Memory = "ram", path: Path | None = None) -> None:
         """Write nothing yet."""
         self.shape: tuple[int, ...] = ()
+        self.nbytes = 0
         self.crc = 0
         self._place = place
         self._memory = memory
         self._path = path
         self._parts = list[NDArray[Any]]()
-        self._room: NDArray[Any] | None = None
         self._file: BinaryIO | None = None
         self._draft = Path()
         self._count = 0
@@ -236,107 +199,56 @@ class InputWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Remove a file that was not finished."""
-        self._drop_file()
+        if self._file is not None:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
 
-    def add(self, block: NDArray[Any], expected: int = 0) -> None:
-        """Add some samples, (s, ...). Grey images among images with colour get three equal channels.
-
-        Args:
-            block: The samples, of the same shape and type as those before.
-            expected: The number of all samples where it is known, and then known for each block.
+    def add(self, block: NDArray[Any]) -> None:
+        """Add some samples, (s, ...), of the same shape and type as those before.
 
         Raises:
             DataError: When they take more memory than data may, or the folder of the file cannot be made.
         """
-        if not self.shape:
-            self.shape = block.shape[1:]
-            self._dtype = block.dtype
-        if block.shape[1:] != self.shape:
-            if self.shape[0] == 1:
-                self._give_channels(block.shape[1])
-            block = np.broadcast_to(block, (len(block), *self.shape))
-        size = self._dtype.itemsize * prod(self.shape) * max(expected, self._count + len(block))
-        if self._file is None and (self._memory == "disk" or size > memory_limit()):
-            if self._memory == "ram":
-                raise DataError(f"{self._place}: {too_large_for_memory(size)}")
-            self._begin_file(self._held())
-        if self._file is not None:
-            self._append(block)
-        elif expected:
-            if self._room is None:
-                self._room = np.empty((expected, *self.shape), self._dtype)
-            self._room[self._count : self._count + len(block)] = block
-        else:
-            self._parts.append(block)
+        self.shape = block.shape[1:]
+        self._dtype = block.dtype
+        self.nbytes += block.nbytes
         self._count += len(block)
+        if self._file is None and (self._memory == "disk" or self.nbytes > memory_limit()):
+            if self._memory == "ram":
+                raise DataError(f"{self._place}: {too_large_for_memory(self.nbytes)}")
+            self._begin_file()
+        if self._file is None:
+            self._parts.append(block)
+        else:
+            self._append(block)
 
     def finish(self) -> Inputs:
-        """Return all inputs: a tensor, or `MappedInputs` on the file.
-
-        Raises:
-            DataError: When there are none.
-        """
-        if not self._count:
-            raise DataError(f"{self._place} has no rows")
+        """Return all inputs, of which there are some: a tensor, or `MappedInputs` on the file."""
         if self._file is None:
-            whole = np.concatenate(self._parts) if self._room is None else self._room[: self._count]
-            return torch.from_numpy(whole)
+            return torch.from_numpy(np.concatenate(self._parts))
         assert self._path is not None
         self._file.close()
         os.replace(self._draft, self._path)
         self._file = None
         file = InputFile(self._path, self._dtype.str, (self._count, *self.shape))
-        return MappedInputs((file,), torch.from_numpy(np.empty(0, self._dtype)).dtype)
+        return MappedInputs(file, torch.from_numpy(np.empty(0, self._dtype)).dtype)
 
-    def _held(self) -> list[NDArray[Any]]:
-        """Return what is in memory."""
-        return self._parts if self._room is None else [self._room[: self._count]]
-
-    def _begin_file(self, held: Iterable[NDArray[Any]]) -> None:
-        """Begin a file with what there is so far."""
+    def _begin_file(self) -> None:
+        """Begin a file with what is in memory."""
         assert self._path is not None, "a writer that may use the disk has a path"
         make_folder(self._path.parent)
         handle, draft = tempfile.mkstemp(dir=self._path.parent, suffix=".partial")
         self._draft = Path(draft)
         self._file = os.fdopen(handle, "wb")
-        self.crc = 0
-        for block in held:
+        for block in self._parts:
             self._append(block)
         self._parts = []
-        self._room = None
 
     def _append(self, block: NDArray[Any]) -> None:
         assert self._file is not None
         content = np.ascontiguousarray(block).data
         self.crc = crc32(content, self.crc)
         self._file.write(content)
-
-    def _give_channels(self, channels: int) -> None:
-        """Repeat the one channel of all images so far."""
-        grey = self.shape
-        self.shape = (channels, *grey[1:])
-        if self._file is None:
-            room = None if self._room is None else np.empty((len(self._room), *self.shape), self._dtype)
-            if room is None:
-                self._parts = [np.broadcast_to(part, (len(part), *self.shape)) for part in self._parts]
-            else:
-                room[: self._count] = self._held()[0]
-            self._room = room
-            return
-        self._file.close()
-        before = self._draft
-        stored = np.memmap(before, self._dtype, "r", shape=(self._count, *grey))
-        step = _samples_at_once(stored.shape)
-        parts = (stored[start : start + step] for start in range(0, self._count, step))
-        try:
-            self._begin_file(np.broadcast_to(part, (len(part), *self.shape)) for part in parts)
-        finally:
-            before.unlink()
-
-    def _drop_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._draft.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:

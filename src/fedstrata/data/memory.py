@@ -12,21 +12,20 @@ from math import isnan
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import (
     CLIENT_COLUMN,
     SPLIT_COLUMN,
-    ReadOptions,
     is_nameless_index,
     refuse_same_names,
+    split_column,
 )
-from fedstrata.data.dataset import Dataset, Split, is_test
-from fedstrata.data.parts import Part, put_together
-
-PREFIX = "memory:"
-"""Begins the name of data that were given as objects."""
+from fedstrata.data.dataset import SPLITS, Split
+from fedstrata.data.location import PREFIX
+from fedstrata.data.tables import MemorySource, Table, tensors
 
 Clients = Mapping[Any, Any] | Sequence[Any]
 """The data of each client, by its name or in the order of the ids.
@@ -37,11 +36,8 @@ with Arrow's interface for tables, such as a data frame of pandas or polars, or 
 """
 
 
-_KEPT: dict[str, tuple[Part, ...]] = {}
+_KEPT: dict[str, tuple[Table, ...]] = {}
 """All data that were given to this process, by their names."""
-
-_MADE: dict[tuple[str, ReadOptions], Dataset] = {}
-"""The data set that was made last: both of its splits are asked for one after the other."""
 
 
 def keep(clients: Clients) -> str:
@@ -61,17 +57,16 @@ def keep(clients: Clients) -> str:
     if len({str(name) for name, _ in named}) < len(named):
         raise DataError("clients: expected a name of its own for each client, found two that read alike")
     # Ids of clients without names stay numbers, so that client 10 does not come before client 2.
-    parts = tuple(part for name, data in named for part in _parts(name if isinstance(name, int) else str(name), data))
-    tables = [part for part in parts if part.arrays is None]
-    if tables and len(tables) < len(parts):
-        raise DataError(f"clients: expected tables or arrays, found a table of {shown(tables[0].client)} among arrays")
-    name = f"{PREFIX}{_digest(parts)[:16]}"
-    _KEPT[name] = parts
+    tables = tuple(
+        table for name, data in named for table in _tables(name if isinstance(name, int) else str(name), data)
+    )
+    name = f"{PREFIX}{_digest(tables)[:16]}"
+    _KEPT[name] = tables
     return name
 
 
-def kept(name: str) -> tuple[Part, ...]:
-    """Return the data under a name.
+def kept(name: str) -> tuple[Table, ...]:
+    """Return the data under a name, with the columns ``client`` and ``split``.
 
     Raises:
         DataError: When this process was not given them.
@@ -81,97 +76,64 @@ def kept(name: str) -> tuple[Part, ...]:
     return _KEPT[name]
 
 
-def column_names(name: str) -> tuple[str, ...]:
-    """Return the names of the columns of kept data, all of which may be named in an experiment."""
-    return kept(name)[0].column_names
-
-
-def read_column(name: str, column: str) -> np.ndarray:
-    """Read a column of kept data, (samples,)."""
-    return np.concatenate([part.column(column) for part in kept(name)])
-
-
-def read_kept(name: str, options: ReadOptions) -> Dataset:
-    """Make a data set of kept data, with the columns ``client`` and ``split``.
-
-    Raises:
-        DataError: When the data of the clients do not fit together.
-    """
-    if (name, options) not in _MADE:
-        _MADE.clear()
-        _MADE[name, options] = put_together(name, kept(name), options)
-    return _MADE[name, options]
-
-
-# From what a program has to parts.
-
-
-def _parts(client: str | int, data: Any) -> Iterator[Part]:
-    """Yield the training part of a client, and its test part if there is one."""
+def _tables(client: str | int, data: Any) -> Iterator[Table]:
+    """Yield the samples of a client: all, with a column ``split`` or for training, or those of each split."""
     if isinstance(data, tuple | list) and len(data) == 2 and not _is_xy(data):
-        train, test = data
-        yield _part(client, "train", train)
-        if test is not None:
-            yield _part(client, "test", test)
-        return
-    train, test = _by_own_split(client, data)
-    yield _part(client, "train", train)
-    if test is not None:
-        yield _part(client, "test", test)
+        for split, part in zip(SPLITS, data, strict=True):
+            if split == "train" or part is not None:
+                yield _table(client, split, part)
+    else:
+        yield _table(client, None, data)
 
 
-def _by_own_split(client: str | int, data: Any) -> tuple[Any, Any]:
-    """The training and the test rows of data with a column ``split``; of others all rows, and None.
+def _table(client: str | int, split: Split | None, data: Any) -> Table:
+    """Read some samples of a client.
 
-    What is a table comes as one of Arrow.
+    Args:
+        client: The client.
+        split: What they are for; None if a column may say it.
+        data: The samples.
     """
-    table = _table_of(client, data)
-    place = f"client {client}"
-    if table is not None:
-        if SPLIT_COLUMN not in table.column_names:
-            return table, None
-        test = is_test(table[SPLIT_COLUMN].to_numpy(zero_copy_only=False), place)
-        return table.filter(~test), table.filter(test) if test.any() else None
-    if isinstance(data, Mapping) and SPLIT_COLUMN in data:
-        test = is_test(_as_array(data[SPLIT_COLUMN]), place)
-        arrays = {key: _as_array(value) for key, value in data.items() if key != SPLIT_COLUMN}
-        _check_lengths(client, {**arrays, SPLIT_COLUMN: test})
-        parts = [{key: array[rows] for key, array in arrays.items()} for rows in (~test, test)]
-        return parts[0], parts[1] if test.any() else None
-    return data, None
+    who = f"client {shown(client)}"
+    if hasattr(data, "toarray") or getattr(data, "is_sparse", False):
+        raise DataError(f"{who}: expected arrays, found a sparse matrix; make a dense array of it")
+    rows = _arrow_table(client, data)
+    if rows is None:
+        rows = _of_arrays(client, data)
+    if not len(rows):
+        raise DataError(f"{who} has no samples to {split or 'train'}; leave the client or the split out")
+    own_split = split_column(rows.column_names) if split is None else None
+    known = {CLIENT_COLUMN: client} if own_split else {CLIENT_COLUMN: client, SPLIT_COLUMN: split or "train"}
+    rows = rows.drop_columns([name for name in rows.column_names if name in known])
+    return Table(MemorySource(who, rows), known)
 
 
-def _part(client: str | int, split: Split, data: Any) -> Part:
-    """Read the samples of a client for one purpose."""
-    if hasattr(data, "toarray"):
-        raise DataError(f"client {client}: expected arrays, found a sparse matrix; make an array of it by toarray()")
-    if (table := _table_of(client, data)) is not None:
-        if not len(table):
-            raise DataError(f"client {shown(client)} has no samples to {split}; leave the client or the split out")
-        reserved = [name for name in (CLIENT_COLUMN, SPLIT_COLUMN) if name in table.column_names]
-        return Part(client, split, None, table.drop_columns(reserved))
+def _of_arrays(client: str | int, data: Any) -> Any:
+    """Return a ``pyarrow.Table`` of arrays, whose column ``x`` has the samples, or of a table beside its classes."""
+    arrays: dict[str, np.ndarray] = {}
     if isinstance(data, Mapping):
         arrays = {str(key): _as_array(value) for key, value in data.items()}
     elif _is_xy(data):
         x, y = data
-        column = _table_of(client, y)
+        column = _arrow_table(client, y)
         targets = _as_array(y if column is None else column.column(0).to_pylist())
-        if (features := _table_of(client, x)) is not None:
-            return Part(client, split, None, _with_classes(client, features, targets))
+        if (features := _arrow_table(client, x)) is not None:
+            return _with_classes(client, features, targets)
         arrays = {"x": _as_array(x), "y": targets}
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, tuple):
         arrays = _of_torch_dataset(client, data)
-    else:
-        arrays = {}
     if not {"x", "y"} <= arrays.keys():
         raise DataError(
-            f"client {client}: expected (x, y), a mapping with x and y, a torch data set of pairs, or a table, or a "
-            f"pair of these to train and to test, found {_kind_of(data)}"
+            f"client {shown(client)}: expected (x, y), a mapping with x and y, a torch data set of pairs, or a table, "
+            f"or a pair of these to train and to test, found {_kind_of(data)}"
         )
     _check_lengths(client, arrays)
-    if not len(arrays["y"]):
-        raise DataError(f"client {client} has no samples to {split}; leave the client or the split out")
-    return Part(client, split, arrays)
+    x = arrays["x"]
+    if not len(x):
+        return pa.table({})
+    if x.dtype.kind not in "iuf" or x.ndim < 2:
+        raise DataError(f"client {shown(client)}: x is {x.dtype} {x.shape}; expected numbers, (samples, channels, ...)")
+    return pa.table({key: tensors(array, f"client {shown(client)}: {key}") for key, array in arrays.items()})
 
 
 def _check_lengths(client: str | int, arrays: Mapping[str, np.ndarray]) -> None:
@@ -179,7 +141,7 @@ def _check_lengths(client: str | int, arrays: Mapping[str, np.ndarray]) -> None:
     lengths = {len(array) if array.ndim else None for array in arrays.values()}
     if len(lengths) != 1 or None in lengths:
         found = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
-        raise DataError(f"client {client}: expected as many rows in each array, found {found}")
+        raise DataError(f"client {shown(client)}: expected as many rows in each array, found {found}")
 
 
 def _kind_of(data: Any) -> str:
@@ -202,16 +164,17 @@ def _is_one_column(data: Any) -> bool:
 
 def _with_classes(client: str | int, features: Any, classes: np.ndarray) -> Any:
     """Return a ``pyarrow.Table`` of features with the classes beside them."""
-    import pyarrow as pa
-
     if classes.ndim == 2 and classes.shape[1] == 1:
         classes = classes[:, 0]
     if classes.ndim > 1:
         raise DataError(
-            f"client {client}: expected one column of classes beside a table, found {classes.shape}; give x as an array"
+            f"client {shown(client)}: expected one column of classes beside a table, found {classes.shape}; give x "
+            "as an array"
         )
     if len(classes) != len(features):
-        raise DataError(f"client {client}: expected as many rows in x and y, found {len(features)} and {len(classes)}")
+        raise DataError(
+            f"client {shown(client)}: expected as many rows in x and y, found {len(features)} and {len(classes)}"
+        )
     return features.append_column("y", pa.array(classes.tolist()))
 
 
@@ -230,7 +193,7 @@ def _is_table(data: Any) -> bool:
     return is_frame and (hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format") or hasattr(data, "iloc"))
 
 
-def _table_of(client: str | int, data: Any) -> Any:
+def _arrow_table(client: str | int, data: Any) -> Any:
     """Return a ``pyarrow.Table`` of a data frame or a data set of Hugging Face; None of anything else.
 
     Raises:
@@ -238,10 +201,8 @@ def _table_of(client: str | int, data: Any) -> Any:
     """
     if not _is_table(data):
         return None
-    import pyarrow as pa
-
     try:
-        table = _table(data)
+        table = _plain_table(data)
     # pandas and Arrow raise errors of several types for a column of numbers and texts, or for two of one name.
     except (pa.ArrowException, ValueError, TypeError) as error:
         reason = "; ".join(" ".join(str(part).split()) for part in error.args)
@@ -252,10 +213,8 @@ def _table_of(client: str | int, data: Any) -> Any:
     return table
 
 
-def _table(data: Any) -> Any:
+def _plain_table(data: Any) -> Any:
     """Return a ``pyarrow.Table`` of a data frame or a data set of Hugging Face."""
-    import pyarrow as pa
-
     if hasattr(data, "with_format"):
         table = data.with_format("arrow")[:]
     elif hasattr(data, "iloc"):
@@ -264,18 +223,7 @@ def _table(data: Any) -> Any:
         table = table.drop_columns([name for name in table.column_names if is_nameless_index(name)])
     else:
         table = pa.table(data)
-    return table.cast(
-        pa.schema([each.with_type(_plain_type(each.type)) for each in table.schema], table.schema.metadata)
-    )
-
-
-def _plain_type(kind: Any) -> Any:
-    """Return a type of Arrow without the texts of polars, also in its categories, which Parquet does not have."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _plain_type(kind.value_type), kind.ordered)
-    return pa.string() if pa.types.is_string_view(kind) else kind
+    return table
 
 
 def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:
@@ -285,13 +233,16 @@ def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:
         item = data[place]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
-                f"client {client}: expected pairs (x, y) in its torch data set, item {place} is {type(item).__name__}"
+                f"client {shown(client)}: expected pairs (x, y) in its torch data set, item {place} is "
+                f"{type(item).__name__}"
             )
         inputs.append(_as_array(item[0]))
         labels.append(_as_array(item[1]))
     shapes = {array.shape for array in inputs}
     if len(shapes) > 1:
-        raise DataError(f"client {client}: expected items of one shape, found {' and '.join(map(str, sorted(shapes)))}")
+        raise DataError(
+            f"client {shown(client)}: expected items of one shape, found {' and '.join(map(str, sorted(shapes)))}"
+        )
     return {"x": np.stack(inputs), "y": np.stack(labels)} if inputs else {"x": np.empty((0, 1)), "y": np.empty(0)}
 
 
@@ -329,20 +280,15 @@ def _as_texts_or_numbers(objects: np.ndarray) -> np.ndarray:
     return np.array(["" if not isinstance(item, str) else item for item in objects.flat]).reshape(objects.shape)
 
 
-def _digest(parts: Sequence[Part]) -> str:
+def _digest(tables: Sequence[Table]) -> str:
     """Return the SHA-256 of all names and samples."""
     found = hashlib.sha256()
-    for part in parts:
-        found.update(repr((part.client, part.split, len(part))).encode())
-        if part.arrays is None:
-            import pyarrow as pa
-
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, part.table.schema.remove_metadata()) as writer:
-                writer.write_table(part.table.replace_schema_metadata(None).combine_chunks())
-            found.update(sink.getvalue())
-            continue
-        for key, array in sorted(part.arrays.items()):
-            found.update(repr((key, array.dtype.str, array.shape)).encode())
-            found.update(np.ascontiguousarray(array).tobytes())
+    for table in tables:
+        found.update(repr(sorted(table.constants.items())).encode())
+        schema = table.source.schema.remove_metadata()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in table.source.batches(schema.names):
+                writer.write_batch(batch.replace_schema_metadata(None))
+        found.update(sink.getvalue())
     return found.hexdigest()

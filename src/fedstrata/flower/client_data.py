@@ -59,7 +59,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    csv = ending_of(location.train[0]) == ".csv"
+    csv = ending_of(location.train[0]).startswith(".csv")
     if not data.has_own_test(location):
         train = _fitting(data.load_dataset(location.name, options=options), path, config, csv=csv)
         # It is drawn as that of a simulated client.
@@ -71,10 +71,10 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
             spread=config.spread_units,
         )
         return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    both_splits = data.load_both(location.name, options=options)
-    train, test = (_fitting(split, path, config, csv=csv) for split in both_splits)
-    both = train.followed_by(test)
-    return _client_data(both, np.arange(len(train)), np.arange(len(train), len(both)), client, config)
+    both, tests = data.load_both(location.name, options=options)
+    positions = np.arange(len(both))
+    trained = len(both) - tests
+    return _client_data(_fitting(both, path, config, csv=csv), positions[:trained], positions[trained:], client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
@@ -91,7 +91,7 @@ def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
 
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
-    if location.kind == "npz":
+    if ending_of(location.train[0]) == ".npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
         return data.ReadOptions(memory=config.reading.memory)
     features = config.samples.features or config.reading.inputs

@@ -1,0 +1,463 @@
+"""Make a data set of tables: which columns are inputs, which are classes, and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.limits import COLUMN_CHARACTERS, expansion_problem, memory_problem
+from fedstrata.base.quoting import listed, shown
+from fedstrata.data import recordings, tables
+from fedstrata.data.answers import Answers, answers_of, hugging_face_names, refuse_missing_classes
+from fedstrata.data.column_roles import (
+    SPLIT_COLUMN,
+    TRIAL_COLUMN,
+    ReadOptions,
+    label_column,
+    may_be_feature,
+    split_column,
+)
+from fedstrata.data.dataset import Dataset, channel_statistics, check_sample_size, finite_float32, is_number, is_test
+from fedstrata.data.images import has_colour, pixels_of
+from fedstrata.data.mapped import InputWriter
+from fedstrata.data.registry import DatasetInfo
+from fedstrata.data.tables import Chunk, Table
+
+_Converted = tuple[np.ndarray, Sequence[int] | None]
+"""Samples, and how many of them each row has; None where each row is one."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the inputs of tables are.
+
+    Attributes:
+        label: The column of classes.
+        inputs: The columns of which inputs are made, and which are kept nowhere else.
+        convert: The function that makes samples of some rows of these columns, and is given the shape of those before;
+            the shape is empty for the first.
+        features: The columns that are features, if inputs are columns of numbers.
+        window: The readings in a window, if inputs are recordings.
+    """
+
+    label: str
+    inputs: tuple[str, ...]
+    convert: Callable[[Mapping[str, Chunk], tuple[int, ...]], _Converted]
+    features: tuple[str, ...] = ()
+    window: int = 0
+
+
+def read_tables(
+    name: str,
+    given: Sequence[Table],
+    options: ReadOptions,
+    info: DatasetInfo | None = None,
+    writer: InputWriter | None = None,
+) -> Dataset:
+    """Read some tables, whose rows follow each other.
+
+    Args:
+        name: The name of the data set.
+        given: The tables. The first one says what the columns are.
+        options: The columns that are inputs and classes, where they are not known.
+        info: What is known of the data set.
+        writer: What gets the inputs; by default the memory.
+
+    Returns:
+        The samples. Of recordings they are windows, (windows, channels, window) float32; their unit is the recording,
+        in the column ``trial``.
+
+    Raises:
+        DataError: When the tables do not fit together, or a column or row is missing or broken.
+    """
+    place = given[0].place
+    schema = _common_schema(given)
+    form = _form(given, schema, options, info)
+    _refuse_other_inputs(given, form, options)
+    writer = writer or InputWriter(place)
+    rows = _Rows(schema, form)
+    for table in given:
+        rows.read(table, writer)
+    columns = {SPLIT_COLUMN if key == split_column([key]) else key: column for key, column in rows.columns().items()}
+    try:
+        answers = _answers(np.concatenate(rows.answers), schema, form.label, place, info)
+        if SPLIT_COLUMN in columns and not info:
+            is_test(columns[SPLIT_COLUMN], place)
+    except RowError as error:
+        raise error.in_part(rows.of_tables) from None
+    # Beside arrays, every further one is a column.
+    alone = not (info or form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
+    notes = _unread_numbers(columns, form.inputs[0], options) if alone else ()
+    unit = None
+    if form.window:
+        unit = TRIAL_COLUMN
+        counts = np.array(rows.counts)
+        if not info:
+            notes = recordings.short_recordings(counts, columns.get(recordings.SUBJECT), form.window) + notes
+        activity = answers.labels
+        said = np.array(answers.class_names)[activity] if answers.class_names else activity
+        columns[TRIAL_COLUMN] = (
+            recordings.numbers_of(columns, activity, place) if info else recordings.names_of(columns, said)
+        )
+        columns = {key: np.repeat(column, counts) for key, column in columns.items()}
+        answers = answers.repeated(counts)
+        if not len(answers.labels):
+            raise DataError(f"{place}: no recording has {form.window} readings; set data.window lower")
+    inputs = writer.finish()
+    mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
+    return Dataset(
+        name,
+        inputs,
+        mean=mean,
+        std=std,
+        columns=columns,
+        feature_names=form.features,
+        unit=unit,
+        notes=notes,
+        **answers.fields,
+    )
+
+
+class _Rows:
+    """What was read of the rows of tables beside their inputs.
+
+    Attributes:
+        answers: The column of classes, (rows', ...) each.
+        counts: The samples of each row, where a row may have several.
+        of_tables: The place of each table, and the number of its rows.
+    """
+
+    def __init__(self, schema: Any, form: _Form) -> None:
+        self.answers = list[np.ndarray]()
+        self.counts = list[int]()
+        self.of_tables = list[tuple[str, int]]()
+        self._schema = schema
+        self._form = form
+        kept = [each.name for each in schema if tables.is_scalar(each.type)]
+        self._columns: dict[str, list[np.ndarray]] = {
+            name: [] for name in kept if name not in (*form.inputs, form.label)
+        }
+        self._codes = set[str]()
+        self._images = tables.is_image(schema.field(form.inputs[0]).type)
+        self._stored = 0
+
+    def read(self, table: Table, writer: InputWriter) -> None:
+        """Read the rows of a table."""
+        wanted = [*self._form.inputs, self._form.label, *self._columns]
+        count = 0
+        self._codes |= table.source.codes
+        self._stored += table.source.stored
+        for chunks in table.chunks([name for name in dict.fromkeys(wanted) if name in table.schema.names]):
+            samples, of_rows = self._form.convert(chunks, writer.shape)
+            label = chunks[self._form.label]
+            rows = len(label.values)
+            if len(samples):
+                writer.add(samples)
+                if self._images and (problem := expansion_problem(writer.nbytes, self._stored)):
+                    raise DataError(f"{table.place}: {problem}")
+            self.counts += of_rows or []
+            self.answers.append(self._learnt(label))
+            for name, parts in self._columns.items():
+                kind = self._schema.field(name).type
+                values = _checked(chunks[name]).values.cast(kind) if name in chunks else pa.nulls(rows, kind)
+                parts.append(tables.to_numpy(values))
+            count += rows
+        tables.refuse_no_rows(count, table.place)
+        self.of_tables.append((table.place, count))
+
+    def _learnt(self, chunk: Chunk) -> np.ndarray:
+        """Return classes, (rows,), or numbers in place of them, (rows,) or (rows, outputs)."""
+        kind = chunk.values.type
+        if tables.is_scalar(kind):
+            return tables.to_numpy(_checked(chunk).values.cast(self._schema.field(chunk.column).type))
+        if not (tables.is_list(kind) or tables.is_tensor(kind)):
+            raise DataError(f"{chunk.place}: column {chunk.column!r} holds {kind}; expected integers or texts")
+        return _dense(chunk).reshape(len(chunk.values), -1)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return the further columns, (rows,) each.
+
+        Raises:
+            DataError: When the texts of a column take too much memory.
+        """
+        found = {}
+        for name, parts in self._columns.items():
+            # numpy gives every text of a column the space of the longest.
+            size = max(part.dtype.itemsize for part in parts) * sum(map(len, parts))
+            if problem := memory_problem(size, self._stored):
+                raise DataError(f"{self.of_tables[0][0]}: column {name!r}: {problem}")
+            values = np.concatenate(parts)
+            found[name] = tables.as_numbers(values) if name in self._codes else values
+        return found
+
+
+def _checked(chunk: Chunk) -> Chunk:
+    """Refuse a text that is too long, before numpy gives all others its space."""
+    if tables.is_text(chunk.values.type):
+        lengths = pc.utf8_length(chunk.values)
+        longest = pc.max(lengths).as_py() or 0
+        if longest > COLUMN_CHARACTERS:
+            problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
+            raise chunk.error(pc.index(lengths, longest).as_py(), problem)
+    return chunk
+
+
+def _answers(values: np.ndarray, schema: Any, column: str, place: str, info: DatasetInfo | None) -> Answers:
+    """Return what is to be learnt of a column."""
+    called = f"column {column!r}"
+    kind = schema.field(column).type
+    if info and not (pa.types.is_integer(kind) or tables.is_text(kind)):
+        raise DataError(f"{place}: {called} holds {kind}; expected integers or texts")
+    if pa.types.is_integer(kind):
+        refuse_missing_classes(values != values, place, called)
+    names = hugging_face_names(schema.metadata, column)
+    return answers_of(values, place, called, names, info.classes if info else 0)
+
+
+# What the inputs are.
+
+
+def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: DatasetInfo | None) -> _Form:
+    """Say what the inputs of tables are, by the columns of the first, in the types that they have in all."""
+    schema, place = pa.schema([common.field(name) for name in given[0].schema.names]), given[0].place
+    if recordings.holds_recordings(schema) or (info and info.input_column == recordings.SIGNAL):
+        return _recordings(schema, place, options, info)
+    options.refuse(place, "window", "step")
+    label = info.label_column if info else label_column(schema.names, options, place)
+    column = info.input_column if info else _input_column(schema, label, options, place)
+    if column is None:
+        options.refuse(place, "size")
+        features = _features(schema, label, options, place)
+        return _Form(label, features, partial(_numbers_of_features, features), features)
+    tables.require_columns(place, schema, (column, label))
+    kind = schema.field(column).type
+    if tables.is_image(kind):
+        colour = info.shape[0] == 3 if info else has_colour(chain(*(_chunks(table, column) for table in given)))
+        known = info.shape if info else ()
+        return _Form(label, (column,), partial(_pixels, column, "RGB" if colour else "L", options.size, known))
+    options.refuse(place, "size")
+    if not (tables.is_list(kind) or tables.is_tensor(kind)):
+        raise DataError(f"{place}: column {column!r} holds {kind}; expected images or lists")
+    return _Form(label, (column,), partial(_arrays, column))
+
+
+def _chunks(table: Table, column: str) -> Any:
+    return (chunks[column] for chunks in table.chunks([column]))
+
+
+def _input_column(schema: Any, label: str, options: ReadOptions, place: str) -> str | None:
+    """Return the one column of images or arrays; None where columns of numbers are the inputs."""
+    kinds = (tables.is_image, tables.is_list, tables.is_tensor)
+    found = [each.name for each in schema if each.name != label and any(fits(each.type) for fits in kinds)]
+    if options.inputs:
+        chosen = [name for name in found if name in options.inputs]
+        if len(found) == 1:
+            options.refuse_other_inputs(found[0], place)
+        found = chosen
+    if len(found) > 1:
+        raise DataError(
+            f"{place}: expected one column of images or lists, found {' and '.join(found)}; name one in data.inputs"
+        )
+    return found[0] if found else None
+
+
+def _features(schema: Any, label: str, options: ReadOptions, place: str) -> tuple[str, ...]:
+    """Return the names of the columns that are the features of a sample, in their order."""
+    names = [each.name for each in schema if tables.is_scalar(each.type)]
+    numbers = [name for name in names if tables.is_number(schema.field(name).type)]
+    for name in options.inputs:
+        if name not in numbers or name == label:
+            found = f"no column {name!r}, only {', '.join(names)}"
+            if name in names:
+                found = f"classes in {name!r}" if name == label else f"texts in {name!r}"
+            raise DataError(f"data.inputs: expected columns of numbers, {place} has {found}")
+    features = options.inputs or tuple(name for name in numbers if name != label and may_be_feature(name, options))
+    if not features:
+        raise DataError(
+            f"{place}: expected columns of numbers beside {label!r}, found {', '.join(names)}; name the features in "
+            "data.inputs"
+        )
+    return features
+
+
+def _recordings(schema: Any, place: str, options: ReadOptions, info: DatasetInfo | None) -> _Form:
+    """The form of recordings. Their classes are in "activity" by default."""
+    options.refuse(place, "size")
+    options.refuse_other_inputs(recordings.SIGNAL, place)
+    if info:
+        # Every file of a known data set has its layout.
+        needed = (recordings.SIGNAL, TRIAL_COLUMN, recordings.SUBJECT, *recordings.SIZES)
+        tables.require_columns(place, schema, needed)
+    usual = recordings.ACTIVITY in schema.names and options.label is None
+    label = recordings.ACTIVITY if usual else label_column(schema.names, options, place)
+    window = options.window or recordings.WINDOW_READINGS
+    inputs = (recordings.SIGNAL, *(name for name in recordings.SIZES if name in schema.names))
+    return _Form(label, inputs, partial(_windows, window, options.step or window), window=window)
+
+
+def _windows(window: int, step: int, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) -> _Converted:
+    """Make windows of recordings."""
+    return recordings.windows_of(chunks, window, step, shape[0] if shape else 0)
+
+
+def _pixels(
+    column: str,
+    mode: str,
+    size: int | None,
+    known: tuple[int, ...],
+    chunks: Mapping[str, Chunk],
+    shape: tuple[int, ...],
+) -> _Converted:
+    """Make (rows, channels, height, width) uint8 of images."""
+    return pixels_of(chunks[column], mode, size, shape or known), None
+
+
+def _arrays(column: str, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) -> _Converted:
+    """Make (rows, channels, ...) of arrays: uint8 stays as it is, all other numbers become float32.
+
+    uint8 images may also come as (rows, height, width), and images with one or three channels last.
+    """
+    chunk = chunks[column]
+    values = _dense(chunk)
+    if values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
+        values = values.transpose(0, 3, 1, 2)
+    if values.dtype == np.uint8 and tables.is_tensor(chunk.values.type):
+        values = values[:, None] if values.ndim == 3 else values
+    else:
+        values = finite_float32(values, chunk.place, f"column {column!r}", chunk.first_row)
+    if shape and values.shape[1:] != shape:
+        raise chunk.error(0, f"has shape {values.shape[1:]}; expected {shape}, as the rows before")
+    check_sample_size(values.shape[1:], f"{chunk.place}: column {column!r}")
+    return np.ascontiguousarray(values), None
+
+
+def _numbers_of_features(features: tuple[str, ...], chunks: Mapping[str, Chunk], shape: object) -> _Converted:
+    """Put features beside each other, (rows, features) float32."""
+    with np.errstate(over="ignore"):
+        columns = [tables.to_numpy(chunks[feature].values).astype(np.float32) for feature in features]
+    for feature, values in zip(features, columns, strict=True):
+        missing = np.flatnonzero(~np.isfinite(values))
+        if len(missing):
+            others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise chunks[feature].error(
+                int(missing[0]),
+                f"holds no finite number{others}; fill it in, leave the row out, or name other columns in data.inputs",
+            )
+    return np.stack(columns, axis=1), None
+
+
+def _dense(chunk: Chunk) -> np.ndarray:
+    """Return lists, or tensors, as one array, (rows, ...)."""
+    values = chunk.values
+    if tables.is_tensor(values.type):
+        # Arrow's own way refuses some slices.
+        numbers: np.ndarray = values.storage.flatten().to_numpy()
+        return numbers.reshape(len(values), *values.type.shape)
+    shape = [len(values)]
+    while True:
+        # At this level of nesting, each row has as many lists or numbers.
+        per_row = prod(shape[1:])
+        if values.null_count:
+            raise chunk.error(int(pc.index(values.is_null(), True).as_py()) // per_row, "holds a missing value")
+        if not tables.is_list(values.type):
+            break
+        lengths = pc.list_value_length(values).to_numpy()
+        expected = int(lengths[0])
+        if expected == 0:
+            raise chunk.error(0, "holds an empty list")
+        if (lengths != expected).any():
+            place = int(np.argmax(lengths != expected))
+            problem = f"holds a list of {lengths[place]}; expected {expected}, as in the rows before"
+            raise chunk.error(place // per_row, problem)
+        shape.append(expected)
+        values = values.flatten()
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise DataError(f"{chunk.place}: column {chunk.column!r} holds lists of {values.type}; expected numbers")
+    numbers = values.to_numpy()
+    return numbers.reshape(shape)
+
+
+def _unread_numbers(columns: Mapping[str, np.ndarray], read: str, options: ReadOptions) -> tuple[str, ...]:
+    """A line about columns of numbers that may be features, but are not read, as one column has all inputs."""
+    numbers = [name for name, values in columns.items() if values.dtype.kind in "fiu" and may_be_feature(name, options)]
+    if not numbers or options.inputs:
+        return ()
+    are = "is" if len(numbers) == 1 else "are"
+    return (
+        f"the inputs are those of column {read!r} alone; {listed(list(map(repr, numbers)))} {are} not read. Put these "
+        f"numbers into {read!r} if they are features, or set data.inputs = [{read!r}] if they are not",
+    )
+
+
+# Whether tables fit together.
+
+
+def _common_schema(given: Sequence[Table]) -> Any:
+    """Return the ``pyarrow.Schema`` of all tables: the narrowest types that hold what each of them holds.
+
+    Raises:
+        DataError: When the tables differ in the kind of a column.
+    """
+    fields: dict[str, tuple[Table, Any]] = {}
+    for table in given:
+        for each in table.schema:
+            before, known = fields.setdefault(each.name, (table, each))
+            if tables.is_tensor(each.type) and _alike(each.type, known.type):
+                continue
+            with suppress(pa.ArrowException):
+                (known,) = pa.unify_schemas([pa.schema([known]), pa.schema([each])], promote_options="permissive")
+                fields[each.name] = (before, known)
+                continue
+            _refuse_other_kinds(each.name, before, table)
+    return pa.schema([field for _, field in fields.values()], given[0].schema.metadata)
+
+
+def _refuse_other_inputs(given: Sequence[Table], form: _Form, options: ReadOptions) -> None:
+    """Refuse a table that lacks inputs, classes or owners of the first, or has a feature that the first does not have.
+
+    Other columns may be in some tables alone.
+    """
+    first = given[0]
+    needed = [*form.inputs, form.label, *(name for name in options.kept_out if name in first.schema.names)]
+    for table in given[1:]:
+        tables.require_columns(table.place, table.schema, needed)
+        for each in table.schema if form.features and not options.inputs else ():
+            if each.name in first.schema.names or not tables.is_number(each.type):
+                continue
+            if may_be_feature(each.name, options):
+                raise DataError(
+                    f"{table.place} has a column {each.name!r}, and {first.place} has none; expected the same features "
+                    "of each client; take it out, or name the features in data.inputs"
+                )
+
+
+def _alike(kind: Any, other: Any) -> bool:
+    """Return whether two columns of arrays can be put together: of one shape, and both of pixels or neither."""
+    same_shape = tables.is_tensor(other) and kind.shape == other.shape
+    return same_shape and (kind.value_type == pa.uint8()) == (other.value_type == pa.uint8())
+
+
+def _refuse_other_kinds(column: str, first: Table, other: Table) -> None:
+    """Refuse two tables with a column of different kinds. A text among numbers is shown."""
+    kinds = [table.schema.field(column).type for table in (first, other)]
+    for table, numbers, kind in ((first, other, kinds[0]), (other, first, kinds[1])):
+        if tables.is_text(kind):
+            texts = tables.read_column([table], column).tolist()
+            row = next((row for row, text in enumerate(texts) if text and not is_number(str(text))), None)
+            if row is not None:
+                found = f"of column {column!r} holds {shown(texts[row])}"
+                raise RowError(table.place, row, f"{found}; expected a number, as of {numbers.place}; correct it")
+    raise DataError(
+        f"{other.place}: expected {tables.described(kinds[0])} in column {column!r}, as of {first.place}, found "
+        f"{tables.described(kinds[1])}; make them alike"
+    )

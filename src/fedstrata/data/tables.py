@@ -1,0 +1,330 @@
+"""Rows of named columns, some at a time: the one form in which samples come, whatever holds them.
+
+A `Source` is a file or an object in memory. A `Table` is a source with columns of one value that say whose rows they
+are. Every error names the source, the column and the row, counted from 0.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.data.column_roles import refuse_same_names
+
+ROWS = 4096
+"""The largest number of rows that are read at a time."""
+
+_INT64_DIGITS = 18
+"""The digits of whole numbers that surely fit into int64."""
+
+
+class Source(ABC):
+    """What holds rows.
+
+    Attributes:
+        codes: The columns of texts that become numbers where all of them are: see `as_numbers`.
+        files: The file that each row is; empty where rows are no files.
+    """
+
+    codes: frozenset[str] = frozenset()
+    files: Sequence[Path] = ()
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it is, for messages."""
+
+    @property
+    @abstractmethod
+    def stored(self) -> int:
+        """The bytes that it takes where it is."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Any:
+        """Its ``pyarrow.Schema``.
+
+        Raises:
+            DataError: When it is broken.
+        """
+
+    @abstractmethod
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        """Yield a ``pyarrow.RecordBatch`` of some columns after the other.
+
+        Raises:
+            DataError: When it is broken, or takes far more memory than it takes where it is.
+        """
+
+
+@dataclass(frozen=True)
+class FileSource(Source):
+    """What is in one file.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: Path
+
+    @property
+    def place(self) -> str:
+        """Return the path of the file."""
+        return str(self.file)
+
+    @property
+    def stored(self) -> int:
+        """Return the bytes of the file."""
+        return self.file.stat().st_size
+
+
+@dataclass(frozen=True, eq=False)
+class MemorySource(Source):
+    """A ``pyarrow.Table``.
+
+    Attributes:
+        name: Where it comes from, for messages.
+        table: The table.
+    """
+
+    name: str
+    table: Any
+
+    @property
+    def place(self) -> str:
+        """Return where it comes from."""
+        return self.name
+
+    @property
+    def schema(self) -> Any:
+        """Return the schema of the table."""
+        return self.table.schema
+
+    @property
+    def stored(self) -> int:
+        """Return the bytes of the table."""
+        return int(self.table.nbytes)
+
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        """Yield the rows of the table."""
+        yield from self.table.select(columns).to_batches(ROWS)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Consecutive rows of one column.
+
+    Attributes:
+        source: What holds them.
+        column: The name of the column.
+        first_row: The number of the first row in the source.
+        values: The rows, as a ``pyarrow.Array``. A dictionary is written out.
+    """
+
+    source: Source
+    column: str
+    first_row: int
+    values: Any
+
+    @property
+    def place(self) -> str:
+        """Return where the rows come from, for a message."""
+        return self.source.place
+
+    def error(self, row: int, problem: str) -> DataError:
+        """Return the error that tells the problem of a row, which is counted from the first of this chunk."""
+        row += self.first_row
+        if self.source.files:
+            return DataError(f"{self.source.files[row]} {problem}")
+        return RowError(self.place, row, f"of column {self.column!r} {problem}")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Some samples: the rows of a source, and what is known of all of them.
+
+    Attributes:
+        source: What holds the rows.
+        constants: The value of each further column whose rows are all alike, such as the client and the split.
+    """
+
+    source: Source
+    constants: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Return where the samples come from, for a message."""
+        return self.source.place
+
+    @cached_property
+    def schema(self) -> Any:
+        """Return the ``pyarrow.Schema`` of all columns, in which dictionaries are written out.
+
+        Raises:
+            DataError: When two columns have one name, or the source is broken.
+        """
+        own = self.source.schema
+        refuse_same_names(own.names, self.place)
+        if taken := [column for column in self.constants if column in own.names]:
+            raise DataError(f"{self.place} has a column {taken[0]!r}, whose name is needed for more; rename it")
+        fields = [each.with_type(_plain_type(each.type)) for each in own]
+        fields += [pa.field(name, pa.scalar(value).type) for name, value in self.constants.items()]
+        return pa.schema(fields, own.metadata)
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Chunk]]:
+        """Read some columns, and yield the next rows of each by its name.
+
+        Raises:
+            DataError: When the source is broken, or lacks a column.
+        """
+        require_columns(self.place, self.schema, columns)
+        own = [column for column in columns if column not in self.constants]
+        first_row = 0
+        # Without any column of its own, one tells how many rows there are.
+        for batch in self.source.batches(own or self.source.schema.names[:1]):
+            rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
+            rows |= {name: _written_out(batch.column(name)) for name in own}
+            yield {name: Chunk(self.source, name, first_row, rows[name]) for name in columns}
+            first_row += len(batch)
+
+
+def read_column(tables: Iterable[Table], column: str) -> np.ndarray:
+    """Read one column of one value per row, (rows,).
+
+    Raises:
+        DataError: When there is no such column, or a table has no rows.
+    """
+    parts = list[np.ndarray]()
+    codes = False
+    for table in tables:
+        parts += [to_numpy(chunks[column].values) for chunks in table.chunks([column])]
+        refuse_no_rows(sum(map(len, parts)), table.place)
+        codes = codes or column in table.source.codes
+    values = np.concatenate(parts)
+    return as_numbers(values) if codes else values
+
+
+def refuse_no_rows(rows: int | bool, place: str) -> None:
+    """Refuse a table that has the names of its columns alone."""
+    if not rows:
+        raise DataError(f"{place} holds no samples; expected a row for each, found none")
+
+
+def require_columns(place: str, schema: Any, columns: Collection[str]) -> None:
+    """Refuse a table whose ``pyarrow.Schema`` lacks a column."""
+    for column in columns:
+        if column not in schema.names:
+            raise DataError(f"{place} has no column {column!r}; it has {', '.join(schema.names)}")
+
+
+def _plain_type(kind: Any) -> Any:
+    """Return the type of the values of a dictionary, and the usual type of texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def _written_out(values: Any) -> Any:
+    """Return the values of a ``pyarrow.Array`` in the type of `_plain_type`."""
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
+
+
+def is_tensor(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of arrays of one shape."""
+    return isinstance(kind, pa.FixedShapeTensorType)
+
+
+def is_list(kind: Any) -> bool:
+    """Tell whether an Arrow type is a list of any sort."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_image(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of encoded images: bytes, or a struct with a field of them."""
+    if pa.types.is_struct(kind):
+        return bool(kind.get_field_index("bytes") >= 0)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def is_text(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_number(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of numbers or bools."""
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    return any(check(kind) for check in checks)
+
+
+def is_scalar(kind: Any) -> bool:
+    """Tell whether an Arrow type is a number, a bool, a text, or a date or time; null is any of them."""
+    return bool(is_number(kind) or is_text(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind))
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """Return the values of a ``pyarrow.Array`` of scalars, (rows,).
+
+    Dates and times become texts, and decimals floats, or integers if they have no fraction. A missing number is nan, a
+    missing text is empty.
+    """
+    if pa.types.is_temporal(values.type) or pa.types.is_null(values.type):
+        values = values.cast(pa.string())
+    if pa.types.is_decimal(values.type):
+        # Databases export whole numbers, such as those of patients, as decimals without a fraction.
+        whole = values.type.scale == 0 and values.type.precision <= _INT64_DIGITS
+        values = values.cast(pa.int64() if whole else pa.float64())
+    if is_text(values.type):
+        return np.array([text or "" for text in values.to_pylist()], dtype=np.str_)
+    if pa.types.is_boolean(values.type) and values.null_count:
+        values = values.cast(pa.int8())
+    array: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return array
+
+
+_LEADING_ZERO = r"^\s*0[0-9]+\s*$"
+"""The form of a code that would lose zeros as a number."""
+
+
+def as_numbers(texts: np.ndarray) -> np.ndarray:
+    """Return texts as numbers if all of them are, and none begins with 0 as 007 does, (rows,)."""
+    array = pa.array(texts)
+    if not pc.any(pc.match_substring_regex(array, _LEADING_ZERO)).as_py():
+        known = pc.if_else(pc.equal(array, ""), None, array)
+        for kind in (pa.int64(), pa.float64()):
+            try:
+                return to_numpy(known.cast(kind))
+            except pa.ArrowInvalid:
+                continue
+    return texts
+
+
+def described(kind: Any) -> str:
+    """Return what a column of an Arrow type holds, for a message."""
+    return f"arrays of {kind.value_type} {tuple(kind.shape)}" if is_tensor(kind) else str(kind)
+
+
+def tensors(array: np.ndarray, place: str) -> Any:
+    """Return an array as a column: (rows,) as it is, (rows, ...) as a ``pyarrow.FixedShapeTensorArray``.
+
+    Args:
+        array: Some rows, at least one.
+        place: Where it comes from, for messages.
+
+    Raises:
+        DataError: When it has several axes, and holds no numbers.
+    """
+    if array.ndim == 1:
+        return pa.array(array)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{place} is {array.dtype} {array.shape}; expected numbers, or one text for each row")
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
