@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
+from experiments.heart_tables import HEART
 from experiments.speed.cluster_tables import cluster
 from experiments.speed.compression_tables import compressed
 from experiments.speed.gpu_tables import gpu
@@ -160,6 +161,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "virtual_nodes": virtual_nodes,
     "super_nodes": super_nodes,
     **FAULTS,
+    **HEART,
     **PROOFS,
     **RANKINGS,
     **ROBUSTNESS,

@@ -199,10 +199,10 @@ def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
     assert second[1:4] == ["Strata", "", MISSING]  # float32 has not been run
 
 
-DERIVED = ("compared", "against", "cost", "shares", "tolerated", "cluster", "gpu")
+DERIVED = ("compared", "against", "cost", "shares", "tolerated", "cluster", "gpu", "heart")
 """What is never missing, or has a word for which of several."""
 
-WORDS = ("against strata", "shares mean", "tolerated mnist", "cluster shipped", "iid hicfl")
+WORDS = ("against strata", "shares mean", "tolerated mnist", "cluster shipped", "iid hicfl", "heart pooled")
 GPU = ("counts", "times", "whole", "measured", "limits")
 SHOWN = [*WORDS, *(f"gpu {word}" for word in GPU), *(f"compared {name}" for name in COMPARED)]
 
