@@ -100,8 +100,6 @@ def begun_experiment(given: Experiment, folder: Path, *, find_data: bool = True)
     if before["data"].get("unit") == TRIAL_COLUMN:
         now["data"].setdefault("unit", TRIAL_COLUMN)
     refuse_other(now, before, folder)
-    if given.rounds > own.rounds:
-        _refuse_counted_rounds(given, own, folder)
     name = own.engine.name if given.engine.name == "auto" else given.engine.name
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"name": name, "workers": workers, "timeout": given.engine.timeout})
@@ -136,20 +134,3 @@ def begun_experiments(wanted: Sequence[Experiment], folder: Path) -> tuple[Exper
         begun.get(place) or each.model_copy(update={"engine": engines.get(each.model.model_dump_json(), each.engine)})
         for place, each in enumerate(wanted)
     )
-
-
-def _refuse_counted_rounds(given: Experiment, own: Experiment, folder: Path) -> None:
-    """Refuse more rounds where those that are over would have been others, had there been as many from the start."""
-    counted = {
-        "privacy.epsilon, whose noise": ("privacy.noise_multiplier", own.privacy.epsilon is not None),
-        "local.schedule = 'cosine', whose rate": (
-            "local.schedule_rounds",
-            own.local.schedule == "cosine" and not own.local.schedule_rounds,
-        ),
-    }
-    for what, (instead, depends) in counted.items():
-        if depends:
-            raise RecordError(
-                f"{folder}: expected rounds = {own.rounds} as before with {what} was computed for so many rounds, "
-                f"found {given.rounds}; start a new run, or one with {instead}, which can be extended"
-            )

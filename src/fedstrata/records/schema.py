@@ -452,7 +452,6 @@ def parse_rounds(lines: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], Round
 
 
 _ROUNDS = ("rounds",)
-_EPSILON = ("privacy", "epsilon")
 
 _MAX_SHOWN_KEYS = 5
 """How many of the keys that differ a message names."""
@@ -505,12 +504,18 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path
         RecordError: When keys differ that results depend on; the text names them.
     """
     old, new = flatten_keys(before), flatten_keys(now)
-    if new.get(_EPSILON) is not None and new.get(_ROUNDS) != old.get(_ROUNDS):
-        raise RecordError(
-            f"{folder}: expected rounds = {_shown(old, _ROUNDS)} as before with privacy.epsilon, whose noise was "
-            f"computed for so many rounds, found {_shown(new, _ROUNDS)}; start a new run, or one with "
-            "privacy.noise_multiplier, which can be extended"
-        )
+    # With other rounds, those that are over would have been others.
+    by_cosine = new.get(("local", "schedule")) == "cosine" and not new.get(("local", "schedule_rounds"))
+    counted = {
+        "privacy.epsilon, whose noise": ("privacy.noise_multiplier", new.get(("privacy", "epsilon")) is not None),
+        "local.schedule = 'cosine', whose rate": ("local.schedule_rounds", by_cosine),
+    }
+    for what, (instead, depends) in counted.items():
+        if depends and new.get(_ROUNDS) != old.get(_ROUNDS):
+            raise RecordError(
+                f"{folder}: expected rounds = {_shown(old, _ROUNDS)} as before with {what} was computed for so many "
+                f"rounds, found {_shown(new, _ROUNDS)}; start a new run, or one with {instead}, which can be extended"
+            )
     differ = differences(before, now)
     if differ:
         more = f"; and {len(differ) - _MAX_SHOWN_KEYS} more keys" if len(differ) > _MAX_SHOWN_KEYS else ""
