@@ -27,7 +27,7 @@ from fedstrata.core import LocalTraining, Problem, RuleAggregation, rows
 from fedstrata.engine import ClientData, Loop
 from fedstrata.models import layout_of, make, row_of
 from fedstrata.partition import partition_samples, scheme_from
-from fedstrata.records.checkpoint import save
+from fedstrata.records.checkpoint import Checkpoint, save
 from fedstrata.uploads.validation import validate
 
 
@@ -75,7 +75,7 @@ def main() -> None:
         with step("decision"):
             state, _ = algorithm.update(problem, state, report)
         with step("checkpoint"):
-            save(Path(folder) / "checkpoint", state, engine.store.tensors(), {})
+            save(Path(folder) / "checkpoint", Checkpoint(state, engine.store.tensors(), {}))
     print(f"most anonymous memory of the round: {whole.anonymous / 1e9:.2f} GB")
 
 

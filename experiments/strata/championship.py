@@ -347,7 +347,7 @@ def results_of_match(federation: str, seed: int, methods: Sequence[str], sets: S
             runs[RunKey(seed, method)] = ActiveRun(steps, own.clients, setup.clients)
         lockstep = Lockstep(runs)
         while lockstep.round is not None:
-            lockstep.step(lambda *_: None)
+            lockstep.step()
         failures = {run.algorithm: failure.error for run, failure in lockstep.failures.items()}
         samples = sum(len(setup.client_data.train(client)) for client in range(len(setup.client_data)))
         found = {

@@ -207,7 +207,7 @@ def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequenc
             runs[RunKey(seed, variant)] = ActiveRun(steps, devices, setup.clients)
         lockstep = Lockstep(runs)
         while lockstep.round is not None:
-            lockstep.step(lambda *_: None)
+            lockstep.step()
     return {run.algorithm: failure.error for run, failure in lockstep.failures.items()}
 
 

@@ -264,7 +264,7 @@ def test_folders_of_a_columns_values_give_the_column(root: Path) -> None:
 @pytest.mark.parametrize("name", ["Split", "SPLIT", "split"])
 def test_roles_are_found_in_upper_case(root: Path, name: str) -> None:
     """Samples for testing were trained on where their column began with a capital."""
-    table = rows(**{name: ["train", "test"]}).rename_columns(["a", "b", "Label", name])
+    table = rows().append_column(name, [["train", "test"]]).rename_columns(["a", "b", "Label", name])
     file = write(root / "all.csv", table)
     assert has_own_test(find(str(file)))
     assert read(file).inputs.tolist() == [[0.0, 5.0]] and read(file, "test").inputs.tolist() == [[1.0, 6.0]]

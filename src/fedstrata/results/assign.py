@@ -80,8 +80,8 @@ def assign(
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        newcomers = (_Newcomer(experiment, problem, run.new_network(), new, n) for new in read)
-        placed = [_place(algorithm, problem, state, newcomer, run.names) for newcomer in newcomers]
+        asked = (_Newcomer(experiment, problem, run.new_network(), new, n) for new in read)
+        placed = [_place(algorithm, problem, state, newcomer, run.names) for newcomer in asked]
     metric = objective_of(experiment).metric.rpartition(":")[2]
     found = []
     for path, new, each in zip(paths, read, placed, strict=True):
