@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
 from statistics import mean, stdev
 from typing import Any
@@ -227,17 +228,24 @@ def drawn_means(right: Mapping[str, FLOAT]) -> FLOAT:
     Args:
         right: Whether each patient is told rightly, (seeds, patients) for each hospital.
     """
-    # Methods with as many seeds and the same patients have the same draws.
-    rng = np.random.default_rng(0)
-    seeds = len(next(iter(right.values())))
-    seed_weights = rng.multinomial(seeds, [1 / seeds] * seeds, DRAWS) / seeds
-    found = []
-    for told in right.values():
-        patients = told.shape[1]
-        weights = rng.multinomial(patients, [1 / patients] * patients, DRAWS) / patients
-        found.append(np.einsum("ds,sp,dp->d", seed_weights, told, weights, optimize=True))
+    counts = [len(next(iter(right.values()))), *(told.shape[1] for told in right.values())]
+    seeds, *patients = drawn_weights(tuple(counts))
+    found = [
+        np.einsum("ds,sp,dp->d", seeds, told, weights, optimize=True)
+        for told, weights in zip(right.values(), patients, strict=True)
+    ]
     means: FLOAT = np.mean(found, axis=0)
     return means
+
+
+@cache
+def drawn_weights(counts: tuple[int, ...]) -> list[FLOAT]:
+    """How often each of so many seeds, or patients of a hospital, is in a draw, as a share: (draws, count) for each.
+
+    Methods with as many seeds and the same patients have the same draws.
+    """
+    rng = np.random.default_rng(0)
+    return [rng.multinomial(count, [1 / count] * count, DRAWS) / count for count in counts]
 
 
 def interval(draws: FLOAT) -> tuple[float, float]:

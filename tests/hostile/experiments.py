@@ -79,7 +79,6 @@ KEYS: list[tuple[str, Any]] = [
     ("data.samples", "1_000_000"),
     ("data.public", "1_000_000"),
     ("local.lr", "1e400"),
-    ("cohort.dropout", "0.9999999999999999"),
     ("partition.scheme", HEXADECIMAL),
     ("partition", f"{{scheme = 'iid', x = {HEXADECIMAL}}}"),
     ("partition", f"{{scheme = 'majority', groups = {HUGE}, share = 0.5}}"),
@@ -121,6 +120,7 @@ TOLD_OTHERWISE = [
     ("data.unit", "'{0.__class__} %s %n'", "column"),
     ("partition", "{scheme = 'quantity', alpha = 5e-324}", "alpha"),
     ("events.leave", "[{round = 1, clients = [0, 1, 2, 3]}]", "events"),
+    ("events.join", f"[{{round = 1, clients = {MANY}}}]", "events"),
 ]
 """A key and its value, and what the line about it has in the place of the key."""
 
@@ -163,7 +163,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "seeds of 100,000 digits": (["compare", "--algorithms", "fedavg", "--seeds", "9" * 100_000], "--seeds"),
     "20,000 seeds": (["compare", "--algorithms", "fedavg", "--seeds", ",".join(map(str, range(20_000)))], "--seeds"),
     "algorithms without names": (["compare", "--algorithms", "," * 100_000], "--algorithms"),
-    "an algorithm of 100,000 characters": (["compare", "--algorithms", "fedavg" * 17_000], "--algorithms"),
+    "an algorithm of 100,000 characters": (["compare", "--algorithms", "fedavg" * 17_000], "algorithm.name"),
 }
 """The arguments of a command, and what the line about them has."""
 
@@ -174,7 +174,7 @@ VALID: dict[str, Any] = {
     "a seed of 18 digits": {"seed": 10**18 - 1},
     "the smallest step": {"local.lr": "5e-324"},
     "nearly nobody takes part": {"cohort.fraction": "5e-324"},
-    "a client that joins 100,000 times": {"events.join": f"[{{round = 1, clients = {MANY}}}]"},
+    "nearly everyone drops out": {"cohort.dropout": "0.9999999999999999"},
     "alpha of nearly 0": {"partition": "{scheme = 'dirichlet', alpha = 5e-324}"},
 }
 """What looks hostile and is valid: the content of a file, or keys and values."""

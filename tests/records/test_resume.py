@@ -141,7 +141,7 @@ def test_an_experiment_that_was_edited_is_refused_key_by_key_and_nothing_is_lost
     path = broken / "experiment.toml"
     path.write_text(path.read_text().replace(old, new))
     before = left(broken), path.read_text()
-    with pytest.raises(RecordError, match=f"the run was started with, found another: {why}; put the keys"):
+    with pytest.raises(RecordError, match=f"the run was started with, found another: {why}; resume with"):
         resume(broken)
     assert (left(broken), path.read_text()) == before
 

@@ -92,6 +92,11 @@ def tabulate(runs: Sequence[Run | Path | str], out: Path | str | None = None) ->
                 f"expected runs of one experiment, found another {wrong[0]!r} in {folder} than in {folders[0]}; "
                 "compare runs that differ in algorithm, personal method and seed only"
             )
+        if Folder(folder).metric() != Folder(folders[0]).metric():
+            raise RecordError(
+                f"expected runs with one metric, found another metric.json in {folder} than in {folders[0]}; compare "
+                "runs with the same"
+            )
         run = _read_outcome(name, experiment["seed"], folder)
         _refuse_other_data(run, found)
         same = [other.folder for other in found if (other.algorithm, other.seed) == (run.algorithm, run.seed)]
