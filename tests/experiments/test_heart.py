@@ -1,7 +1,5 @@
-import json
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from experiments.heart import COLUMNS, HOSPITALS, Logistic, Patients
 from experiments.heart_tables import (
     PUBLISHED,
     Predictions,
-    compared,
     difference,
     drawn_means,
     gaps_to_published,
@@ -19,10 +16,8 @@ from experiments.heart_tables import (
     over_seeds,
     predictions,
     repeated,
-    reproduced,
     wilson,
 )
-from experiments.tools import outcomes
 
 from experiments import heart
 
@@ -69,13 +64,6 @@ def test_the_split_is_as_large_as_flambys(sick: int, count: int, train: int) -> 
         assert abs(disease[trains].mean() - disease.mean()) < 0.01
 
 
-def test_only_rows_with_gaps_in_what_flamby_takes_are_left_out() -> None:
-    given = with_gap(with_gap(patients(40), 3, "chol"), 4, "ca")
-    whole = heart.complete(given)
-    assert len(whole.disease) == 39 and whole.features.shape[1] == 10
-    assert not np.isnan(whole.features).any()
-
-
 def test_complete_rows_have_thirteen_features_standardised_by_the_hospital_or_by_all() -> None:
     every = hospitals()
     own, pooled = (heart.of_complete_rows(every, scale, scale) for scale in ("hospital", "pooled"))
@@ -104,26 +92,6 @@ def test_test_rows_have_no_part_in_the_preparation_of_all_rows() -> None:
         assert np.isfinite(after[name][1][0]).all()
 
 
-def test_a_pressure_of_0_is_filled_as_a_gap_is() -> None:
-    every = hospitals()
-    row = int(np.flatnonzero(every["VA"].trains)[0])
-    gap = {**every, "VA": with_gap(every["VA"], row, "trestbps")}
-    features = every["VA"].features.copy()
-    features[row, COLUMNS.index("trestbps")] = 0
-    zero = {**every, "VA": Patients(features, every["VA"].disease, every["VA"].trains)}
-    filled, also = (heart.of_all_rows(each)["VA"][0][0] for each in (gap, zero))
-    assert np.array_equal(filled, also)
-    # One column more than without a gap says who had one.
-    assert filled.shape[1] == heart.of_all_rows(every)["VA"][0][0].shape[1] + 1
-
-
-def test_unlabelled_rows_are_those_with_gaps() -> None:
-    every = hospitals()
-    every["VA"] = with_gap(with_gap(every["VA"], 3, "chol"), 4, "ca")
-    rows = heart.unlabelled_rows(every)
-    assert rows.shape == (1, 13) and np.isfinite(rows).all()
-
-
 def test_the_network_is_one_logistic_unit() -> None:
     network = Logistic(13, seed=42)
     inputs, disease = torch.randn(8, 13), torch.arange(8) % 2
@@ -145,21 +113,6 @@ def test_every_case_runs_and_says_what_it_predicts(monkeypatch: pytest.MonkeyPat
         assert len(found["groups"]) == 4
 
 
-def test_settings_change_keys_of_tables_and_leave_the_others() -> None:
-    found = heart.settings(heart.STUDIES["published"]["fedyogi"], seed=44)
-    assert found["seed"] == 44 and found["rounds"] == 15
-    assert found["local"] == {"steps": 100, "batch": 4, "lr": 0.003162}
-    assert found["server"] == {"optimizer": "yogi", "lr": 0.01, "momentum": 0.9, "beta2": 0.999, "tau": 1e-8}
-    alone = heart.settings(heart.STUDIES["published"]["own"], seed=42)
-    assert (alone["rounds"], alone["local"]["epochs"], alone["local"]["steps"]) == (1, 50, 0)
-
-
-def test_a_round_counts_once_for_a_hospital_however_many_checks_found_it() -> None:
-    events = [{"kind": "clipped", "clients": [2, 3]}, {"kind": "oversized", "clients": [2]}]
-    rounds: list[dict[str, Any]] = [{"events": []}, {"events": events}, {"events": [{"kind": "split", "clients": [0]}]}]
-    assert heart.checked(rounds) == {"Switzerland": 1, "VA": 1}
-
-
 # Figures.
 
 
@@ -179,12 +132,6 @@ def test_wilsons_interval_is_that_of_the_textbook() -> None:
     assert wilson(1.0, 16)[1] == pytest.approx(1.0)
 
 
-def test_means_are_those_of_hospitals_not_of_patients() -> None:
-    told = made({"a": [[1, 1, 1, 0]], "b": [[0]]})
-    assert told.accuracies == {"a": 0.75, "b": 0.0}
-    assert told.by_seed()["mean"] == [0.375]
-
-
 def test_a_bootstrap_of_equal_answers_has_no_width_and_others_surround_their_mean() -> None:
     assert interval(drawn_means({"a": np.ones((3, 5))})) == pytest.approx((1.0, 1.0))
     low, high = interval(drawn_means({"a": np.array([[1.0, 0.0] * 50])}))
@@ -200,31 +147,11 @@ def test_a_difference_is_paired_by_patient() -> None:
     assert gap == 0.25 and low == 0.0 < high
 
 
-def test_auc_leaves_hospitals_with_hardly_anyone_healthy_out() -> None:
-    disease = {"a": np.array([0] * 5 + [1] * 5), "b": np.array([0] + [1] * 9)}
-    ranked = {name: np.array([np.arange(10) / 10]) for name in disease}
-    ranked["b"] = ranked["b"][:, ::-1]
-    assert Predictions(ranked, disease).auc == 1.0
-
-
 def test_the_interval_over_seeds_is_students() -> None:
     # The half width is t(4) s / sqrt(5) = 2.7764 * 0.015811 / 2.2361.
     gap, low, high = over_seeds([0.00, 0.01, 0.02, 0.03, 0.04])
     assert gap == pytest.approx(0.02)
     assert high - gap == pytest.approx(0.019632, abs=1e-6) == gap - low
-
-
-def test_a_row_names_groups_by_the_letters_of_hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "RESULTS", tmp_path)
-    names = list(HOSPITALS)
-    run: dict[str, Any] = {"data": "pooled", "probabilities": {name: [0.9, 0.2] * 5 for name in names}, "checked": {}}
-    runs = {f"pooled fedavg {seed}": {**run, "groups": [0, 0, 0, 0]} for seed in (42, 43)}
-    runs |= {"pooled adacfl 42": {**run, "groups": [1, 1, 2, 3]}, "pooled adacfl 43": {**run, "groups": [0, 0, 0, 0]}}
-    tests = {"pooled": dict.fromkeys(names, "1010101010")}
-    (tmp_path / "heart.json").write_text(json.dumps({"tests": tests, "references": {}, "runs": runs}))
-    rows = [line.split(" | ") for line in compared("pooled").splitlines()[2:]]
-    assert rows[0][1:3] == ["", "1.000 (0.72 to 1.00)"] and rows[1][1] == "CH / S / V in 1"
-    assert rows[1][7] == "+0.000 (+0.000 to +0.000)"
 
 
 # What is committed.
@@ -240,10 +167,3 @@ def test_a_published_figure_is_met_within_its_spread(method: str) -> None:
 
 def test_a_plain_loop_with_flambys_random_numbers_has_the_published_figures() -> None:
     assert repeated().count("| 4 of 4 |") == 10
-
-
-def test_fedprox_with_flambys_keys_says_of_nearly_everybody_what_fedavg_says() -> None:
-    found = predictions(known(), "published")
-    differ = [right != found["fedavg"].right[name] for name, right in found["fedprox"].right.items()]
-    assert sum(each.sum() for each in differ) <= 0.01 * sum(each.size for each in differ)
-    assert "FedProx" in reproduced()

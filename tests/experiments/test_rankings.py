@@ -1,31 +1,24 @@
 import json
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from experiments.strata import rankings
 from experiments.strata.championship import FEDERATIONS, METHODS, packed
 from experiments.strata.rank_picture import PICTURE, picture
 from experiments.strata.rankings import (
     COMPETITORS,
-    TITLES,
     championship,
     competitors_ranks,
     critical_difference,
     entered,
-    federation_title,
-    federations,
     played,
     ranks,
-    resolved,
     share_worse,
     with_cluster_models,
 )
 from experiments.tools import outcomes
-from experiments.tools.outcomes import MISSING
 
 NAMES = list(FEDERATIONS)
 
@@ -117,13 +110,6 @@ def test_shares_of_clients_are_means_over_federations(folder: Path) -> None:
     assert found["local training"][5] == "-" and found["FedAvg"][6] == "-"
 
 
-def test_computing_is_a_multiple_of_that_of_fedavg(folder: Path) -> None:
-    write(folder, NAMES[0], [0], {"ifca": {"passes": 60.0}, "ditto_1": {"epochs": 40.0}})
-    found = rows(championship())
-    # 20 epochs and 60 passes at a third of an epoch each are 40.
-    assert [found[name][-1] for name in ("IFCA, true k", "Ditto, lambda 1", "FedAvg")] == ["2.0", "2.0", "1.0"]
-
-
 def test_a_method_that_refuses_is_last_and_has_no_regret_there(folder: Path) -> None:
     refusal = {"variant": "fedtsdp", "seed": 0, "refused": "no public samples"}
     write(folder, NAMES[0], [0], {})
@@ -145,53 +131,5 @@ def test_only_seeds_that_every_method_has_count(folder: Path) -> None:
     assert told["seeds of a federation"] == ["2"] and told["runs"] == [str(2 * len(METHODS))]
 
 
-def test_a_federation_shows_what_strata_loses_to_the_best(folder: Path) -> None:
-    fedper = [run("fedper", seed, right) for seed, right in enumerate(([14, 14], [16, 16]))]
-    runs = [run(method, seed, [10, 10]) for method in METHODS if method != "fedper" for seed in (0, 1)]
-    (folder / "mnist_rotation.json").write_text(json.dumps([*runs, *fedper]))
-    cells = rows(federations())["MNIST, 4 rotations"]
-    assert cells[:4] == ["2", "FedPer", "0.750", "0.500"]
-    # Differences 0.2 and 0.3: mean 0.25, standard error 0.05, and t of one degree of freedom 12.7062.
-    assert cells[-1] == "+0.250 (-0.385 to +0.885)"
-
-
-def test_ranks_of_few_federations_are_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NAMES[:3]:
-        write(folder, name, [0], {"fedper": {**run("fedper", 0, [20, 20])}})
-    assert "not given for fewer than 10 federations" in resolved()
-    monkeypatch.setattr(rankings, "LEAST_FEDERATIONS", 3)
-    (cells,) = rows(resolved()).values()
-    # FedPer has rank 1, all others 13; q of 24 methods is 3.65, so that the difference is 3.65 sqrt(600 / 18) = 21.
-    assert cells[0] == "3" and 20.5 < float(cells[2]) < 21.5 and cells[3].startswith("FedPer: local training")
-
-
-def test_the_picture_has_the_mean_ranks_and_the_methods_that_are_told_apart() -> None:
-    # With 200 federations the critical difference of three methods is 2.344 sqrt(12 / 1200) = 0.23.
-    drawn = picture({"strata": [1.0] * 200, "fedavg": [2.0] * 200, "local": [3.0] * 200})
-    root = ET.fromstring(drawn)
-    circles = root.findall("{http://www.w3.org/2000/svg}circle")
-    places = [float(circle.attrib["cx"]) for circle in circles]
-    # Ranks 1, 2 and 3 are at the left, in the middle and at the right of 190 to 700.
-    assert places == [190.0, 445.0, 700.0]
-    colours = [circle.attrib["fill"] for circle in circles]
-    assert colours[0] != colours[1] == colours[2]
-    assert "mean rank over 200 federations" in drawn
-    assert "there are 9 so far" in picture({"strata": [1.0] * 9, "local": [2.0] * 9})
-    assert "there are 0 so far" in picture({})
-
-
 def test_the_picture_is_that_of_the_results() -> None:
     assert PICTURE.read_text() == picture(competitors_ranks(played())), "run experiments/tools/tables.py"
-
-
-def test_every_method_and_federation_has_a_title() -> None:
-    assert list(TITLES) == list(METHODS)
-    titles = [federation_title(name) for name in FEDERATIONS]
-    assert len(set(titles)) == len(titles) and not any("None" in title for title in titles)
-    assert {"MNIST, rotations of 12, 5, 3", "USC-HAD, 14 people", "MNIST, 10 majorities of 0.8, 100 clients"} <= set(
-        titles
-    )
-
-
-def test_without_results_nothing_is_shown(folder: Path) -> None:
-    assert all(MISSING in made() for made in (championship, federations, resolved, entered))

@@ -4,19 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments.speed.many_clients_tables import many_clients
 from experiments.strata.comparisons import (
-    BFLOAT16,
     COMPARED,
-    against,
     compared,
     identical,
-    precision,
-    preclustered,
-    tuned,
 )
 from experiments.tools import outcomes
-from experiments.tools.outcomes import MISSING, acted, beside, counted, lower_than, paired, results, spread
+from experiments.tools.outcomes import MISSING, acted, beside, lower_than, paired, spread
 from experiments.tools.tables import TABLES, filled
 
 
@@ -70,17 +64,6 @@ def test_a_run_is_held_against_another_of_the_same_data_and_rounds(folder: Path)
     write(folder, "e", run("fedavg", 0, [0.1]), run("fedavg+rounds=50", 0, [0.2]), run("fedavg+rounds=50", 1, [0.3]))
     found = beside("e", "cfl:auto+algorithm.trigger=stability+rounds=50", "fedavg")
     assert [other["acc_client"] for other in found] == [0.2, 0.3]
-
-
-def test_numbers_of_clusters_are_counted_over_seeds() -> None:
-    assert counted([1, 1, 1]) == "1"
-    assert counted([3, 1, 1]) == "1 in 2, 3 in 1"
-    assert counted([]) == MISSING
-
-
-def test_seeds_come_in_order_whichever_was_run_first(folder: Path) -> None:
-    write(folder, "e", run("cfl", 1, [0.1]), run("cfl", 0, [0.2]))
-    assert [result["seed"] for result in results("e", "cfl")] == [0, 1]
 
 
 def test_identical_clients_are_compared_with_fedavg_on_the_same_seeds(folder: Path) -> None:
@@ -155,50 +138,6 @@ def test_a_method_acted_when_it_ever_had_more_than_one_cluster() -> None:
     assert acted([]) == MISSING
 
 
-def test_fedtsdp_also_acts_when_it_shares_fewer_layers() -> None:
-    late, never = ({"clusters": [1, 1], "shared_layers": shared} for shared in ([2.0, 1.96], [2.0, 2.0]))
-    at_once = {"clusters": [1, 1], "shared_layers": [None, 1.96]}
-    assert acted([run("fedtsdp", 0, [0.5], curves=curves) for curves in (late, never, at_once)]) == "2 of 3"
-
-
-def test_a_method_stands_against_all_others_on_every_federation_that_it_ran_on(folder: Path) -> None:
-    write(folder, "compare_fashion_rotation", *(run("strata", seed, [0.75]) for seed in (0, 1)), run("cfl", 0, [0.5]))
-    write(folder, "compare_usc_had", run("strata", 0, [0.5]), run("fedavg", 0, [0.75]))
-    table = against("strata")
-    assert table.splitlines()[0] == "| minus | Fashion-MNIST, 4 rotations | USC-HAD, 14 people |"
-    found = {row[0]: row[1:] for row in rows(table)}
-    assert found["FedAvg"] == [MISSING, "-0.250 (one seed)"]
-    assert found["CFL"] == ["+0.250 (one seed)", MISSING]
-    assert found["oracle (the true groups)"] == [MISSING, "-"]  # people have no true groups
-    assert "Strata" not in found
-
-
-def test_thresholds_that_were_tried_are_listed_with_their_seed(folder: Path) -> None:
-    write(folder, "tuning_usc_had", run("cfl+algorithm.eps1=0.3", 10, [0.5]), run("fedavg", 10, [0.25]))
-    assert rows(tuned())[-1] == ["USC-HAD, 14 people", "10", "CFL, `eps1=0.3`", "0.500", "1", "1.00"]
-
-
-def test_preclusters_of_adacfl_have_a_row_a_seed(folder: Path) -> None:
-    write(folder, "adacfl_mnist_majority", run("adacfl+rounds=3", 0, [0.5], clusters=5, ari=0.5))
-    assert rows(preclustered()) == [["0", "5", "0.50", "1"]]
-
-
-def test_precisions_are_compared_on_the_seeds_of_both(folder: Path) -> None:
-    on = 'partition={scheme="rotation",groups=4}'
-    write(
-        folder,
-        "strata_mnist",
-        *(run(f"fedavg+{on}", seed, [accuracy]) for seed, accuracy in enumerate((0.5, 0.75, 0.0))),
-        *(run(f"fedavg+{BFLOAT16}+{on}", seed, [accuracy], ari=0.5) for seed, accuracy in enumerate((0.625, 0.625))),
-        run(f"strata+{BFLOAT16}+{on}", 0, [0.5]),
-    )
-    first, second, *_ = rows(precision())
-    # Differences 0.125 and -0.125: their standard error is 0.125, and t of one degree of freedom 12.7062.
-    assert first[2:5] == ["2", "0.625 ± 0.177", "0.625 ± 0.000"]
-    assert first[5:] == ["+0.000 (-1.588 to +1.588)", "1.00, 1.00", "0.50, 0.50"]
-    assert second[1:4] == ["Strata", "", MISSING]  # float32 has not been run
-
-
 DERIVED = ("compared", "against", "cost", "shares", "tolerated", "cluster", "gpu", "heart")
 """What is never missing, or has a word for which of several."""
 
@@ -215,10 +154,3 @@ def test_nothing_is_made_up_where_nothing_was_run(folder: Path, name: str) -> No
     # The first column says what a row is about, with the values of keys.
     figures = [cell for row in rows(shown.partition("-->\n")[2].partition("<!--")[0]) for cell in row[1:]]
     assert not any(re.search(r"\d\.\d\d", cell) for cell in figures)
-
-
-def test_the_table_of_many_clients_has_a_row_for_each_number_of_them(folder: Path) -> None:
-    assert rows(many_clients())[0][0] == MISSING
-    one = {"clients": 100_000, "first_line": 9_400.0, "files": 120_600.0, "replaced": 6_540_000}
-    (folder / "many_clients_records.json").write_text(json.dumps([one | {"cpu_fresh": 8.04, "cpu_resumed": 8.26}]))
-    assert rows(many_clients()) == [["100,000", "9", "121", "6.5", "8.0", "8.3"]]
