@@ -271,6 +271,17 @@ def test_roles_are_found_in_upper_case(root: Path, name: str) -> None:
     assert read(file).class_names == ("x", "y") and read(file).columns["split"].tolist() == ["train"]
 
 
+def test_codes_of_many_digits_stay_what_they_are(root: Path) -> None:
+    file = write(root / "all.csv", "a,patient,label\n1,12345678901234567890,x\n2,12345678901234567891,y\n")
+    assert read(file).columns["patient"].tolist() == ["12345678901234567890", "12345678901234567891"]
+
+
+def test_a_table_beside_a_copy_of_it_is_refused(root: Path) -> None:
+    write_all(root, "train.csv", "train.parquet")
+    with pytest.raises(DataError, match=r"holds train.csv and train.parquet; expected one file of each name"):
+        read(root)
+
+
 # A file per client
 
 
@@ -334,6 +345,7 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
             ("Lyon.csv", rows(a=[1.0, None])),
             r"Lyon.csv: row 1 of column 'a' holds no finite number; .* \(row 0 is the first below the header",
         ),
+        (("Lyon.csv", "a,b,label\n1,,x\n"), "Lyon.csv: row 0 of column 'b' holds no finite number"),
         (("Lyon.csv", rows(label=["x", ""])), "Lyon.csv: row 1 of column 'label' holds no class"),
         (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
         (("Lyon.csv", rows(c=[1, 2])), r"Lyon.csv has a column 'c', and .*Ghent.csv has none; .* name the features"),
@@ -395,7 +407,7 @@ def test_a_client_is_not_dropped_for_an_ending_in_upper_case(root: Path) -> None
     found = read(root)
     assert found.columns["client"].tolist() == ["Ghent", "Ghent", "Lyon", "Lyon"] and found.notes == ()
     write(root / "Lyon.csv", rows(2.0))
-    with pytest.raises(DataError, match=r"holds Lyon.CSV and Lyon.csv; expected one file for each client"):
+    with pytest.raises(DataError, match=r"holds Lyon.CSV and Lyon.csv; expected one file of each name"):
         read(root)
     for name in ("a.npz", "b.NPZ"):
         (root / "archives").mkdir(exist_ok=True)

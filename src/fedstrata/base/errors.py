@@ -58,7 +58,7 @@ class RowError(DataError):
 
     def __init__(self, place: str, row: int, problem: str) -> None:
         """Make the message of the three."""
-        counted = "row 0 is the first below the header" if place.lower().endswith(".csv") else "rows count from 0"
+        counted = "row 0 is the first below the header" if ".csv" in place.lower() else "rows count from 0"
         super().__init__(f"{place}: row {row} {problem} ({counted})")
         self.place = place
         self.row = row

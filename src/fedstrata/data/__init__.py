@@ -131,7 +131,7 @@ def _read(location: Location, options: ReadOptions) -> Dataset:
     # How numbers are normalised and where they are is decided later.
     decoded = replace(options, normalise=DEFAULT_OPTIONS.normalise, memory=DEFAULT_OPTIONS.memory)
     parameters = {
-        "location": {**asdict(location), "train": [], "test": [], "folder": None, "notes": []},
+        "location": {**asdict(location), "train": len(location.train), "test": [], "folder": None, "notes": []},
         "options": asdict(decoded),
     }
     slow = location.kind == "images" or ending_of(files[0]) == ".parquet"

@@ -22,7 +22,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import memory_limit
 from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
-from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs, too_large_for_memory
+from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs
 
 _VERSION = 8
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
@@ -85,7 +85,7 @@ def _version(file: Path) -> tuple[object, ...]:
     which the system last wrote the file's entry, and a file that replaces another one has another entry.
     """
     found = file.stat()
-    return str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
+    return str(file.absolute()), str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
 
 
 class _Copy(NamedTuple):
@@ -165,7 +165,7 @@ def _read_inputs(file: InputFile, crc: int, memory: Memory) -> Inputs:
     if memory == "disk" or (memory == "auto" and mapped_bytes > memory_limit()):
         return MappedInputs(file, torch.from_numpy(np.empty(0, file.dtype)).dtype)
     if mapped_bytes > memory_limit():
-        raise DataError(f"{file.path}: {too_large_for_memory(mapped_bytes)}")
+        raise MemoryError("they are decoded again, and then refused")
     whole = np.fromfile(file.path, file.dtype)
     if crc32(whole.data) != crc:
         raise ValueError(f"{file.path} is damaged")

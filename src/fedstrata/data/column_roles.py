@@ -231,5 +231,7 @@ def _words(column: str) -> list[str]:
 def refuse_same_names(columns: Sequence[str], place: str) -> None:
     """Refuse a table with two columns of one name."""
     twice = [column for column in columns if columns.count(column) > 1]
+    # The role is found in lower and upper case.
+    twice += [column for column in columns if column.lower() == SPLIT_COLUMN][1:]
     if twice:
         raise DataError(f"{place} has two columns {twice[0]!r}; give each a name of its own")

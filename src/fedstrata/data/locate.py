@@ -52,8 +52,11 @@ def find(name: str, root: str | Path | None = None) -> Location:
     _check_path(str(root or ""))
     places = _places(name, info, root)
     for place in places:
-        if location := find_files(name, info, place):
-            return location
+        try:
+            if location := find_files(name, info, place):
+                return location
+        except OSError as error:
+            raise DataError(f"{shown(str(place))} cannot be looked into ({error.strerror})") from error
     repository = info.hub_repository if info else name
     reason = ""
     if repository and _HUB_ID.fullmatch(repository):

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import file_problem
 from fedstrata.base.quoting import listed
-from fedstrata.data.column_roles import CLIENT_COLUMN
+from fedstrata.data.column_roles import CLIENT_COLUMN, LABEL_COLUMNS, SPLIT_COLUMN
 from fedstrata.data.dataset import Split
 from fedstrata.data.registry import DatasetInfo
 
@@ -71,6 +72,9 @@ _SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "testing")}
 _SPLIT_NAME = re.compile(r"(train(ing)?|test(ing)?|val(id|idation)?)([-_.\d]|$)", re.IGNORECASE)
 """The names of files and folders that hold a split, and no client: train_1, and not trainingcentre."""
 
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The value of a folder whose rows have none."""
+
 _SHARD = re.compile(r"-\d+-of-(\d+)(-\w+)?\.parquet$")
 
 _DEPTHS = 4
@@ -92,7 +96,8 @@ def name_of(path: Path) -> str:
 def values_of_folders(file: Path, folder: Path | None) -> dict[str, str]:
     """Return the columns that the folders of a file name, as ``site=Ghent`` does, with their values."""
     parts = file.relative_to(folder).parts[:-1] if folder else ()
-    return dict(part.split("=", 1) for part in parts if "=" in part)
+    named = [unquote(part).split("=", 1) for part in parts if "=" in part]
+    return {name: "" if value == _NO_VALUE else value for name, value in named}
 
 
 def find_files(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
@@ -155,6 +160,7 @@ def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
     """Return the tables of a split, in the order of their names."""
     named = (path for path in folder.glob(f"{split}*") if _SPLIT_NAME.match(name_of(path)))
     files = tuple(sorted(path for path in named if ending_of(path) in TABLE_ENDINGS))
+    _refuse_twice(files)
     for file in files:
         _check_regular(file)
         if (match := _SHARD.search(file.name)) and len(files) != int(match[1]):
@@ -163,6 +169,14 @@ def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
                 "copy or download the folder again"
             )
     return files
+
+
+def _refuse_twice(files: Sequence[Path]) -> None:
+    """Refuse files of one name, such as one beside its compressed copy."""
+    twice = [name for name, times in Counter(map(name_of, files)).items() if times > 1]
+    if twice:
+        both = " and ".join(file.name for file in files if name_of(file) == twice[0])
+        raise DataError(f"{files[0].parent} holds {both}; expected one file of each name")
 
 
 def _check_regular(file: Path) -> None:
@@ -189,7 +203,9 @@ def _client_files(name: str, place: Path) -> Location | None:
         )
     if not columns:
         _check_clients(place, train, test)
-    client_column = "" if len(columns) > 1 else next(iter(columns), CLIENT_COLUMN)
+    client_column = CLIENT_COLUMN if not columns else next(iter(columns)) if len(columns) == 1 else ""
+    if client_column in (SPLIT_COLUMN, *LABEL_COLUMNS):
+        client_column = ""
     notes = _unread(place, (*train, *test))
     return Location(name, None, tuple(train), tuple(test), "tables", client_column, place, notes)
 
@@ -208,10 +224,7 @@ def _check_clients(place: Path, train: Sequence[Path], test: Sequence[Path]) -> 
             f"{place} holds {splits[0]}, which is the name of a split and not of a client; expected train-*.parquet or "
             "train.csv, and test files of the same kind beside it"
         )
-    twice = [client for client, times in Counter(map(name_of, train)).items() if times > 1]
-    if twice:
-        both = " and ".join(file.name for file in train if name_of(file) == twice[0])
-        raise DataError(f"{train[0].parent} holds {both}; expected one file for each client")
+    _refuse_twice(train)
     strange = [file.name for file in test if name_of(file) not in map(name_of, train)]
     if strange:
         raise DataError(f"{test[0].parent} holds {strange[0]}, but {train[0].parent} does not; name both alike")

@@ -57,9 +57,8 @@ def keep(clients: Clients) -> str:
     if len({str(name) for name, _ in named}) < len(named):
         raise DataError("clients: expected a name of its own for each client, found two that read alike")
     # Ids of clients without names stay numbers, so that client 10 does not come before client 2.
-    tables = tuple(
-        table for name, data in named for table in _tables(name if isinstance(name, int) else str(name), data)
-    )
+    numbered = all(isinstance(name, int) for name, _ in named)
+    tables = tuple(table for name, data in named for table in _tables(name if numbered else str(name), data))
     name = f"{PREFIX}{_digest(tables)[:16]}"
     _KEPT[name] = tables
     return name
@@ -104,7 +103,6 @@ def _table(client: str | int, split: Split | None, data: Any) -> Table:
         raise DataError(f"{who} has no samples to {split or 'train'}; leave the client or the split out")
     own_split = split_column(rows.column_names) if split is None else None
     known = {CLIENT_COLUMN: client} if own_split else {CLIENT_COLUMN: client, SPLIT_COLUMN: split or "train"}
-    rows = rows.drop_columns([name for name in rows.column_names if name in known])
     return Table(MemorySource(who, rows), known)
 
 
@@ -285,7 +283,9 @@ def _digest(tables: Sequence[Table]) -> str:
     found = hashlib.sha256()
     for table in tables:
         found.update(repr(sorted(table.constants.items())).encode())
-        schema = table.source.schema.remove_metadata()
+        schema = table.source.schema
+        found.update(repr(sorted((schema.metadata or {}).get(b"huggingface", b""))).encode())
+        schema = schema.remove_metadata()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             for batch in table.source.batches(schema.names):

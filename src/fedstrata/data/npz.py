@@ -87,7 +87,7 @@ class ArchiveSource(FileSource):
         if arrays["y"].ndim == 2 and arrays["y"].shape[1] == 1 and arrays["y"].dtype.kind != "f":
             arrays["y"] = arrays["y"][:, 0]
         for name, array in arrays.items():
-            if len(array) != samples and name == "y":
+            if name == "y" and len(array) != samples:
                 raise DataError(
                     f"{self.file}: {x} has {samples} rows and {given[name]} has {len(array)}; expected as many"
                 )
@@ -137,7 +137,8 @@ def has_test(file: Path) -> bool:
 def _columns(names: Collection[str]) -> list[str]:
     """Return the names of further columns."""
     reserved = {name for both in _NAMES.values() for name in both}
-    return [name for name in names if name.removesuffix("_test") == name not in reserved]
+    own = [name for name in names if name.removesuffix("_test") not in reserved]
+    return [name for name in own if name.removesuffix("_test") == name or name.removesuffix("_test") not in own]
 
 
 def _member(archive: NpzFile, name: str) -> Any:

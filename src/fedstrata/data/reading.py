@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.errors import DataError, RowError, first_line
 from fedstrata.base.limits import COLUMN_CHARACTERS, expansion_problem, memory_problem
 from fedstrata.base.quoting import listed, shown
 from fedstrata.data import recordings, tables
@@ -90,7 +90,7 @@ def read_tables(
         rows.read(table, writer)
     columns = {SPLIT_COLUMN if key == split_column([key]) else key: column for key, column in rows.columns().items()}
     try:
-        answers = _answers(np.concatenate(rows.answers), schema, form.label, place, info)
+        answers = _answers(np.concatenate(rows.answers), given, schema, form.label, info)
         if SPLIT_COLUMN in columns and not info:
             is_test(columns[SPLIT_COLUMN], place)
     except RowError as error:
@@ -169,8 +169,7 @@ class _Rows:
             self.answers.append(self._learnt(label))
             for name, parts in self._columns.items():
                 kind = self._schema.field(name).type
-                values = _checked(chunks[name]).values.cast(kind) if name in chunks else pa.nulls(rows, kind)
-                parts.append(tables.to_numpy(values))
+                parts.append(_values(chunks[name], kind) if name in chunks else tables.to_numpy(pa.nulls(rows, kind)))
             count += rows
         tables.refuse_no_rows(count, table.place)
         self.of_tables.append((table.place, count))
@@ -179,10 +178,13 @@ class _Rows:
         """Return classes, (rows,), or numbers in place of them, (rows,) or (rows, outputs)."""
         kind = chunk.values.type
         if tables.is_scalar(kind):
-            return tables.to_numpy(_checked(chunk).values.cast(self._schema.field(chunk.column).type))
+            return _values(chunk, self._schema.field(chunk.column).type)
         if not (tables.is_list(kind) or tables.is_tensor(kind)):
             raise DataError(f"{chunk.place}: column {chunk.column!r} holds {kind}; expected integers or texts")
-        return _dense(chunk).reshape(len(chunk.values), -1)
+        values = _dense(chunk).reshape(len(chunk.values), -1)
+        if self.answers and values.shape[1:] != self.answers[0].shape[1:]:
+            raise chunk.error(0, f"has {values.shape[1]} numbers; expected as many as the rows before")
+        return values
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the further columns, (rows,) each.
@@ -201,27 +203,35 @@ class _Rows:
         return found
 
 
-def _checked(chunk: Chunk) -> Chunk:
-    """Refuse a text that is too long, before numpy gives all others its space."""
+def _values(chunk: Chunk, kind: Any) -> np.ndarray:
+    """Return a column of scalars in the type that it has in all tables, (rows,)."""
+    # numpy would give all other texts the space of one that is too long.
     if tables.is_text(chunk.values.type):
         lengths = pc.utf8_length(chunk.values)
         longest = pc.max(lengths).as_py() or 0
         if longest > COLUMN_CHARACTERS:
             problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
             raise chunk.error(pc.index(lengths, longest).as_py(), problem)
-    return chunk
+    try:
+        return tables.to_numpy(chunk.values.cast(kind))
+    except pa.ArrowException as error:
+        found = f"holds a value that {kind} cannot hold ({first_line(error)})"
+        raise DataError(f"{chunk.place}: column {chunk.column!r} {found}; make the column alike in all files") from None
 
 
-def _answers(values: np.ndarray, schema: Any, column: str, place: str, info: DatasetInfo | None) -> Answers:
-    """Return what is to be learnt of a column."""
+def _answers(values: np.ndarray, given: Sequence[Table], schema: Any, column: str, info: DatasetInfo | None) -> Answers:
+    """Return what is to be learnt of a column of tables."""
+    place = given[0].place
     called = f"column {column!r}"
     kind = schema.field(column).type
     if info and not (pa.types.is_integer(kind) or tables.is_text(kind)):
         raise DataError(f"{place}: {called} holds {kind}; expected integers or texts")
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         refuse_missing_classes(values != values, place, called)
-    names = hugging_face_names(schema.metadata, column)
-    return answers_of(values, place, called, names, info.classes if info else 0)
+    names = {hugging_face_names(table.schema.metadata, column) for table in given}
+    if len(names) > 1:
+        raise DataError(f"{place}: expected the same names of classes in all files, found several in {called}")
+    return answers_of(values, place, called, names.pop(), info.classes if info else 0)
 
 
 # What the inputs are.
@@ -238,7 +248,8 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
     if column is None:
         options.refuse(place, "size")
         features = _features(schema, label, options, place)
-        return _Form(label, features, partial(_numbers_of_features, features), features)
+        kinds = {name: schema.field(name).type for name in features}
+        return _Form(label, features, partial(_numbers_of_features, kinds), features)
     tables.require_columns(place, schema, (column, label))
     kind = schema.field(column).type
     if tables.is_image(kind):
@@ -341,11 +352,11 @@ def _arrays(column: str, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) ->
     return np.ascontiguousarray(values), None
 
 
-def _numbers_of_features(features: tuple[str, ...], chunks: Mapping[str, Chunk], shape: object) -> _Converted:
-    """Put features beside each other, (rows, features) float32."""
+def _numbers_of_features(kinds: Mapping[str, Any], chunks: Mapping[str, Chunk], shape: object) -> _Converted:
+    """Put features of some Arrow types beside each other, (rows, features) float32."""
     with np.errstate(over="ignore"):
-        columns = [tables.to_numpy(chunks[feature].values).astype(np.float32) for feature in features]
-    for feature, values in zip(features, columns, strict=True):
+        columns = [_values(chunks[feature], kind).astype(np.float32) for feature, kind in kinds.items()]
+    for feature, values in zip(kinds, columns, strict=True):
         missing = np.flatnonzero(~np.isfinite(values))
         if len(missing):
             others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
@@ -360,7 +371,9 @@ def _dense(chunk: Chunk) -> np.ndarray:
     """Return lists, or tensors, as one array, (rows, ...)."""
     values = chunk.values
     if tables.is_tensor(values.type):
-        # Arrow's own way refuses some slices.
+        order = values.type.permutation
+        if values.null_count or (order and list(order) != sorted(order)):
+            raise chunk.error(0, "holds arrays of which some are missing, or whose axes are in another order")
         numbers: np.ndarray = values.storage.flatten().to_numpy()
         return numbers.reshape(len(values), *values.type.shape)
     shape = [len(values)]
@@ -451,7 +464,7 @@ def _refuse_other_kinds(column: str, first: Table, other: Table) -> None:
     """Refuse two tables with a column of different kinds. A text among numbers is shown."""
     kinds = [table.schema.field(column).type for table in (first, other)]
     for table, numbers, kind in ((first, other, kinds[0]), (other, first, kinds[1])):
-        if tables.is_text(kind):
+        if tables.is_text(kind) and tables.is_number(numbers.schema.field(column).type):
             texts = tables.read_column([table], column).tolist()
             row = next((row for row, text in enumerate(texts) if text and not is_number(str(text))), None)
             if row is not None:

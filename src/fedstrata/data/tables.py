@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,6 @@ from fedstrata.data.column_roles import refuse_same_names
 
 ROWS = 4096
 """The largest number of rows that are read at a time."""
-
-_INT64_DIGITS = 18
-"""The digits of whole numbers that surely fit into int64."""
 
 
 class Source(ABC):
@@ -189,8 +187,11 @@ class Table:
         require_columns(self.place, self.schema, columns)
         own = [column for column in columns if column not in self.constants]
         first_row = 0
-        # Without any column of its own, one tells how many rows there are.
-        for batch in self.source.batches(own or self.source.schema.names[:1]):
+        # Without any column of its own, one tells how many rows there are: if there is one, one of little content.
+        light = [each.name for each in self.source.schema if is_scalar(each.type)] or self.source.schema.names
+        for batch in self.source.batches(own or light[:1]):
+            if not len(batch):
+                continue
             rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
             rows |= {name: _written_out(batch.column(name)) for name in own}
             yield {name: Chunk(self.source, name, first_row, rows[name]) for name in columns}
@@ -281,8 +282,7 @@ def to_numpy(values: Any) -> np.ndarray:
         values = values.cast(pa.string())
     if pa.types.is_decimal(values.type):
         # Databases export whole numbers, such as those of patients, as decimals without a fraction.
-        whole = values.type.scale == 0 and values.type.precision <= _INT64_DIGITS
-        values = values.cast(pa.int64() if whole else pa.float64())
+        values = values.cast(pa.int64() if values.type.scale == 0 else pa.float64())
     if is_text(values.type):
         return np.array([text or "" for text in values.to_pylist()], dtype=np.str_)
     if pa.types.is_boolean(values.type) and values.null_count:
@@ -296,16 +296,15 @@ _LEADING_ZERO = r"^\s*0[0-9]+\s*$"
 
 
 def as_numbers(texts: np.ndarray) -> np.ndarray:
-    """Return texts as numbers if all of them are, and none begins with 0 as 007 does, (rows,)."""
+    """Return texts as whole numbers if all of them are, and none begins with 0 as 007 does, (rows,)."""
     array = pa.array(texts)
-    if not pc.any(pc.match_substring_regex(array, _LEADING_ZERO)).as_py():
-        known = pc.if_else(pc.equal(array, ""), None, array)
-        for kind in (pa.int64(), pa.float64()):
-            try:
-                return to_numpy(known.cast(kind))
-            except pa.ArrowInvalid:
-                continue
-    return texts
+    if pc.any(pc.match_substring_regex(array, _LEADING_ZERO)).as_py():
+        return texts
+    try:
+        return to_numpy(pc.if_else(pc.equal(array, ""), None, array).cast(pa.int64()))
+    # As a float, a code of many digits would be another one.
+    except pa.ArrowInvalid:
+        return texts
 
 
 def described(kind: Any) -> str:
@@ -323,8 +322,14 @@ def tensors(array: np.ndarray, place: str) -> Any:
     Raises:
         DataError: When it has several axes, and holds no numbers.
     """
-    if array.ndim == 1:
-        return pa.array(array)
-    if array.dtype.kind not in "iuf":
-        raise DataError(f"{place} is {array.dtype} {array.shape}; expected numbers, or one text for each row")
-    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(array))
+    try:
+        if array.ndim == 1:
+            return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
+        if array.dtype.kind in "iuf":
+            numbers = pa.array(np.ascontiguousarray(array).reshape(-1))
+            rows = pa.FixedSizeListArray.from_arrays(numbers, prod(array.shape[1:]))
+            return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(numbers.type, array.shape[1:]), rows)
+    # Arrow has no complex numbers, none of 128 bits, and no records. Bytes may be no texts.
+    except (pa.ArrowException, UnicodeDecodeError):
+        pass
+    raise DataError(f"{place} is {array.dtype} {array.shape}; expected numbers, or one text for each row")
