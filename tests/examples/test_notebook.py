@@ -26,11 +26,10 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.pages
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_cell_runs_and_progress_stays_in_one_output(executed: Any) -> None:
+def test_every_cell_runs_and_says_how_far_it_is(executed: Any) -> None:
     train, summary, plot, predict, compare, export = [each for each in executed.cells if each.cell_type == "code"]
-    shown = [each for each in train.outputs if each.output_type == "display_data"]
-    assert len(shown) == 1 and "round 12/12" in shown[0].data["text/plain"]
-    assert not [each for each in train.outputs if each.output_type == "stream"]
+    told = "".join(each.text for each in train.outputs if each.output_type == "stream")
+    assert "round 12/12" in told
     assert "<th>algorithm</th><td>strata</td>" in summary.outputs[0].data["text/html"]
     assert any(kind.startswith("application/vnd.plotly") for kind in plot.outputs[0].data)
     assert "'7':" in predict.outputs[0].data["text/plain"]
