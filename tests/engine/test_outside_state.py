@@ -15,7 +15,7 @@ from small import dataset, fit_of, partition_of, plan_of, scored
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ExperimentError, UserCodeError
-from fedstrata.base.randomness import draws_of_others, seed_others
+from fedstrata.base.randomness import draws_of_numpy_and_python, seed_numpy_and_python
 from fedstrata.core import LocalTraining
 from fedstrata.engine import Loop, SimulationSpec, require_repeatable
 from fedstrata.engine.outside_state import OutsideState
@@ -268,12 +268,12 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_a_client_leaves_in_functions_and_generators_is_not_for_the_next(key: str, name: str) -> None:
     names = {key: f"our_functions:{name}"}
-    seed_others(1)
+    seed_numpy_and_python(1)
     alone = update_of_last(plain, [2], **names)
     # The generators of the program around the engine are as they were.
-    drawn = draws_of_others()
-    seed_others(1)
-    assert drawn == draws_of_others()
+    drawn = draws_of_numpy_and_python()
+    seed_numpy_and_python(1)
+    assert drawn == draws_of_numpy_and_python()
     assert torch.equal(alone, update_of_last(plain, [0, 1, 2], **names))
     require_repeatable(spec_of(plain, **names), LocalTraining(lr=0.1))
 

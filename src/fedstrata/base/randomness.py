@@ -19,10 +19,9 @@ _GLOBAL_GENERATORS = RLock()
 
 @contextmanager
 def global_generators(**devices: Any) -> Iterator[None]:
-    """Seed the global generators of torch, numpy and Python inside, in one thread at a time.
+    """Keep the global generators of torch, numpy and Python: after the block they are as they were before.
 
-    Dropout and a user's own functions draw from them. So runs in several threads take turns here. Afterwards the
-    generators are as they were.
+    Dropout and a user's own functions draw from them. So runs in several threads take turns here.
 
     Args:
         devices: The devices besides the CPU, as `torch.random.fork_rng` takes them.
@@ -39,16 +38,16 @@ def global_generators(**devices: Any) -> Iterator[None]:
 def seed_global_generators(seed: int) -> None:
     """Seed the global generators of torch on the CPU, of numpy and of Python with a number of 63 bits."""
     torch.default_generator.manual_seed(seed)
-    seed_others(seed)
+    seed_numpy_and_python(seed)
 
 
-def seed_others(seed: int) -> None:
+def seed_numpy_and_python(seed: int) -> None:
     """Seed the global generators of numpy and of Python, from which only a user's own code draws."""
     np.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)
 
 
-def draws_of_others() -> tuple[float, float]:
+def draws_of_numpy_and_python() -> tuple[float, float]:
     """The next numbers of the global generators of numpy and of Python."""
     return float(np.random.random()), random.random()  # noqa: NPY002
 

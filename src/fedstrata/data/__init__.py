@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from fedstrata.base.errors import DataError
-from fedstrata.base.lazy_torch import torch
 from fedstrata.base.registry import load_object
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions
-from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics, is_test
+from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
 from fedstrata.data.locate import client_values, find, has_own_test, tables_of
 from fedstrata.data.location import Location, ending_of
 from fedstrata.data.registry import DATASETS, DatasetInfo
@@ -103,14 +102,9 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
     dataset = replace(dataset, notes=location.notes + dataset.notes)
     tests = 0
     if SPLIT_COLUMN in dataset.columns:
-        testing = is_test(dataset.columns[SPLIT_COLUMN], dataset.name)
-        places = dict(zip(SPLITS, map(np.flatnonzero, (~testing, testing)), strict=True))
-        tests = len(places["test"])
-        if testing.all():
-            raise DataError(f"{dataset.name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
-        if not (info and info.mean):
-            mean, std = channel_statistics(dataset.inputs, torch.from_numpy(places["train"]))
-            dataset = replace(dataset, mean=mean, std=std)
+        testing = dataset.columns[SPLIT_COLUMN] == "test"
+        tests = int(testing.sum())
+        places = {"train": np.flatnonzero(~testing), "test": np.flatnonzero(testing)}
         dataset = dataset.rows(np.concatenate([places[split] for split in splits]))
     if options.normalise == "none":
         channels = len(dataset.mean)

@@ -24,7 +24,7 @@ from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs
 
-_VERSION = 8
+_VERSION = 9
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
 _METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "notes")
@@ -165,7 +165,7 @@ def _read_inputs(file: InputFile, crc: int, memory: Memory) -> Inputs:
     if memory == "disk" or (memory == "auto" and mapped_bytes > memory_limit()):
         return MappedInputs(file, torch.from_numpy(np.empty(0, file.dtype)).dtype)
     if mapped_bytes > memory_limit():
-        raise MemoryError("they are decoded again, and then refused")
+        raise ValueError(f"{file.path} does not fit into memory; to decode it says so")
     whole = np.fromfile(file.path, file.dtype)
     if crc32(whole.data) != crc:
         raise ValueError(f"{file.path} is damaged")

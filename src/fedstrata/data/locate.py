@@ -20,7 +20,7 @@ from fedstrata.data.location import PREFIX, TABLE_ENDINGS, Location, ending_of, 
 from fedstrata.data.registry import DATASETS, DatasetInfo
 
 if TYPE_CHECKING:
-    from fedstrata.data.tables import FileSource, Table
+    from fedstrata.data.tables import Table
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -146,8 +146,6 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
 
     Where some are for testing, the column ``split`` says which; where the layout says whose they are, a column does.
     """
-    from fedstrata.data.tables import Table
-
     if location.kind == "memory":
         from fedstrata.data.memory import kept
 
@@ -156,45 +154,46 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
         from fedstrata.data.libraries import hub_tables
 
         return hub_tables(location.name)
-    found = list[tuple[Split, Table]]()
-    if location.kind == "images":
-        from fedstrata.data.images import ImageSource
-
-        for split, files in zip(SPLITS, (location.train, location.test), strict=True):
-            if files:
-                source = ImageSource(location.folder or Path(), bool(location.client_column), files)
-                found.append((split, Table(source)))
-    else:
-        for split, files in zip(SPLITS, (location.train, location.test), strict=True):
-            for file in files:
-                constants = values_of_folders(file, location.folder)
-                if location.client_column == CLIENT_COLUMN and not constants:
-                    constants = {CLIENT_COLUMN: name_of(file)}
-                found += [(own, Table(source, constants)) for own, source in _sources(file, split, options)]
+    both = zip(SPLITS, (location.train, location.test), strict=True)
+    found = [each for split, files in both for each in _tables_of_files(location, split, files, options)]
     found.sort(key=lambda each: SPLITS.index(each[0]))
     if all(split == "train" for split, _ in found):
         return [table for _, table in found]
     return [replace(table, constants={**table.constants, SPLIT_COLUMN: split}) for split, table in found]
 
 
-def _sources(file: Path, split: Split, options: ReadOptions) -> Iterator[tuple[Split, FileSource]]:
-    """Yield what a file holds, by the split that it is for; readers are imported at their first use."""
-    ending = ending_of(file)
-    if ending == ".npz":
-        from fedstrata.data.npz import ArchiveSource, has_test
+def _tables_of_files(
+    location: Location, split: Split, files: tuple[Path, ...], options: ReadOptions
+) -> Iterator[tuple[Split, Table]]:
+    """Yield what some files hold, by the split that it is for; readers are imported at their first use."""
+    from fedstrata.data.tables import Table
 
-        # Alone, a file may have arrays of both splits.
-        yield split, ArchiveSource(file, "train")
-        if split == "train" and has_test(file):
-            yield "test", ArchiveSource(file, "test")
-    elif ending in (".parquet", ".feather", ".arrow"):
-        from fedstrata.data.parquet import ArrowSource, ParquetSource
+    if location.kind == "images":
+        from fedstrata.data.images import ImageSource
 
-        yield split, ParquetSource(file) if ending == ".parquet" else ArrowSource(file)
-    else:
-        from fedstrata.data.csv_files import CsvSource
+        if files:
+            yield split, Table(ImageSource(location.folder or Path(), bool(location.client_column), files))
+        return
+    for file in files:
+        constants = values_of_folders(file, location.folder)
+        if location.client_column == CLIENT_COLUMN and not constants:
+            constants = {CLIENT_COLUMN: name_of(file)}
+        ending = ending_of(file)
+        if ending == ".npz":
+            from fedstrata.data.npz import ArchiveSource, has_test
 
-        yield split, CsvSource(file, options)
+            # Alone, a file may have arrays of both splits.
+            yield split, Table(ArchiveSource(file, "train"), constants)
+            if split == "train" and has_test(file):
+                yield "test", Table(ArchiveSource(file, "test"), constants)
+        elif ending in (".parquet", ".feather", ".arrow"):
+            from fedstrata.data.parquet import ArrowSource, ParquetSource
+
+            yield split, Table(ParquetSource(file) if ending == ".parquet" else ArrowSource(file), constants)
+        else:
+            from fedstrata.data.csv_files import CsvSource
+
+            yield split, Table(CsvSource(file, options), constants)
 
 
 def has_own_test(location: Location) -> bool:

@@ -203,9 +203,9 @@ def _client_files(name: str, place: Path) -> Location | None:
         )
     if not columns:
         _check_clients(place, train, test)
-    client_column = CLIENT_COLUMN if not columns else next(iter(columns)) if len(columns) == 1 else ""
-    if client_column in (SPLIT_COLUMN, *LABEL_COLUMNS):
-        client_column = ""
+    # A single column names the clients, unless it says something else.
+    named = [column for column in columns if column not in (SPLIT_COLUMN, *LABEL_COLUMNS)]
+    client_column = CLIENT_COLUMN if not columns else named[0] if len(columns) == len(named) == 1 else ""
     notes = _unread(place, (*train, *test))
     return Location(name, None, tuple(train), tuple(test), "tables", client_column, place, notes)
 

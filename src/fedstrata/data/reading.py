@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError, first_line
+from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import COLUMN_CHARACTERS, expansion_problem, memory_problem
 from fedstrata.base.quoting import listed, shown
 from fedstrata.data import recordings, tables
@@ -91,30 +92,28 @@ def read_tables(
     columns = {SPLIT_COLUMN if key == split_column([key]) else key: column for key, column in rows.columns().items()}
     try:
         answers = _answers(np.concatenate(rows.answers), given, schema, form.label, info)
-        if SPLIT_COLUMN in columns and not info:
-            is_test(columns[SPLIT_COLUMN], place)
+        testing = is_test(columns[SPLIT_COLUMN], place) if SPLIT_COLUMN in columns else np.zeros(rows.count, bool)
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
     # Beside arrays, every further one is a column.
     alone = not (info or form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
     notes = _unread_numbers(columns, form.inputs[0], options) if alone else ()
-    unit = None
     if form.window:
-        unit = TRIAL_COLUMN
         counts = np.array(rows.counts)
+        if not counts.any():
+            raise DataError(f"{place}: no recording has {form.window} readings; set data.window lower")
         if not info:
             notes = recordings.short_recordings(counts, columns.get(recordings.SUBJECT), form.window) + notes
-        activity = answers.labels
-        said = np.array(answers.class_names)[activity] if answers.class_names else activity
-        columns[TRIAL_COLUMN] = (
-            recordings.numbers_of(columns, activity, place) if info else recordings.names_of(columns, said)
-        )
+        columns[TRIAL_COLUMN] = _trials(columns, answers, place, info)
         columns = {key: np.repeat(column, counts) for key, column in columns.items()}
-        answers = answers.repeated(counts)
-        if not len(answers.labels):
-            raise DataError(f"{place}: no recording has {form.window} readings; set data.window lower")
+        answers, testing = answers.repeated(counts), np.repeat(testing, counts)
+    if testing.all():
+        raise DataError(f"{name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
     inputs = writer.finish()
-    mean, std = (info.mean, info.std) if info and info.mean else channel_statistics(inputs)
+    if info and info.mean:
+        mean, std = info.mean, info.std
+    else:
+        mean, std = channel_statistics(inputs, torch.from_numpy(np.flatnonzero(~testing)) if testing.any() else None)
     return Dataset(
         name,
         inputs,
@@ -122,10 +121,18 @@ def read_tables(
         std=std,
         columns=columns,
         feature_names=form.features,
-        unit=unit,
+        unit=TRIAL_COLUMN if form.window else None,
         notes=notes,
         **answers.fields,
     )
+
+
+def _trials(columns: Mapping[str, np.ndarray], answers: Answers, place: str, info: DatasetInfo | None) -> np.ndarray:
+    """Return an id for each recording, unique in the data set, (recordings,)."""
+    if info:
+        return recordings.numbers_of(columns, answers.labels, place)
+    names = np.array(answers.class_names)
+    return recordings.names_of(columns, names[answers.labels] if len(names) else answers.labels)
 
 
 class _Rows:
@@ -136,6 +143,11 @@ class _Rows:
         counts: The samples of each row, where a row may have several.
         of_tables: The place of each table, and the number of its rows.
     """
+
+    @property
+    def count(self) -> int:
+        """Return the number of rows."""
+        return sum(count for _, count in self.of_tables)
 
     def __init__(self, schema: Any, form: _Form) -> None:
         self.answers = list[np.ndarray]()

@@ -29,7 +29,7 @@ class Source(ABC):
     """What holds rows.
 
     Attributes:
-        codes: The columns of texts that become numbers where all of them are: see `as_numbers`.
+        codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
         files: The file that each row is; empty where rows are no files.
     """
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ExperimentError, UserCodeError
-from fedstrata.base.randomness import generator, seed_of, seed_others
+from fedstrata.base.randomness import generator, seed_numpy_and_python, seed_of
 from fedstrata.core import (
     Evaluation,
     Layout,
@@ -295,7 +295,7 @@ class Loop:
         seed = self._evaluation_seed if seed is None else seed
         seed_device(self._device, seed)
         if self._outside.places or self._functions.places:
-            seed_others(seed)
+            seed_numpy_and_python(seed)
 
     def _batches(self, index: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of some samples, on the device."""

@@ -503,18 +503,21 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path
     Raises:
         RecordError: When keys differ that results depend on; the text names them.
     """
-    old, new = flatten_keys(before), flatten_keys(now)
+    rounds = [keys.get("rounds") for keys in (before, now)]
+    local = now.get("local", {})
     # With other rounds, those that are over would have been others.
-    by_cosine = new.get(("local", "schedule")) == "cosine" and not new.get(("local", "schedule_rounds"))
     counted = {
-        "privacy.epsilon, whose noise": ("privacy.noise_multiplier", new.get(("privacy", "epsilon")) is not None),
-        "local.schedule = 'cosine', whose rate": ("local.schedule_rounds", by_cosine),
+        "privacy.epsilon, whose noise": ("privacy.noise_multiplier", now.get("privacy", {}).get("epsilon") is not None),
+        "local.schedule = 'cosine', whose rate": (
+            "local.schedule_rounds",
+            local.get("schedule") == "cosine" and not local.get("schedule_rounds"),
+        ),
     }
     for what, (instead, depends) in counted.items():
-        if depends and new.get(_ROUNDS) != old.get(_ROUNDS):
+        if depends and rounds[0] != rounds[1]:
             raise RecordError(
-                f"{folder}: expected rounds = {_shown(old, _ROUNDS)} as before with {what} was computed for so many "
-                f"rounds, found {_shown(new, _ROUNDS)}; start a new run, or one with {instead}, which can be extended"
+                f"{folder}: expected rounds = {rounds[0]} as before with {what} was computed for so many rounds, found "
+                f"{rounds[1]}; start a new run, or one with {instead}, which can be extended"
             )
     differ = differences(before, now)
     if differ:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ExperimentError
-from fedstrata.base.randomness import draws_of_others, global_generators, seed_global_generators
+from fedstrata.base.randomness import draws_of_numpy_and_python, global_generators, seed_global_generators
 from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.core.rows import empty_rows, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
@@ -140,10 +140,10 @@ def _kept_between_batches(module: nn.Module, shape: tuple[int, ...], outputs: tu
     outside = OutsideState.of(module.train(), layout_of(module))
     with global_generators(), torch.no_grad():
         seed_global_generators(0)
-        unused = draws_of_others()
+        unused = draws_of_numpy_and_python()
         seed_global_generators(0)
         found = in_user_code(place, module, torch.zeros(2, *shape))
-        if draws_of_others() != unused:
+        if draws_of_numpy_and_python() != unused:
             return "a network that draws from torch alone, found that it draws from numpy or Python's random"
     require_training_outputs(place, found, (2, *outputs))
     after = dict(module.named_buffers())
