@@ -1,4 +1,5 @@
 import errno
+import os
 import signal
 import socket
 import struct
@@ -166,18 +167,23 @@ def test_a_package_that_is_missing_is_told_before_anything_is_made(
     require("none")
 
 
+def command_in(variables: dict[str, str], *arguments: str) -> None:
+    """Be the command line with further variables. Libraries of other tests may call somebody from this process."""
+    os.environ.update(variables)
+    command(*arguments)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACKERS)
-def test_nobody_is_called(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_called(name: str, tmp_path: Path) -> None:
     """All who would call somebody are told to do so through a door behind which we wait."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.setblocking(False)
         address = f"http://127.0.0.1:{door.getsockname()[1]}"
         ways = {each: address for name in ("http_proxy", "https_proxy", "all_proxy") for each in (name, name.upper())}
-        for variable, value in {**ways, "WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}.items():
-            monkeypatch.setenv(variable, value)
+        variables = {**ways, "WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}
         keys = [f"--set={key}" for key in (f"records.track={name}", "rounds=2", "engine.name=loop")]
-        done = run_forked(command, "run", *keys, "--out", str(tmp_path / "run"), "--quiet")
+        done = run_forked(command_in, variables, "run", *keys, "--out", str(tmp_path / "run"), "--quiet")
         assert done.status == 0 and done.err == "", done.err
         with pytest.raises(BlockingIOError):
             door.accept()
