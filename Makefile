@@ -59,7 +59,7 @@ UPGRADE ?=
 lock: .venv/installed
 	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --only-binary :all: --generate-hashes --no-strip-extras --custom-compile-command "make lock" --quiet $(UPGRADE) \
-	  $(addprefix --find-links ,$(PIP_FIND_LINKS)) --output-file requirements.lock
+	  $(LINKS) --output-file requirements.lock
 
 # Services of advisories know torch by its version alone, not by its build. Without --strict, a package that the service
 # does not know would pass.
@@ -84,15 +84,20 @@ size:
 # The versions of the lock without its hashes, and torch without the build that it names. A constraint has no extras.
 VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.lock
 
+# uv installs in a tenth of pip's time. It is itself taken from the lock, and looks where pip is told to look.
 # Where the file of torch that the lock names cannot be had, HASHES=no takes the same versions from anywhere.
 HASHES ?= yes
+LINKS := $(addprefix --find-links ,$(PIP_FIND_LINKS))
+UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python $(LINKS)
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
+	awk '/^[^ #]/ {uv = /^uv==/} uv' requirements.lock > .venv/uv.txt
+	$(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --requirement .venv/uv.txt
 ifeq ($(HASHES),yes)
-	$(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	$(UV_INSTALL) --only-binary :all: --require-hashes --requirement requirements.lock
+	$(UV_INSTALL) --no-build-isolation --no-deps --editable .
 else
 	$(VERSIONS) > .venv/versions.txt
-	$(BIN)/python -m pip install --quiet --constraint .venv/versions.txt --editable ".[dev]"
+	$(UV_INSTALL) --constraint .venv/versions.txt --editable ".[dev]"
 endif
 	touch $@
