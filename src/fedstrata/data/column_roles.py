@@ -26,7 +26,10 @@ class ReadOptions:
         window: The readings in a window of a recording; None for the default.
         step: The readings from the begin of a window to that of the next; None for windows that share none.
         size: The height and width, in pixels, to which images of files are resized; None to leave them as they are.
-        normalise: Whether numbers are centred and scaled by the training samples ("auto"), or left alone ("none").
+        scale: Whether numbers are centred and scaled by the training samples.
+        gaps: Whether the rows of a table may have gaps in columns of numbers.
+        categories: Whether the texts of a table are features.
+        texts: The texts of each of the `inputs`, where they are known; else empty.
         memory: Whether the samples are in memory ("ram"), are read from a file of converted samples when they are
             needed ("disk"), or the latter if they take more memory than data may ("auto").
     """
@@ -37,7 +40,10 @@ class ReadOptions:
     window: int | None = None
     step: int | None = None
     size: int | None = None
-    normalise: str = "auto"
+    scale: bool = True
+    gaps: bool = True
+    categories: bool = True
+    texts: tuple[tuple[str, ...], ...] = ()
     memory: Memory = "auto"
 
     def refuse(self, place: str, *keys: str) -> None:

@@ -18,7 +18,9 @@ from fedstrata import data
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
+from fedstrata.data.fitting import refitted
 from fedstrata.data.location import ending_of
+from fedstrata.data.mapped import blocks
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.requests import RunConfig
@@ -95,8 +97,10 @@ def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
         return data.ReadOptions(memory=config.reading.memory)
     features = config.samples.features or config.reading.inputs
+    prepared = config.samples.preparation
+    texts = prepared.texts if prepared is not None and prepared.features else ()
     # Each client has the mean and spread of the federation.
-    return replace(config.reading, inputs=features, normalise="auto")
+    return replace(config.reading, inputs=features, texts=texts, scale=True)
 
 
 def no_client_data(config: RunConfig) -> ClientData:
@@ -114,6 +118,7 @@ def no_client_data(config: RunConfig) -> ClientData:
         unit=samples.unit or None,
         class_names=samples.names,
         feature_names=samples.features,
+        preparation=samples.preparation,
         targets=targets,
         answer=config.objective.answer(targets),
     )
@@ -140,6 +145,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
         np.zeros(config.clients, dtype=np.int64),
         np.tile(np.arange(config.samples.classes), (config.clients, 1)),
     )
+    if (prepared := dataset.preparation) is not None and prepared.own and len(train):
+        dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(train)))
     return ClientData(dataset, split, config.seed)
 
 
@@ -151,6 +158,8 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
     wanted = side(config.model)
     if wanted is not None and dataset.inputs.dtype == torch.uint8:
         dataset = dataset.resized(wanted)
+    if dataset.holds_rows and samples.preparation is None:
+        dataset = _without_gaps(dataset, path)
     found = str(dataset.inputs.dtype).removeprefix("torch.")
     if (dataset.shape, found) != (samples.shape, samples.dtype):
         raise DataError(
@@ -174,10 +183,23 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
         classes=samples.classes,
         mean=samples.mean,
         std=samples.std,
+        preparation=samples.preparation,
         columns={} if unit is None else {unit: dataset.columns[unit]},
         unit=unit,
         class_names=(),
     )
+
+
+def _without_gaps(dataset: Dataset, path: Path) -> Dataset:
+    """The rows of a table as float32, which are normalised and not prepared."""
+    inputs = torch.cat([block.float() for block in blocks(dataset.inputs)])
+    if any(dataset.texts) or bool(inputs.isnan().any()):
+        raise DataError(
+            f"{path}: expected numbers without gaps, as samples.preparation of the federation's file is missing; fill "
+            "them in, or make the file by `fedstrata deploy init` of an experiment that prepares the table"
+        )
+    nothing = (0.0,) * inputs.shape[1]
+    return replace(dataset, inputs=inputs, mean=nothing, std=(1.0,) * inputs.shape[1], texts=())
 
 
 def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunConfig) -> None:
@@ -258,6 +280,7 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         outputs=() if dataset.targets is None else dataset.outputs,
         features=dataset.feature_names,
         names=dataset.class_names,
+        preparation=None if dataset.preparation is None else dataset.preparation.of(0),
     )
 
 

@@ -52,9 +52,12 @@ class TrainedModel(nn.Module):
             # A copy: the network may change its input in place.
             said: Tensor = self.network(inputs.clone())
             return said
-        side = self.sample_format.side
-        inputs = inputs.float() if side is None else resize(inputs, side)
-        inputs = inputs * self.scale + self.shift
+        if (prepare := self.sample_format.preparation) is not None:
+            inputs = prepare(inputs)
+        else:
+            side = self.sample_format.side
+            inputs = inputs.float() if side is None else resize(inputs, side)
+            inputs = inputs * self.scale + self.shift
         if inputs.ndim == 4:
             # As in the run: convolutions add up in the order in memory.
             inputs = inputs.contiguous(memory_format=torch.channels_last)
