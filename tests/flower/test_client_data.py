@@ -203,7 +203,7 @@ def recordings(count: int = 8) -> dict[str, Any]:
     ("make", "ending", "keys"),
     [
         (visits, "csv", {"label": "outcome", "inputs": ["pulse", "age"], "unit": "patient"}),
-        (visits, "parquet", {"label": "outcome", "unit": "patient", "normalise": "none"}),
+        (visits, "parquet", {"label": "outcome", "unit": "patient", "scale": False}),
         (rows_of_tokens, "parquet", {"tokens": True}),
         (recordings, "parquet", {"label": "kind", "window": 16, "step": 8, "test": 0.34}),
     ],

@@ -191,7 +191,7 @@ def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
         DataError: When it holds something else.
     """
     if isinstance(column, np.ma.MaskedArray):
-        column = column.astype(np.float64).filled(np.nan)
+        column = np.ma.filled(column.astype(np.float64), np.nan)
     values = np.asarray(column)
     if values.dtype.kind in "biuf":
         return values
