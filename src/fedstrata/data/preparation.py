@@ -126,6 +126,14 @@ class Preparation:
         return tuple(torch.tensor(part, dtype=torch.int64) for part in (self.numbers, columns, codes, self.flags))
 
 
+def of_numbers(features: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]) -> Preparation:
+    """Scale numbers without gaps by a known mean and standard deviation, (numbers,) each."""
+    numbers = tuple(range(len(mean)))
+    nothing = ((0.0,) * len(mean),)
+    texts: tuple[tuple[str, ...], ...] = ((),) * len(mean)
+    return Preparation(features, texts, numbers, (), (), False, "none", True, False, nothing, (mean,), (std,))
+
+
 def name_of(features: Sequence[str], column: int) -> str:
     """What a column of a table is called, which may have no names."""
     return features[column] if features else f"feature {column}"

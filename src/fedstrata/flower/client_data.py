@@ -20,7 +20,6 @@ from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.fitting import refitted
 from fedstrata.data.location import ending_of
-from fedstrata.data.mapped import blocks
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.requests import RunConfig
@@ -93,14 +92,15 @@ def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
 
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
+    prepared = config.samples.prepared
+    gaps = prepared is not None and prepared.impute != "none"
     if ending_of(location.train[0]) == ".npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
-        return data.ReadOptions(memory=config.reading.memory)
+        return data.ReadOptions(memory=config.reading.memory, gaps=gaps)
     features = config.samples.features or config.reading.inputs
-    prepared = config.samples.preparation
     texts = prepared.texts if prepared is not None and prepared.features else ()
     # Each client has the mean and spread of the federation.
-    return replace(config.reading, inputs=features, texts=texts, scale=True)
+    return replace(config.reading, inputs=features, texts=texts, scale=True, gaps=gaps, categories=any(texts))
 
 
 def no_client_data(config: RunConfig) -> ClientData:
@@ -109,16 +109,16 @@ def no_client_data(config: RunConfig) -> ClientData:
     targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
-        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
+        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.stored)),
         torch.zeros(1, dtype=torch.int64),
         samples.classes,
-        samples.mean,
-        samples.std,
+        () if samples.prepared else samples.mean,
+        () if samples.prepared else samples.std,
         columns={samples.unit: np.zeros(1)} if samples.unit else {},
         unit=samples.unit or None,
         class_names=samples.names,
         feature_names=samples.features,
-        preparation=samples.preparation,
+        preparation=samples.prepared,
         targets=targets,
         answer=config.objective.answer(targets),
     )
@@ -158,10 +158,8 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
     wanted = side(config.model)
     if wanted is not None and dataset.inputs.dtype == torch.uint8:
         dataset = dataset.resized(wanted)
-    if dataset.holds_rows and samples.preparation is None:
-        dataset = _without_gaps(dataset, path)
     found = str(dataset.inputs.dtype).removeprefix("torch.")
-    if (dataset.shape, found) != (samples.shape, samples.dtype):
+    if (dataset.shape, found) != (samples.shape, samples.stored):
         raise DataError(
             f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
             "give this client's node data of the federation's kind"
@@ -181,25 +179,13 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
         labels=labels,
         targets=targets,
         classes=samples.classes,
-        mean=samples.mean,
-        std=samples.std,
-        preparation=samples.preparation,
+        mean=() if samples.prepared else samples.mean,
+        std=() if samples.prepared else samples.std,
+        preparation=samples.prepared,
         columns={} if unit is None else {unit: dataset.columns[unit]},
         unit=unit,
         class_names=(),
     )
-
-
-def _without_gaps(dataset: Dataset, path: Path) -> Dataset:
-    """The rows of a table as float32, which are normalised and not prepared."""
-    inputs = torch.cat([block.float() for block in blocks(dataset.inputs)])
-    if any(dataset.texts) or bool(inputs.isnan().any()):
-        raise DataError(
-            f"{path}: expected numbers without gaps, as samples.preparation of the federation's file is missing; fill "
-            "them in, or make the file by `fedstrata deploy init` of an experiment that prepares the table"
-        )
-    nothing = (0.0,) * inputs.shape[1]
-    return replace(dataset, inputs=inputs, mean=nothing, std=(1.0,) * inputs.shape[1], texts=())
 
 
 def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunConfig) -> None:

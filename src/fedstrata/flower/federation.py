@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import ExperimentError, check_rules
 from fedstrata.base.key_errors import explain
-from fedstrata.data.preparation import Preparation
+from fedstrata.data.preparation import Preparation, of_numbers
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
@@ -57,6 +57,18 @@ class Samples:
     outputs: tuple[int, ...] = ()
     features: tuple[str, ...] = ()
     preparation: Preparation | None = None
+
+    @property
+    def prepared(self) -> Preparation | None:
+        """How the rows of a table are prepared: by `mean` and `std` where the file has no more; None of others."""
+        if self.preparation is None and self.dtype == "float32" and len(self.shape) == 1:
+            return of_numbers(self.features, self.mean, self.std)
+        return self.preparation
+
+    @property
+    def stored(self) -> str:
+        """The type of the samples in memory: rows of a table are kept in double precision."""
+        return self.dtype if self.prepared is None else "float64"
 
     @property
     def network_shape(self) -> tuple[int, ...]:
