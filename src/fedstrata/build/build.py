@@ -95,6 +95,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         data_warnings=warnings,
         attack_warnings=tuple(attack_warnings(experiment)),
         public=public,
+        network=f"{experiment.model.name}, {layout.p:,} parameters",
         inputs=inputs_line(dataset),
         byzantine=byzantine,
         trigger=trigger,

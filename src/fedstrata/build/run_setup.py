@@ -76,6 +76,7 @@ class RunSetup:
         data_warnings: What looks wrong with the data and the network, in a line each.
         attack_warnings: The same of the attack.
         public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
+        network: Which network was taken, and its size, in one line.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         byzantine: The clients that send something else than they have trained; None where all are honest.
         trigger: The trigger of their backdoor; None where they have none.
@@ -91,6 +92,7 @@ class RunSetup:
     data_warnings: tuple[str, ...] = ()
     attack_warnings: tuple[str, ...] = ()
     public: torch.Tensor | None = None
+    network: str = ""
     inputs: str = ""
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
@@ -108,8 +110,8 @@ class RunSetup:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What was chosen for the experiment where it does not say, in a line each."""
-        lines = {"engine": self.why, "inputs": self.inputs}
+        """What was chosen for the experiment, also where it does not say, in a line each."""
+        lines = {"engine": self.why, "network": self.network, "inputs": self.inputs}
         return tuple(f"{name}: {text}" for name, text in lines.items() if text)
 
     @property

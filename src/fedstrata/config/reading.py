@@ -33,13 +33,16 @@ from fedstrata.config.hyperparameters import (
     with_named_objects,
 )
 from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
-from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
+from fedstrata.data import DATASETS, Location, client_values, find, has_own_test, holds_features
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
 from fedstrata.partition import keys_of
 
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""
+
+TABLE_MODEL = "mlp"
+"""The network of a table of features for which the experiment names none."""
 
 _SELECTORS = {
     "partition": ("scheme", "iid"),
@@ -89,6 +92,7 @@ def load_experiment(
     if not find_data:
         return experiment
     location = _find_data(experiment)
+    experiment = _with_network(experiment, location)
     if "partition" not in draft.model_fields_set and location.client_column:
         # The clients are as given as their data.
         natural = {"scheme": "natural", "column": location.client_column}
@@ -271,21 +275,27 @@ def _check_model(model: ModelTable) -> None:
 
 
 def _find_data(experiment: Experiment) -> Location:
-    """Find the data; refuse data of the user's own without a network."""
+    """Find the data."""
     name = experiment.data.name
     try:
-        location = find(name, experiment.data.root)
+        return find(name, experiment.data.root)
     # Of the system: a name that is too long, a folder that may not be read.
     except (DataError, OSError) as error:
         reason = getattr(error, "strerror", None) or error
         near = "" if name in DATASETS else nearest(name, DATASETS)
         raise DataError(f"data.name = {shown(name)}: {reason}{near and f'; {near}'}") from None
-    if not experiment.model.name:
+
+
+def _with_network(experiment: Experiment, location: Location) -> Experiment:
+    """Fill in the network of a table of features; refuse other data of the user's own without a network."""
+    if experiment.model.name:
+        return experiment
+    if experiment.data.tokens or not holds_features(location, experiment.reading):
         raise ExperimentError(
-            f"model.name: expected a network, as data.name = {shown(name)} has none of its own; "
-            f"name one of {', '.join(MODELS)}, or 'package.module:factory'"
+            f"model.name: expected a network, as data.name = {shown(location.name)} is no table of features and has "
+            f"none of its own; name one of {', '.join(MODELS)}, or 'package.module:factory'"
         )
-    return location
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"name": TABLE_MODEL})})
 
 
 def _with_data(experiment: Experiment, location: Location) -> Experiment:

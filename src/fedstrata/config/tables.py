@@ -176,7 +176,8 @@ class ModelTable(ChoiceTable):
     """The network.
 
     Attributes:
-        name: The name of a network of the library, or "package.module:factory"; by default the data set's own.
+        name: The name of a network of the library, or "package.module:factory". By default it is the data
+            set's own, and for a table of features "mlp". Other data of your own need one.
     """
 
     name: _Name = ""

@@ -20,7 +20,7 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.registry import load_object
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions
 from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
-from fedstrata.data.locate import client_values, find, has_own_test, tables_of
+from fedstrata.data.locate import client_values, find, has_own_test, holds_features, tables_of
 from fedstrata.data.location import Location, ending_of
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
@@ -37,6 +37,7 @@ __all__ = [
     "client_values",
     "find",
     "has_own_test",
+    "holds_features",
     "load_both",
     "load_dataset",
 ]
