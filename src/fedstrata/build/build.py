@@ -19,6 +19,7 @@ from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
+    classes_line,
     inputs_line,
     normalised_by_training,
     partition_of,
@@ -97,6 +98,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         public=public,
         network=f"{experiment.model.name}, {layout.p:,} parameters",
         inputs=inputs_line(dataset),
+        classes=classes_line(experiment, dataset),
         byzantine=byzantine,
         trigger=trigger,
     )

@@ -15,7 +15,7 @@ from fedstrata.base.randomness import generator
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
 from fedstrata.data.sample_format import has_names
 from fedstrata.models import side
 from fedstrata.objective.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS
@@ -215,3 +215,13 @@ def inputs_line(dataset: data.Dataset) -> str:
         windows = f"{len(dataset):,} windows of {readings} readings in {channels} channels"
         return f"{windows}, of {recordings:,} recordings"
     return ""
+
+
+def classes_line(experiment: Experiment, dataset: data.Dataset) -> str:
+    """Which classes were made of the values of a column, in one line; empty where its values are the classes."""
+    options = experiment.reading
+    if not (options.classes or Comparison.of(options.label)):
+        return ""
+    counts = np.bincount(dataset.labels.numpy(), minlength=dataset.classes)
+    named = zip(dataset.class_names, counts, strict=False)
+    return f"{options.label or 'label'}: {', '.join(f'{name} ({count:,} samples)' for name, count in named)}"

@@ -151,13 +151,13 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
 
 
 def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
-    """Turn mappings into dicts, tuples into lists, and numpy's whole numbers into Python's."""
+    """Turn mappings into dicts with texts as keys, tuples into lists, and numpy's whole numbers into Python's."""
     if len(path) > DEPTH:
         raise ExperimentError(f"{dotted(path)}: expected at most {DEPTH} levels of tables and lists, found more")
     if isinstance(value, Mapping):
-        if wrong := [key for key in value if not isinstance(key, str)]:
+        if wrong := [key for key in value if not isinstance(key, str | Integral)]:
             raise ExperimentError(f"{dotted((*path, shown(wrong[0])))}: expected a key that is a string")
-        return {key: _as_in_file(item, (*path, key)) for key, item in value.items()}
+        return {str(key): _as_in_file(item, (*path, str(key))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_as_in_file(item, (*path, "[]")) for item in value]
     if isinstance(value, str) and len(value) > TEXT_CHARACTERS:

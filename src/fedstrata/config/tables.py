@@ -84,6 +84,13 @@ def _check_attack(kind: str) -> str:
     return kind
 
 
+def _check_several(class_of: dict[str, str]) -> dict[str, str]:
+    """Refuse values that all are of one class."""
+    if len(set(class_of.values())) < 2:
+        raise ValueError("at least two classes")
+    return class_of
+
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -135,7 +142,11 @@ class DataTable(Table):
         public: The number of unlabelled samples on the server, which no client holds.
         unit: The column whose equal values mark samples that are not independent; by default the data set's own. "none"
             says that all samples are independent.
-        label: The column of the classes; by default the one that is called label, class, target or y.
+        label: The column of the classes; by default the one that is called label, class, target or y. A comparison of a
+            column with a number, or of texts with a text in quotes, makes the two classes "no" and "yes", as "num > 0"
+            and "kind == 'ill'" do.
+        classes: The class of each value of that column, as in {0 = "well", 1 = "ill", 2 = "ill"}. By default its values
+            are the classes.
         inputs: The columns of a table that are the features of a sample. By default all columns of numbers but those
             that name the classes, clients, units or rows.
         window: The readings in a window of a recording; by default 128.
@@ -159,6 +170,7 @@ class DataTable(Table):
     public: _Count = 0
     unit: _Name | None = None
     label: _Name | None = None
+    classes: Annotated[dict[str, _Name], Len(2, CLASSES), AfterValidator(_check_several)] | None = None
     inputs: _Columns | None = None
     window: Annotated[int, Interval(ge=2, le=MAX_READINGS)] | None = None
     step: Annotated[int, Interval(ge=1, le=MAX_READINGS)] | None = None
@@ -681,6 +693,8 @@ class Experiment(Table):
         column = self.partition.get("column")
         return ReadOptions(
             label=data.label,
+            classes=tuple((data.classes or {}).values()),
+            class_values=tuple(data.classes or {}),
             inputs=data.inputs or (),
             # A network that reads the number of a client could memorise the clients.
             kept_out=tuple(str(name) for name in (column, unit) if name),

@@ -85,7 +85,7 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
     """Read some splits, normalised by the training split, and return how many test samples the files have."""
     info = location.info
     if info:
-        options.refuse(location.name, "label", "inputs", "size")
+        options.refuse(location.name, "label", "classes", "inputs", "size")
         if info.input_column != "signal":
             options.refuse(location.name, "window", "step")
     if options.memory == "disk" and not location.train:

@@ -17,9 +17,9 @@ from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import (
     CLIENT_COLUMN,
     DEFAULT_OPTIONS,
-    LABEL_COLUMNS,
     SPLIT_COLUMN,
     ReadOptions,
+    label_column,
     split_column,
 )
 from fedstrata.data.dataset import SPLITS, Split, is_test
@@ -235,9 +235,11 @@ def holds_features(location: Location, options: ReadOptions) -> bool:
     if location.kind == "images":
         return False
     schema = tables_of(location, options)[0].schema
-    answers = LABEL_COLUMNS if options.label is None else (options.label,)
-    kinds = [each.type for each in schema if each.name.lower() not in answers and not tables.is_scalar(each.type)]
-    return not holds_recordings(schema) and all(map(tables.has_one_axis, kinds))
+    if holds_recordings(schema):
+        return False
+    answer = label_column(schema.names, options, location.name)
+    kinds = [each.type for each in schema if each.name != answer and not tables.is_scalar(each.type)]
+    return all(map(tables.has_one_axis, kinds))
 
 
 def client_values(location: Location, column: str) -> NDArray[Any]:
