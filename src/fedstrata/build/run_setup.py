@@ -113,7 +113,14 @@ class RunSetup:
     @property
     def choices(self) -> tuple[str, ...]:
         """What was chosen for the experiment, also where it does not say, in a line each."""
-        lines = {"engine": self.why, "network": self.network, "inputs": self.inputs, "classes": self.classes}
+        weights = ", ".join(f"{weight:.4g}" for weight in self.server.objective.class_weights)
+        lines = {
+            "engine": self.why,
+            "network": self.network,
+            "inputs": self.inputs,
+            "classes": self.classes,
+            "class weights": weights,
+        }
         return tuple(f"{name}: {text}" for name, text in lines.items() if text)
 
     @property

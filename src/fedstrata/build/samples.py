@@ -18,9 +18,10 @@ from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
 from fedstrata.data.sample_format import has_names
 from fedstrata.models import side
+from fedstrata.objective import Objective
 from fedstrata.objective.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS
 from fedstrata.objective.metrics import is_binary
-from fedstrata.objective.objective import NUMBER_LOSSES
+from fedstrata.objective.objective import NUMBER_LOSSES, balancing_weights
 from fedstrata.partition import Partition, Scheme, keys_of, partition_samples, with_validation
 
 
@@ -182,6 +183,25 @@ def normalised_by_training(experiment: Experiment, dataset: data.Dataset, partit
     rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
     mean, std = data.channel_statistics(dataset.inputs, dataset.stored_rows(rows))
     return replace(dataset, mean=mean, std=std)
+
+
+def weighted_objective(dataset: data.Dataset, partition: Partition, objective: Objective) -> Objective:
+    """What networks learn, with the weights of the classes, by the training samples that clients have at first.
+
+    Raises:
+        ExperimentError: When there are other classes than weights.
+    """
+    if not (objective.balanced or objective.class_weights):
+        return objective
+    if dataset.targets is not None or len(objective.class_weights) not in (0, dataset.classes):
+        found = "no class for each sample" if dataset.targets is not None else f"{dataset.classes} classes"
+        raise ExperimentError(f"local.class_weights: expected a weight for each class, found {found} in {dataset.name}")
+    if not objective.balanced:
+        return objective
+    labels = dataset.labels.numpy()
+    seen = np.concatenate([own[labels[rows]] for own, rows in zip(partition.relabel, partition.train, strict=True)])
+    weights = balancing_weights(np.bincount(seen, minlength=dataset.classes).tolist())
+    return replace(objective, class_weights=weights)
 
 
 def public_samples(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:

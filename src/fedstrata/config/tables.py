@@ -91,6 +91,8 @@ def _check_several(class_of: dict[str, str]) -> dict[str, str]:
     return class_of
 
 
+_ClassWeights = Annotated[tuple[Annotated[float, Interval(gt=0, le=MAX_NUMBER)], ...], Strict(False), Len(2, CLASSES)]
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -220,6 +222,9 @@ class LocalTable(Table):
         warmup_rounds: The first rounds, in which the learning rate rises linearly to `lr`; the schedule begins after
             them.
         loss: What training lowers: the name of a loss, or "package.module:function".
+        class_weights: The weight of each class in the loss "cross_entropy", in the order of the classes. "balanced" is
+            n / (c * n_y), with n training samples of all clients in c classes, n_y of them of class y. By default all
+            classes count alike.
         metric: What scores show: the name of a metric, or "package.module:function". By default "r2" for the losses
             "mse", "mae" and "huber", else "accuracy".
         transform: The augmentation of training samples: the name of a transform, or "package.module:function".
@@ -239,6 +244,7 @@ class LocalTable(Table):
     schedule_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     warmup_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     loss: _Name = "cross_entropy"
+    class_weights: Literal["balanced"] | _ClassWeights | None = None
     metric: _Name | None = None
     transform: _Name = "none"
 
@@ -262,6 +268,8 @@ class LocalTable(Table):
             raise wrong_key(key, getattr(self, key), "a decay below 1 after at least 1 round, with schedule = 'step'")
         if self.lr_min > self.lr:
             raise wrong_key("lr_min", self.lr_min, f"at most lr = {self.lr:g}")
+        if self.class_weights is not None and self.loss != "cross_entropy":
+            raise wrong_key("class_weights", self.class_weights, "none with another loss than 'cross_entropy'")
         of_numbers = own.metric in METRICS_OF_NUMBERS
         if of_numbers and self.loss in ("cross_entropy", "bce"):
             raise wrong_key("metric", self.metric, f"a metric of classes with loss = {self.loss!r}, such as 'accuracy'")

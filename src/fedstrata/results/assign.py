@@ -29,6 +29,7 @@ from fedstrata.data.dataset import channel_statistics, numbers_as_names
 from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
+from fedstrata.objective import Objective
 from fedstrata.partition import Partition, hold_out
 from fedstrata.records.folder import Folder
 from fedstrata.records.resume import last_state
@@ -76,13 +77,13 @@ def assign(
     experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
     read = _read(experiment, run.sample_format, paths)
     with one_thread():
-        problem, algorithm = _problem_of(experiment, run, deployed=record.deployed)
+        problem, algorithm, objective = _problem_of(experiment, run, deployed=record.deployed)
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        asked = (_Newcomer(experiment, problem, run.new_network(), new, n) for new in read)
+        asked = (_Newcomer(experiment, problem, objective, run.new_network(), new, n) for new in read)
         placed = [_place(algorithm, problem, state, newcomer, run.names) for newcomer in asked]
-    metric = objective_of(experiment).metric.rpartition(":")[2]
+    metric = objective.metric.rpartition(":")[2]
     found = []
     for path, new, each in zip(paths, read, placed, strict=True):
         value = each.pop("value")
@@ -91,20 +92,21 @@ def assign(
     return found
 
 
-def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Problem, Algorithm[Any]]:
-    """The problem and the algorithm of a run.
+def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Problem, Algorithm[Any], Objective]:
+    """The problem and the algorithm of a run, and what its networks learn.
 
     The data of a run on devices are not those that the experiment names, if it names any that are here. Unlabelled
     samples of the server are the exception.
     """
     if not deployed or experiment.data.public:
         server = build_run(experiment).server
-        return server.problem, server.algorithm
+        return server.problem, server.algorithm, server.objective
     form = run.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     # The true groups are not recorded. They say nothing of a newcomer.
     problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
-    return problem, with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
+    algorithm = with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
+    return problem, algorithm, objective_of(experiment)
 
 
 def _place(
@@ -262,7 +264,13 @@ class _Newcomer:
     """One new client. Its own id is 0; the federation gives it another one."""
 
     def __init__(
-        self, experiment: Experiment, problem: Problem, network: torch.nn.Module, own: Dataset, id: int
+        self,
+        experiment: Experiment,
+        problem: Problem,
+        objective: Objective,
+        network: torch.nn.Module,
+        own: Dataset,
+        id: int,
     ) -> None:
         """Hold out a share of its data, with the same draw for every newcomer."""
         self.id = id
@@ -274,7 +282,7 @@ class _Newcomer:
         classes = np.arange(own.classes)[None]
         partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
         data_of_client = ClientData(own, partition, experiment.seed)
-        self._loop = Loop(network, problem.layout, data_of_client, objective=objective_of(experiment))
+        self._loop = Loop(network, problem.layout, data_of_client, objective=objective)
 
     def run(self, plan: Plan) -> Report:
         """Do what a plan of the federation asks."""
