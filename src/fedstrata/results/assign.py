@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from math import inf, isfinite, log
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def assign(
 ) -> list[dict[str, Any]]:
     """Say where new clients belong, by a finished run.
 
-    Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. The same
-    share of its data is held out as of the other clients' data. The mean and spread of the run normalise the new data
+    Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. Test
+    samples of its own are used, as in a run; without any, the same share of its data is held out as of the other
+    clients' data. Its training samples alone choose the cluster. The mean and spread of the run normalise the new data
     too. The data set of a simulated run must still be found.
 
     Args:
@@ -59,9 +61,9 @@ def assign(
         node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it fits
         no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
         of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
-        that of the cluster's model on the held-out data, or None; with another metric, its name stands in place of
-        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``warnings`` says what makes
-        the answer doubtful, in a line each.
+        that of the cluster's model on its test samples, or None; with another metric, its name stands in place of
+        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``test_samples`` is their number.
+        ``warnings`` says what makes the answer doubtful, in a line each.
 
     Raises:
         InputError: When the folder is no finished run, or some data do not fit it.
@@ -81,14 +83,14 @@ def assign(
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        asked = (_Newcomer(experiment, problem, objective, run.new_network(), new, n) for new in read)
-        placed = [_place(algorithm, problem, state, newcomer, run.names) for newcomer in asked]
+        make = partial(_Newcomer, experiment, problem, objective)
+        placed = [_place(algorithm, problem, state, make(run.new_network(), *new, n), run.names) for new in read]
     metric = objective.metric.rpartition(":")[2]
     found = []
-    for path, new, each in zip(paths, read, placed, strict=True):
-        value = each.pop("value")
+    for path, (new, _), each in zip(paths, read, placed, strict=True):
+        figures = {metric: each.pop("value"), "test_samples": each.pop("test_samples")}
         warnings = list(_warnings(experiment, new, each["evidence"]["losses"]))
-        found.append({"client": path.stem, "path": str(path), **each, metric: value, "warnings": warnings})
+        found.append({"client": path.stem, "path": str(path), **each, **figures, "warnings": warnings})
     return found
 
 
@@ -124,6 +126,7 @@ def _place(
         if event.get("client") == client.id:
             evidence |= {key: value for key, value in event.items() if key not in ("kind", "client", "node")}
     found: dict[str, Any] = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
+    found["test_samples"] = client.test_samples
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {client.id: label}), torch.tensor([client.id]))
         members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]
@@ -131,15 +134,25 @@ def _place(
     return found
 
 
-def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[Dataset]:
-    """Read the data of the new clients as those of the run, with the format of its samples."""
+def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[tuple[Dataset, int]]:
+    """Read the data of the new clients as those of the run, with the format of its samples.
+
+    Returns:
+        The samples of each client, and how many of them, the last ones, are test samples of its own.
+    """
     # Features are found by their names, in whatever order the file of a client has them.
     options = replace(experiment.reading, inputs=own.feature_names)
     unit = None if experiment.data.unit == ALL_INDEPENDENT else experiment.data.unit
     read = []
     for path in paths:
         # A resolved path is never taken for the name of a data set.
-        new = for_network(experiment, data.load_dataset(str(path.resolve()), options=options))
+        name = str(path.resolve())
+        tests = 0
+        if data.has_own_test(data.find(name)):
+            new, tests = data.load_both(name, options=options)
+        else:
+            new = data.load_dataset(name, options=options)
+        new = for_network(experiment, new)
         found = str(new.inputs.dtype).removeprefix("torch.")
         if (new.shape, found) != (own.network_shape, own.dtype):
             raise DataError(
@@ -169,7 +182,7 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
             std=own.std,
             unit=unit,
         )
-        read.append(with_targets(experiment, new))
+        read.append((with_targets(experiment, new), tests))
     return read
 
 
@@ -270,13 +283,17 @@ class _Newcomer:
         objective: Objective,
         network: torch.nn.Module,
         own: Dataset,
+        own_test: int,
         id: int,
     ) -> None:
-        """Hold out a share of its data, with the same draw for every newcomer."""
+        """Take its own test samples, or hold out a share of its data, with the same draw for every newcomer."""
         self.id = id
-        rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
-        share = experiment.data.held_out_share
-        held = hold_out(own.labels.numpy(), share, rng, own.units, spread=True)
+        if own_test:
+            held = np.arange(len(own)) >= len(own) - own_test
+        else:
+            rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
+            held = hold_out(own.labels.numpy(), experiment.data.held_out_share, rng, own.units, spread=True)
+        self.test_samples = int(held.sum())
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
         upright = np.zeros(1, dtype=np.int64)
         classes = np.arange(own.classes)[None]
