@@ -94,8 +94,9 @@ def load_experiment(
     location = _find_data(experiment)
     experiment = _with_network(experiment, location)
     if "partition" not in draft.model_fields_set and location.client_column:
-        # The clients are as given as their data.
-        natural = {"scheme": "natural", "column": location.client_column}
+        # The clients are as given as their data, and so is their order in Python.
+        order = "given" if location.kind == "memory" else "ascending"
+        natural = {"scheme": "natural", "column": location.client_column, "order": order}
         experiment = experiment.model_copy(update={"partition": natural})
     return _with_data(experiment, location)
 

@@ -133,7 +133,8 @@ def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Locat
 def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_problem: str) -> str:
     """Say in one line what was searched for, where, and what to do."""
     searched = " and ".join(str(place) for place in places)
-    parts = [f"data set {name!r} not found"]
+    there = any(place.exists() for place in places)
+    parts = [f"data set {name!r} {'is there, and holds nothing that is read' if there else 'not found'}"]
     expected = "no train-*.parquet" if info else "no data"
     parts += [f"{expected} in {searched}" if searched else "neither data.root nor FEDSTRATA_DATA is set"]
     if hub_problem:
