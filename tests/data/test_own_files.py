@@ -69,6 +69,50 @@ def test_features_and_classes_can_be_named(root: Path) -> None:
     assert found.inputs.tolist() == [[5.0, 3.0], [6.0, 4.0]] and found.labels.tolist() == [1, 0]
 
 
+STAGES = rows(num=[2, 0], kind=["ill", "well"])
+GROUPS = {"label": "num", "classes": ("well", "ill", "ill"), "class_values": ("0", "1", "2")}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("options", "names", "labels"),
+    [
+        ({"label": "num > 0"}, ("no", "yes"), [1, 0]),
+        ({"label": "num<=0"}, ("no", "yes"), [0, 1]),
+        ({"label": "num == 2.0"}, ("no", "yes"), [1, 0]),
+        ({"label": "kind != 'ill'"}, ("no", "yes"), [0, 1]),
+        (GROUPS, ("well", "ill"), [1, 0]),
+        ({"label": "kind", "classes": ("a", "b"), "class_values": ("well", "ill")}, ("a", "b"), [1, 0]),
+    ],
+)
+def test_classes_are_made_of_the_values_of_a_column(
+    root: Path, suffix: str, options: dict[str, Any], names: tuple[str, ...], labels: list[int]
+) -> None:
+    """The column is no feature, and the classes are the same whichever of them a file happens to hold."""
+    both = read(write(root / f"both{suffix}", STAGES), **options)
+    one = read(write(root / f"one{suffix}", STAGES.slice(1)), **options)
+    assert both.class_names == one.class_names == names
+    assert both.labels.tolist() == labels and one.labels.tolist() == labels[1:]
+    assert "num" in both.feature_names or "num" in options["label"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": "nun > 0"}, "data.label = 'nun > 0': expected a column of .*did you mean num"),
+        ({"label": "kind > 0"}, "expected a comparison of column 'kind' with a number, .* found texts"),
+        ({"label": "kind > 'ill'"}, "or == or != with a text in quotes, found texts"),
+        ({"label": "num == '2'"}, "expected a comparison of column 'num' .* found numbers"),
+        (GROUPS | {"class_values": ("0", "1", "3")}, "row 0 of column 'num' holds a value without a class, as 1 of"),
+        ({"label": "gap > 0"}, "row 1 of column 'gap' holds no class"),
+    ],
+)
+def test_values_of_which_no_class_can_be_made_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
+    file = write(root / "all.parquet", STAGES.append_column("gap", pa.array([1.0, None])))
+    with pytest.raises(DataError, match=message):
+        read(file, inputs=("a",), **options)
+
+
 def test_the_column_of_the_clients_is_no_feature(root: Path) -> None:
     """A network that is told the client would learn the clients by heart."""
     file = write(root / "all.csv", rows(ward=[1, 2]))

@@ -213,6 +213,8 @@ def recordings(count: int = 8) -> dict[str, Any]:
         (visits, "parquet", {"label": "outcome", "unit": "patient", "scale": False}),
         (wards, "csv", {"indicators": True}),
         (wards, "parquet", {"statistics": "own"}),
+        (visits, "csv", {"label": "age > 50", "inputs": ["pulse"]}),
+        (visits, "csv", {"label": "outcome", "classes": {"well": "b", "ill": "a"}, "inputs": ["pulse"]}),
         (rows_of_tokens, "parquet", {"tokens": True}),
         (recordings, "parquet", {"label": "kind", "window": 16, "step": 8, "test": 0.34}),
     ],

@@ -15,14 +15,15 @@ from fedstrata.base.randomness import generator
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
+from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
 from fedstrata.data.fitting import fit
 from fedstrata.data.preparation import name_of
 from fedstrata.data.sample_format import has_names
 from fedstrata.models import side
+from fedstrata.objective import Objective
 from fedstrata.objective.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS
 from fedstrata.objective.metrics import is_binary
-from fedstrata.objective.objective import NUMBER_LOSSES
+from fedstrata.objective.objective import NUMBER_LOSSES, balancing_weights
 from fedstrata.partition import Partition, Scheme, keys_of, partition_samples, with_validation
 
 
@@ -191,6 +192,25 @@ def prepared(experiment: Experiment, dataset: data.Dataset, partition: Partition
     return replace(dataset, mean=mean, std=std)
 
 
+def weighted_objective(dataset: data.Dataset, partition: Partition, objective: Objective) -> Objective:
+    """What networks learn, with the weights of the classes, by the training samples that clients have at first.
+
+    Raises:
+        ExperimentError: When there are other classes than weights.
+    """
+    if not (objective.balanced or objective.class_weights):
+        return objective
+    if dataset.targets is not None or len(objective.class_weights) not in (0, dataset.classes):
+        found = "no class for each sample" if dataset.targets is not None else f"{dataset.classes} classes"
+        raise ExperimentError(f"local.class_weights: expected a weight for each class, found {found} in {dataset.name}")
+    if not objective.balanced:
+        return objective
+    labels = dataset.labels.numpy()
+    seen = np.concatenate([own[labels[rows]] for own, rows in zip(partition.relabel, partition.train, strict=True)])
+    weights = balancing_weights(np.bincount(seen, minlength=dataset.classes).tolist())
+    return replace(objective, class_weights=weights)
+
+
 def public_samples(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
     """Unlabelled samples for the server, not normalised: of the test file, or else of what no client holds."""
     count = experiment.data.public
@@ -259,3 +279,13 @@ def _preparation_lines(dataset: data.Dataset) -> list[str]:
 
 def _listed(names: list[str], columns: list[int]) -> str:
     return listed([names[column] for column in columns])
+
+
+def classes_line(experiment: Experiment, dataset: data.Dataset) -> str:
+    """Which classes were made of the values of a column, in one line; empty where its values are the classes."""
+    options = experiment.reading
+    if not (options.classes or Comparison.of(options.label)):
+        return ""
+    counts = np.bincount(dataset.labels.numpy(), minlength=dataset.classes)
+    named = zip(dataset.class_names, counts, strict=False)
+    return f"{options.label or 'label'}: {', '.join(f'{name} ({count:,} samples)' for name, count in named)}"

@@ -20,7 +20,7 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.registry import load_object
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions
 from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
-from fedstrata.data.locate import client_values, find, has_own_test, tables_of
+from fedstrata.data.locate import client_values, find, has_own_test, holds_features, tables_of
 from fedstrata.data.location import Location, ending_of
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
@@ -37,6 +37,7 @@ __all__ = [
     "client_values",
     "find",
     "has_own_test",
+    "holds_features",
     "load_both",
     "load_dataset",
     "raw_rows",
@@ -105,7 +106,7 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
     """Read some splits, normalised by the training split, and return how many test samples the files have."""
     info = location.info
     if info:
-        options.refuse(location.name, "label", "inputs", "size")
+        options.refuse(location.name, "label", "classes", "inputs", "size")
         if info.input_column != "signal":
             options.refuse(location.name, "window", "step")
     if options.memory == "disk" and not location.train:

@@ -28,7 +28,7 @@ from fedstrata.data.location import PREFIX
 from fedstrata.data.tables import MemorySource, Table, tensors
 
 Clients = Mapping[Any, Any] | Sequence[Any]
-"""The data of each client, by its name or in the order of the ids.
+"""The data of each client, in the order of the ids; in a mapping by its name.
 
 Of a client it is its training data, or a pair of its training and its test data. Each of them is a pair (x, y) of
 arrays or tensors, a mapping of such arrays and further columns, a torch data set of pairs (x, y), or a table: anything

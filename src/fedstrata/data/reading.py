@@ -19,7 +19,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import COLUMN_CHARACTERS, expansion_problem, memory_problem
 from fedstrata.base.quoting import listed, shown
 from fedstrata.data import recordings, tables
-from fedstrata.data.answers import Answers, answers_of, hugging_face_names, refuse_missing_classes
+from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_classes
 from fedstrata.data.column_roles import (
     SPLIT_COLUMN,
     TRIAL_COLUMN,
@@ -100,7 +100,7 @@ def read_tables(
         rows.read(table, writer)
     columns = {SPLIT_COLUMN if key == split_column([key]) else key: column for key, column in rows.columns().items()}
     try:
-        answers = _answers(np.concatenate(rows.answers), given, schema, form.label, info)
+        answers = _answers(np.concatenate(rows.answers), given, schema, form.label, options, info)
         testing = is_test(columns[SPLIT_COLUMN], place) if SPLIT_COLUMN in columns else np.zeros(rows.count, bool)
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
@@ -240,9 +240,13 @@ def _values(chunk: Chunk, kind: Any) -> np.ndarray:
         raise DataError(f"{chunk.place}: column {chunk.column!r} {found}; make the column alike in all files") from None
 
 
-def _answers(values: np.ndarray, given: Sequence[Table], schema: Any, column: str, info: DatasetInfo | None) -> Answers:
+def _answers(
+    values: np.ndarray, given: Sequence[Table], schema: Any, column: str, options: ReadOptions, info: DatasetInfo | None
+) -> Answers:
     """Return what is to be learnt of a column of tables."""
     place = given[0].place
+    if (made := answers_by_rule(values, options, column, place)) is not None:
+        return made
     called = f"column {column!r}"
     kind = schema.field(column).type
     if info and not (pa.types.is_integer(kind) or tables.is_text(kind)):

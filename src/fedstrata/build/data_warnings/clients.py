@@ -51,8 +51,9 @@ def left_out_clients(data: RunData) -> Iterator[str]:
     values = np.unique(data.dataset.columns[column][: len(data.dataset) - data.own_test])
     n = data.experiment.data.clients
     if n < len(values):
+        others = values[~np.isin(values.astype(np.str_), data.partition.names)]
         yield (
-            f"the column {column!r} has {len(values)} values, and data.clients = {n}: {first_few(values[n:])} take no "
+            f"the column {column!r} has {len(values)} values, and data.clients = {n}: {first_few(others)} take no "
             "part. Leave data.clients out to have all of them"
         )
 
