@@ -105,10 +105,9 @@ class Preparation:
         Returns:
             What a network reads, (rows, width) float32.
         """
-        fill, mean, std = (part.to(raw.device) for part in self._statistics)
+        numbers, columns, codes, flags, fill, mean, std = (part.to(raw.device) for part in self.tensors)
         if len(fill) > 1:
             fill, mean, std = (part.mean(dim=0) if clients is None else part[clients] for part in (fill, mean, std))
-        numbers, columns, codes, flags = (part.to(raw.device) for part in self._places)
         missing = raw.isnan()
         filled = torch.where(missing, fill, raw)
         # In double precision: the seconds since 1970 would lose the last two digits.
@@ -117,13 +116,11 @@ class Preparation:
         return torch.cat([scaled.float(), chosen.float(), missing.index_select(1, flags).float()], dim=1)
 
     @cached_property
-    def _statistics(self) -> tuple[Tensor, ...]:
-        return tuple(torch.tensor(part, dtype=torch.float64) for part in (self.fill, self.mean, self.std))
-
-    @cached_property
-    def _places(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The numbers, the columns and the codes of the categories, the flags, int64; fill, mean and std, float64."""
         columns, codes = zip(*self.categories, strict=True) if self.categories else ((), ())
-        return tuple(torch.tensor(part, dtype=torch.int64) for part in (self.numbers, columns, codes, self.flags))
+        places = [torch.tensor(part, dtype=torch.int64) for part in (self.numbers, columns, codes, self.flags)]
+        return (*places, *(torch.tensor(part, dtype=torch.float64) for part in (self.fill, self.mean, self.std)))
 
 
 def of_numbers(features: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]) -> Preparation:

@@ -44,6 +44,9 @@ class TrainedModel(nn.Module):
         scale, shift = scale_and_shift(sample_format.dtype, sample_format.mean, sample_format.std)
         self.register_buffer("scale", scale.view(broadcast), persistent=False)
         self.register_buffer("shift", shift.view(broadcast), persistent=False)
+        if sample_format.preparation is not None:
+            # Now: made while a program is recorded, they would have no values.
+            _ = sample_format.preparation.tensors
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
