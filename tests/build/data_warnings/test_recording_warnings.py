@@ -45,9 +45,10 @@ def test_recordings_need_no_word_about_units_but_of_coarser_ones(tmp_path: Path)
     assert motion(tmp_path, sessions, unit="trial") == ()
 
 
-def test_recordings_that_are_too_short_are_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "readings"), [(3, 7), (3, 0), (0, 0)])
+def test_recordings_that_are_too_short_are_counted(row: int, readings: int, tmp_path: Path) -> None:
     rows = takes()
-    rows[3]["signal"] = [[0.0, 1.0]] * 7
+    rows[row]["signal"] = [[0.0, 1.0]] * readings
     (warning,) = motion(tmp_path, rows)
     assert warning.startswith("1 of 30 recordings") and "nothing is left" not in warning
     assert motion(tmp_path, rows) == (warning,), "the copy in the cache tells it, too"
