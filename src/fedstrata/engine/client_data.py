@@ -149,9 +149,8 @@ class ClientData:
         purpose = "halves" if half in "AB" else "quarters"
         shuffled = np.random.default_rng(seed_of(self.seed, purpose, client=holder)).permutation(distinct)
         if self.dataset.unit is not None:
-            shuffled = shuffled[
-                classes_at_both_ends(self._classes_of(units, index)[np.searchsorted(distinct, shuffled)])
-            ]
+            classes = self._classes_of(units, index)[np.searchsorted(distinct, shuffled)]
+            shuffled = shuffled[classes_at_both_ends(classes)]
         first = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
         return index[first if half in "A1" else ~first]
 
@@ -160,7 +159,8 @@ class ClientData:
         distinct, unit = np.unique(units, return_inverse=True)
         counts = np.zeros((len(distinct), self.dataset.classes), dtype=np.int64)
         np.add.at(counts, (unit, self.dataset.labels[index].numpy()), 1)
-        return counts.argmax(axis=1)
+        classes: np.ndarray[Any, Any] = counts.argmax(axis=1)
+        return classes
 
     def units(self, index: Tensor) -> Tensor:
         """The number of samples of each independent unit among some samples, (u,) float32."""
@@ -251,14 +251,10 @@ def classes_at_both_ends(classes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     by_class = np.argsort(classes, kind="stable")
     _, firsts, counts = np.unique(classes[by_class], return_index=True, return_counts=True)
-    several = firsts[counts > 1]
-    return np.concatenate(
-        [
-            by_class[several],
-            np.setdiff1d(np.arange(len(classes)), by_class[[several, several + 1]]),
-            by_class[several + 1],
-        ]
-    )
+    first = by_class[firsts[counts > 1]]
+    second = by_class[firsts[counts > 1] + 1]
+    others = np.setdiff1d(np.arange(len(classes)), np.concatenate([first, second]))
+    return np.concatenate([first, others, second])
 
 
 def _refuse_padding_alone(dataset: Dataset, partition: ClientSplit) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from own_table import others
 
 from fedstrata.base.errors import PartitionError
 from fedstrata.build.build import build_run
@@ -21,7 +22,7 @@ def motion(folder: Path, rows: list[dict[str, object]], **data: object) -> tuple
         "model": {"name": "mlp"},
         "engine": {"name": "loop"},
     }
-    return build_run(load_experiment(keys)).warnings
+    return others(build_run(load_experiment(keys)))
 
 
 def takes(readings: int = 24) -> list[dict[str, object]]:

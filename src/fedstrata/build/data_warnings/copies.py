@@ -99,7 +99,8 @@ def _equal(
 
 def _some(values: NDArray[_T]) -> NDArray[_T]:
     """Some of many rows, evenly spaced."""
-    return values[evenly_spread(len(values), _QUERIES).numpy()]
+    some: NDArray[_T] = values[evenly_spread(len(values), _QUERIES).numpy()]
+    return some
 
 
 _CLIENTS = 8

@@ -40,7 +40,11 @@ def few_test_samples(data: RunData) -> Iterator[str]:
     if not lacking:
         return
     fewest = np.where(few, counts, _FEWEST_OF_CLASS).argmin(axis=1)
-    found = [f"{data.names[who]} {counts[who, fewest[who]]} of {data.class_names[fewest[who]]}" for who in lacking]
+    of_classes = data.dataset.targets is None
+    found = [
+        f"{data.names[who]} {counts[who, label]}" + (f" of class {data.class_names[label]}" if of_classes else "")
+        for who, label in zip(lacking, fewest[lacking].tolist(), strict=True)
+    ]
     remedy = "Add test samples" if data.own_test else "Raise data.test, or add samples"
     if data.dataset.units is not None and not data.own_test:
         # One unit has to be tested on, and two to be trained on, as each half has one.

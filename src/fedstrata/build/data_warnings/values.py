@@ -103,21 +103,25 @@ def telling_features(data: RunData) -> Iterator[str]:
 def _rise(clients: Sequence[_Numbers]) -> NDArray[np.bool_]:
     """Which features only rise from row to row of every client, or inside every signal, (features,)."""
     steps = [np.diff(values, axis=2 if values.shape[2] > 1 else 0) for values in clients]
-    return np.all([(each >= 0).all(axis=(0, 2)) & (each > 0).any(axis=(0, 2)) for each in steps], axis=0)
+    rising = [(each >= 0).all(axis=(0, 2)) & (each > 0).any(axis=(0, 2)) for each in steps]
+    return np.logical_and.reduce(rising)
 
 
 def _are_times(values: _Numbers) -> NDArray[np.bool_]:
     """Which features are seconds or milliseconds since 1970, (features,)."""
     least, most = values.min(axis=(0, 2)), values.max(axis=(0, 2))
-    inside = [(least > _UNIX_TIMES[0] * unit) & (most < _UNIX_TIMES[1] * unit) for unit in (1, 1000)]
-    return np.any(inside, axis=0) & (most > least)
+    seconds = (least > _UNIX_TIMES[0]) & (most < _UNIX_TIMES[1])
+    milliseconds = (least > 1000 * _UNIX_TIMES[0]) & (most < 1000 * _UNIX_TIMES[1])
+    varies: NDArray[np.bool_] = most > least
+    return varies & (seconds | milliseconds)
 
 
 def _number_rows(values: _Numbers, samples: int) -> NDArray[np.bool_]:
     """Which features are whole numbers that no two rows share, and not many more than there are rows, (features,)."""
     ordered = np.sort(values[:, :, 0], axis=0)
     whole = (ordered == np.round(ordered)).all(axis=0) & (values.shape[2] == 1)
-    return whole & (np.diff(ordered, axis=0) > 0).all(axis=0) & (ordered[-1] - ordered[0] < _NUMBERED * samples)
+    distinct: NDArray[np.bool_] = (np.diff(ordered, axis=0) > 0).all(axis=0)
+    return distinct & whole & (ordered[-1] - ordered[0] < _NUMBERED * samples)
 
 
 def _name_clients(clients: Sequence[_Numbers]) -> NDArray[np.bool_]:
