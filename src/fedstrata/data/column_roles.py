@@ -100,6 +100,9 @@ CLIENT_COLUMN = "client"
 TRIAL_COLUMN = "trial"
 """The column that says which recording a window is from."""
 
+ROW_COLUMN = "row"
+"""The column with the number of the recording that a window is from."""
+
 _UNIT_WORDS = frozenset(
     {
         "clip",

@@ -10,11 +10,12 @@ from own_table import others
 
 from fedstrata.base.errors import PartitionError
 from fedstrata.build.build import build_run
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 
 
-def motion(folder: Path, rows: list[dict[str, object]], **data: object) -> tuple[str, ...]:
-    """The warnings about recordings of a user's own, of which each subject is a client."""
+def setup_of(folder: Path, rows: list[dict[str, object]], **data: object) -> RunSetup:
+    """What a run on recordings of a user's own needs, of which each subject is a client."""
     pq.write_table(pa.Table.from_pylist(rows), folder / "motion.parquet")
     keys = {
         "data": {"name": str(folder / "motion.parquet"), "window": 8, **data},
@@ -22,7 +23,16 @@ def motion(folder: Path, rows: list[dict[str, object]], **data: object) -> tuple
         "model": {"name": "mlp"},
         "engine": {"name": "loop"},
     }
-    return others(build_run(load_experiment(keys)))
+    return build_run(load_experiment(keys))
+
+
+def motion(folder: Path, rows: list[dict[str, object]], **data: object) -> tuple[str, ...]:
+    return others(setup_of(folder, rows, **data))
+
+
+def test_recordings_are_counted_as_rows_also_where_several_are_of_one_trial(tmp_path: Path) -> None:
+    rows = [row | {"trial": int(str(row["trial"])) // 2} for row in takes()]
+    assert setup_of(tmp_path, rows).inputs.endswith("of 30 recordings")
 
 
 def takes(readings: int = 24) -> list[dict[str, object]]:

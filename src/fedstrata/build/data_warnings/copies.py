@@ -63,9 +63,10 @@ def equal_samples(data: RunData) -> Iterator[str]:
         return
     rows = np.concatenate(list(data.looked_at.values()))
     testing = np.isin(rows, np.concatenate(data.partition.test))
-    train, test = _normalised(data, rows[~testing]), _normalised(data, _some(rows[testing]))
-    if not len(train) or not len(test):
+    if testing.all() or not testing.any():
         return
+    values = _normalised(data, rows)
+    train, test = values[~testing], _some(values[testing])
     copies = int(_equal(test, train)[0].sum())
     equal, differences = _equal(_some(train), train, itself=1)
     by_chance = float((equal & (differences < _FEWEST_DIFFERENCES)).mean())
@@ -172,8 +173,13 @@ def _largest_step(data: RunData, client: int) -> float:
 
 
 def _normalised(data: RunData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return normalised samples, of large ones some numbers: (samples',) -> (samples', numbers)."""
-    numbers = prod(data.dataset.shape)
-    kept = evenly_spread(numbers, _NUMBERS)
-    parts = torch.from_numpy(rows).split(max(1, _READ_AT_ONCE // numbers))
-    return torch.cat([data.dataset.prepare(part).flatten(1)[:, kept] for part in parts]).double().numpy()
+    """Some numbers of samples, with mean 0 and deviation 1 in each channel: (samples',) -> (samples', numbers)."""
+    shape = data.dataset.inputs.shape[1:]
+    kept = evenly_spread(prod(shape), _NUMBERS)
+    parts = torch.from_numpy(rows).split(max(1, _READ_AT_ONCE // prod(shape)))
+    values = torch.cat([data.dataset.gather(part).flatten(1)[:, kept] for part in parts]).double().numpy()
+    channels = kept.numpy() // prod(shape[1:])
+    for channel in np.unique(channels):
+        own = values[:, channels == channel]
+        values[:, channels == channel] = (own - np.nanmean(own)) / max(float(np.nanstd(own)), 1e-30)
+    return np.nan_to_num(values)

@@ -78,7 +78,7 @@ class RunData:
     @cached_property
     def looked_at(self) -> dict[int, NDArray[np.int64]]:
         """The samples whose values are looked at, by client, ascending: all, or some that the seed draws."""
-        size = prod(self.dataset.shape) * self.dataset.inputs.dtype.itemsize
+        size = prod(self.dataset.inputs.shape[1:]) * self.dataset.inputs.dtype.itemsize
         most = max(1, min(_MOST_SAMPLES, _MOST_BYTES // size))
         if sum(map(len, self.held)) <= most:
             return dict(enumerate(self.held))

@@ -109,7 +109,7 @@ def _rise(clients: Sequence[_Numbers]) -> NDArray[np.bool_]:
 
 def _are_times(values: _Numbers) -> NDArray[np.bool_]:
     """Which features are seconds or milliseconds since 1970, (features,)."""
-    least, most = values.min(axis=(0, 2)), values.max(axis=(0, 2))
+    least, most = np.nanmin(values, axis=(0, 2)), np.nanmax(values, axis=(0, 2))
     seconds = (least > _UNIX_TIMES[0]) & (most < _UNIX_TIMES[1])
     milliseconds = (least > 1000 * _UNIX_TIMES[0]) & (most < 1000 * _UNIX_TIMES[1])
     varies: NDArray[np.bool_] = most > least
@@ -128,7 +128,9 @@ def _name_clients(clients: Sequence[_Numbers]) -> NDArray[np.bool_]:
     """Which features have ranges, or few values, of which no two clients have any in common, (features,)."""
     found = np.zeros(clients[0].shape[1], dtype=np.bool_)
     for place in range(len(found)):
-        levels = [np.unique(values[:, place]) for values in clients]
+        levels = [np.unique(values[:, place][np.isfinite(values[:, place])]) for values in clients]
+        if not all(map(len, levels)):
+            continue
         ranges = sorted((own[0], own[-1]) for own in levels)
         apart = all(most < least for (_, most), (least, _) in pairwise(ranges))
         few = sum(map(len, levels)) == len(np.unique(np.concatenate(levels))) <= 2 * len(clients)
@@ -144,9 +146,9 @@ def missing_codes(data: RunData) -> Iterator[str]:
     values = data.numbers(np.concatenate(list(data.looked_at.values())))
     found = []
     for place in range(values.shape[1]):
-        own = values[:, place].ravel()
+        own = values[:, place][np.isfinite(values[:, place])]
         own = own[evenly_spread(len(own), _READINGS).numpy()]
-        if codes := _codes(own):
+        if len(own) and (codes := _codes(own)):
             counts = " and ".join(f"{code:g} ({(own == code).sum():,} times)" for code in codes)
             found.append(f"{data.features([place])} has {counts}")
     if found:
