@@ -12,6 +12,7 @@ from fedstrata.data.memory import keep
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
 Y = np.array([0, 1, 0, 1])
+MASKED = np.ma.masked_array(X, np.arange(12).reshape(4, 3) == 5)
 
 
 def read(clients: Any, split: Any = "train", **options: Any) -> Dataset:
@@ -121,6 +122,10 @@ def test_tables_have_their_columns_of_numbers_as_features() -> None:
             {"a": (table().drop_columns(["label"]), Y[:1])},
             "client 'a': expected as many rows in x and y, found 2 and 1",
         ),
+        ({"a": (MASKED, Y)}, "client 'a': row 1 of .* holds a value that is not a finite float32 number"),
+        ({"a": (MASKED.astype(int), Y)}, "client 'a': row 1 of .* holds a value that is not a finite float32 number"),
+        ({"a": (X, np.ma.masked_array(Y, Y == 1))}, "client 'a': row 1 of .* holds a value that is not a finite"),
+        ({"a": (X, np.ma.masked_array(Y.astype(str), Y == 1))}, "client 'a': row 1 of .* holds no class"),
         ({"a": [X, X, X]}, "client 'a': expected pairs .* item 0 is ndarray"),
         ({"a": [(X, 0), (X[0], 1), (X[1], 0)]}, "client 'a': expected items of one shape"),
     ],

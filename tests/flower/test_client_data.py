@@ -79,6 +79,20 @@ def test_classes_that_are_texts_are_not_numbered_without_the_federations_names(t
     assert labels.tolist() == (Y + 1).tolist(), "as of a folder of images for each class"
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("codes", [Y, Y.astype(bool)])
+def test_numbers_of_a_table_are_no_classes_where_the_federation_has_texts(
+    codes: np.ndarray, ending: str, tmp_path: Path
+) -> None:
+    """1 for ill, as most tables have it, would be the second name in the alphabet: well."""
+    config = replace(CONFIG, samples=Samples((2,), 2, (0.0, 0.0), (1.0, 1.0), "float32", names=("ill", "well")))
+    path = tmp_path / f"a.{ending}"
+    write_table = csv.write_csv if ending == "csv" else pq.write_table
+    write_table(pa.table({"a": X[:, 0, 0], "b": X[:, 0, 1], "y": codes}), path)
+    with pytest.raises(DataError, match=r"expected classes of ill, well, found numbers"):
+        read_client_data(path, 0, config)
+
+
 def test_names_that_look_like_numbers_are_names_in_a_csv_file(tmp_path: Path) -> None:
     config = replace(CONFIG, samples=Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a")))
     csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), tmp_path / "a.csv")

@@ -15,7 +15,7 @@ from fedstrata.base.randomness import generator
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
+from fedstrata.data.column_roles import CLIENT_COLUMN, ROW_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
 from fedstrata.data.fitting import fit
 from fedstrata.data.preparation import name_of
 from fedstrata.data.sample_format import has_names
@@ -242,9 +242,9 @@ def inputs_line(dataset: data.Dataset) -> str:
         others = [name if name.strip() else "a column without a name" for name in dataset.columns if name not in made]
         parts = [", ".join(dataset.feature_names), *_preparation_lines(dataset)]
         return "; ".join(parts + ([f"no inputs: {', '.join(others)}"] if others else []))
-    if TRIAL_COLUMN in dataset.columns and dataset.inputs.ndim == 3:
+    if {TRIAL_COLUMN, ROW_COLUMN} <= dataset.columns.keys() and dataset.inputs.ndim == 3:
         channels, readings = dataset.shape
-        recordings = len(np.unique(dataset.columns[TRIAL_COLUMN]))
+        recordings = len(np.unique(dataset.columns[ROW_COLUMN]))
         windows = f"{len(dataset):,} windows of {readings} readings in {channels} channels"
         return f"{windows}, of {recordings:,} recordings"
     return ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -142,6 +144,9 @@ CLIENT_COLUMN = "client"
 TRIAL_COLUMN = "trial"
 """The column that says which recording a window is from."""
 
+ROW_COLUMN = "row"
+"""The column with the number of the recording that a window is from."""
+
 _UNIT_WORDS = frozenset(
     {
         "clip",
@@ -221,6 +226,25 @@ def looks_like_feature(column: str) -> bool:
     named = _UNIT_WORDS | _CLIENT_WORDS
     numbered = bool(words & named) or "index" in words
     return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
+
+
+def number_in_other_writing(text: str) -> bool:
+    """Return whether a text is a number as people write it and computers do not read it.
+
+    Such are ``1,234``, ``0,5``, ``12 %``, ``$5`` and numbers with a typographic minus.
+    """
+    plain = "".join(
+        "-" if character == "\u2212" else character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) != "Sc" and character not in "%'\u2019"
+    )
+    if not any(map(str.isdigit, plain)):
+        return False
+    for writing in (plain.replace(",", ""), plain.replace(".", "").replace(",", ".")):
+        with suppress(ValueError):
+            float(writing)
+            return True
+    return False
 
 
 def split_column(columns: Iterable[str]) -> str | None:

@@ -21,6 +21,7 @@ from fedstrata.base.quoting import listed, shown
 from fedstrata.data import recordings, tables
 from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_classes
 from fedstrata.data.column_roles import (
+    ROW_COLUMN,
     SPLIT_COLUMN,
     TRIAL_COLUMN,
     ReadOptions,
@@ -114,6 +115,8 @@ def read_tables(
         if not info:
             notes = recordings.short_recordings(counts, columns.get(recordings.SUBJECT), form.window) + notes
         columns[TRIAL_COLUMN] = _trials(columns, answers, place, info)
+        # Several recordings may be of one trial.
+        columns.setdefault(ROW_COLUMN, np.arange(len(counts)))
         columns = {key: np.repeat(column, counts) for key, column in columns.items()}
         answers, testing = answers.repeated(counts), np.repeat(testing, counts)
     if testing.all():

@@ -110,7 +110,7 @@ class SampleFormat:
                 raise DataError(f"expected rows of {self.shape[0]} values as in training, found {rows.shape}")
             samples = np.stack([self._column(values, at) for at, values in enumerate(rows.T)], axis=1)
         try:
-            given = samples if isinstance(samples, torch.Tensor) else np.array(samples)
+            given = samples if isinstance(samples, torch.Tensor) else np.array(unmasked(samples))
             if isinstance(given, np.ndarray) and given.dtype == np.object_:
                 given = given.astype(np.float64)
             found = given.detach().cpu() if isinstance(given, torch.Tensor) else torch.from_numpy(given)
@@ -190,9 +190,7 @@ def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
     Raises:
         DataError: When it holds something else.
     """
-    if isinstance(column, np.ma.MaskedArray):
-        column = np.ma.filled(column.astype(np.float64), np.nan)
-    values = np.asarray(column)
+    values = np.asarray(unmasked(column))
     if values.dtype.kind in "biuf":
         return values
     if values.dtype.kind != "O":
@@ -201,6 +199,20 @@ def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
         return np.array([np.nan if str(value) in GAPS else float(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"expected numbers in the column {name!r}, found others: {error}") from None
+
+
+def unmasked(value: Any) -> Any:
+    """Return a masked array with missing values in place of masked ones: what lies under a mask means nothing.
+
+    Of a list, its masked arrays. Everything else is returned as it is.
+    """
+    if isinstance(value, list | tuple) and any(map(np.ma.isMaskedArray, value)):
+        return [unmasked(item) for item in value]
+    if not np.ma.is_masked(value):
+        return value
+    if value.dtype.kind in "OUS":
+        return np.where(np.ma.getmaskarray(value), None, value.data)
+    return value.astype(value.dtype if value.dtype.kind == "f" else np.float64).filled(np.nan)
 
 
 def _column_names(samples: Any) -> list[str] | None:

@@ -20,6 +20,7 @@ from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
 from fedstrata.data.fitting import refitted
 from fedstrata.data.location import ending_of
+from fedstrata.data.sample_format import has_names
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.requests import RunConfig
@@ -60,9 +61,9 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    csv = ending_of(location.train[0]).startswith(".csv")
+    ending = ending_of(location.train[0])
     if not data.has_own_test(location):
-        train = _fitting(data.load_dataset(location.name, options=options), path, config, csv=csv)
+        train = _fitting(data.load_dataset(location.name, options=options), path, config, ending)
         # It is drawn as that of a simulated client.
         held = hold_out(
             train.labels.numpy(),
@@ -75,7 +76,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     both, tests = data.load_both(location.name, options=options)
     positions = np.arange(len(both))
     trained = len(both) - tests
-    return _client_data(_fitting(both, path, config, csv=csv), positions[:trained], positions[trained:], client, config)
+    return _client_data(_fitting(both, path, config, ending), positions[:trained], positions[trained:], client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
@@ -150,8 +151,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
     return ClientData(dataset, split, config.seed)
 
 
-def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> Dataset:
-    """Give a data set, of CSV files or others, what all clients have in common, if it fits."""
+def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Dataset:
+    """Give a data set, of files with an ending, what all clients have in common, if it fits."""
     samples = config.samples
     if samples.dtype == "int64":
         dataset = dataset.as_tokens()
@@ -168,7 +169,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
         # Numbers that all are whole were read as classes.
         numbers = dataset.labels.float()[:, None]
         dataset = replace(dataset, targets=numbers, labels=torch.zeros_like(dataset.labels))
-    labels = _numbered(dataset, path, samples, csv=csv)
+    labels = _numbered(dataset, path, samples, ending)
     targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
     _refuse_other_targets(targets, path, config)
     unit = samples.unit or None
@@ -203,16 +204,23 @@ def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunC
         raise DataError(f"{path}: expected classes 0 to {config.samples.classes - 1}, found {int(targets.max())}")
 
 
-def _numbered(dataset: Dataset, path: Path, samples: Samples, *, csv: bool) -> torch.Tensor:
+def _numbered(dataset: Dataset, path: Path, samples: Samples, ending: str) -> torch.Tensor:
     """Number the classes as the federation does, whatever classes this client's files happen to hold.
 
-    Files number texts by themselves: a client without the first class would call the second one 0.
+    Files number texts by themselves: a client without the first class would call the second one 0. The numbers of a
+    table are codes of its own where the other clients have texts, and those of ``.npz`` files are the federation's.
     """
     found, labels = dataset.class_names, dataset.labels
-    if csv and not found and dataset.targets is None and any(map(str.isdecimal, samples.names)):
+    if ending.startswith(".csv") and not found and dataset.targets is None and any(map(str.isdecimal, samples.names)):
         # A CSV file does not say that its numbers are texts.
         found, labels = numbers_as_names(labels)
     if not found:
+        are_texts = has_names(samples.names) and list(samples.names) == sorted(samples.names)
+        if are_texts and ending != ".npz" and dataset.targets is None:
+            raise DataError(
+                f"{path}: expected classes of {', '.join(samples.names)}, found numbers; write the name of each class, "
+                "as the other clients do"
+            )
         if int(labels.max()) >= samples.classes:
             raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(labels.max())}")
         return labels
