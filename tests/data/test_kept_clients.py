@@ -103,6 +103,11 @@ def test_tables_have_their_columns_of_numbers_as_features() -> None:
     assert found.columns["date"].tolist() == ["a", "b"] * 2
 
 
+@pytest.mark.parametrize("x", [MASKED, MASKED.astype(int)])
+def test_what_is_masked_in_rows_is_a_gap(x: Any) -> None:
+    assert read({"a": (x, Y)}).inputs.isnan().nonzero().tolist() == [[1, 2]]
+
+
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
@@ -122,8 +127,7 @@ def test_tables_have_their_columns_of_numbers_as_features() -> None:
             {"a": (table().drop_columns(["label"]), Y[:1])},
             "client 'a': expected as many rows in x and y, found 2 and 1",
         ),
-        ({"a": (MASKED, Y)}, "client 'a': row 1 of .* holds a value that is not a finite float32 number"),
-        ({"a": (MASKED.astype(int), Y)}, "client 'a': row 1 of .* holds a value that is not a finite float32 number"),
+        ({"a": (MASKED[:, None], Y)}, "client 'a': row 1 of .* holds a value that is not a finite float32 number"),
         ({"a": (X, np.ma.masked_array(Y, Y == 1))}, "client 'a': row 1 of .* holds a value that is not a finite"),
         ({"a": (X, np.ma.masked_array(Y.astype(str), Y == 1))}, "client 'a': row 1 of .* holds no class"),
         ({"a": [X, X, X]}, "client 'a': expected pairs .* item 0 is ndarray"),
