@@ -13,14 +13,17 @@ import pyarrow as pa
 from pyarrow import csv
 
 from fedstrata.base.errors import DataError, first_line
-from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, file_problem
+from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, file_problem, memory_limit
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.location import COMPRESSIONS
 from fedstrata.data.preparation import GAPS
 from fedstrata.data.tables import FileSource, refuse_no_rows
 
-_BLOCK_BYTES = 16 * MIB
+_BLOCK_BYTES = 4 * MIB
 """The bytes of a file that are parsed at a time."""
+
+_MEMORY_SHARE = 8
+"""The rows of a file are kept that takes at most this part of the memory that data may take."""
 
 _OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """What separates columns where programs do not write commas."""
@@ -47,14 +50,33 @@ class CsvSource(FileSource):
         """Return the columns of codes."""
         return frozenset(name for name in self.schema.names if holds_codes(name, self.options))
 
-    @cached_property
+    @property
     def schema(self) -> Any:
-        """Return the ``pyarrow.Schema``. A file of more than a block is read for it.
+        """Return the ``pyarrow.Schema``. The file is read for it.
 
         Raises:
             DataError: When it is no such file.
         """
+        return self._scanned[0]
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]  # an attribute all the same
+        """Return the number of rows of a file that is not large."""
+        return sum(map(len, self._scanned[1]))
+
+    @cached_property
+    def _scanned(self) -> tuple[Any, list[Any]]:
+        """The schema, and all rows of a file that is not large, as ``pyarrow.RecordBatch``."""
         self._check_header()
+        small = not self._compression and self.stored <= memory_limit() // _MEMORY_SHARE
+        if small:
+            # What is wrong is told below, with its row, which several threads do not know.
+            with suppress(DataError):
+                return self._scan(keep=True, threads=True)
+        return self._scan(keep=small, threads=False)
+
+    def _scan(self, *, keep: bool, threads: bool) -> tuple[Any, list[Any]]:
+        """Read the file until the type of each column holds all of its values."""
         with self._opened({}) as reader:
             schema = reader.schema
             names = schema.names
@@ -62,11 +84,13 @@ class CsvSource(FileSource):
         refuse_no_rows(not all(map(pa.types.is_null, schema.types)), self.place)
         types = {name: pa.string() for name in names if holds_codes(name, self.options)}
         while True:
+            batches = list[Any]()
             try:
-                with self._opened(types) as reader:
+                with self._opened(types, threads=threads) as reader:
                     schema = reader.schema
-                    for _ in reader if self.stored > _BLOCK_BYTES or self._compression else ():
-                        pass
+                    for batch in reader:
+                        if keep:
+                            batches.append(batch)
             except _WrongTypeError as error:
                 name = names[error.column]
                 types[name] = _wider(types.get(name, schema.field(error.column).type))
@@ -77,15 +101,24 @@ class CsvSource(FileSource):
         for field in schema:
             if pa.types.is_binary(field.type):
                 raise self._not_utf8(f"column {field.name!r}")
-        return schema
+        return schema, batches
 
-    def batches(self, columns: list[str]) -> Iterator[Any]:
+    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield all rows.
 
         Raises:
             DataError: When a row is broken.
         """
         types = {name: self.schema.field(name).type for name in columns}
+        kept = self._scanned[1]
+        if kept:
+            for place, batch in enumerate(kept):
+                yield batch.select(columns)
+                if last:
+                    kept[place] = None
+            if last:
+                kept.clear()
+            return
         decoded = 0
         with self._opened(types, columns) as reader:
             for batch in reader:
@@ -99,7 +132,9 @@ class CsvSource(FileSource):
         return COMPRESSIONS.get(self.file.suffix.lower())
 
     @contextmanager
-    def _opened(self, types: Mapping[str, Any], columns: list[str] | None = None) -> Iterator[Any]:
+    def _opened(
+        self, types: Mapping[str, Any], columns: list[str] | None = None, *, threads: bool = False
+    ) -> Iterator[Any]:
         """Open a ``pyarrow.csv.CSVStreamingReader`` with the types of some columns."""
         wrong_rows = list[Any]()
 
@@ -108,7 +143,7 @@ class CsvSource(FileSource):
             return "error"
 
         # With several threads, Arrow does not know the number of a row.
-        read = csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+        read = csv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES)
         # Values in quotes may go on in the next line, as notes do.
         parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note)
         convert = csv.ConvertOptions(column_types=types, include_columns=columns, null_values=_GAPS)

@@ -174,6 +174,7 @@ class InputWriter:
         path: The file; needed unless `memory` is "ram". Its folder is made.
 
     Attributes:
+        samples: The number of all samples, if it is known before: they are then in memory once at any time. 0 if not.
         shape: The shape of one sample; empty before the first.
         nbytes: The bytes of all samples so far.
         crc: The CRC-32 of what is in the file.
@@ -181,6 +182,7 @@ class InputWriter:
 
     def __init__(self, place: str, memory: Memory = "ram", path: Path | None = None) -> None:
         """Write nothing yet."""
+        self.samples = 0
         self.shape: tuple[int, ...] = ()
         self.nbytes = 0
         self.crc = 0
@@ -213,19 +215,24 @@ class InputWriter:
         self._dtype = block.dtype
         self.nbytes += block.nbytes
         self._count += len(block)
-        if self._file is None and (self._memory == "disk" or self.nbytes > memory_limit()):
+        needed = max(self.nbytes, self.samples * block[0].nbytes)
+        if self._file is None and (self._memory == "disk" or needed > memory_limit()):
             if self._memory == "ram":
-                raise DataError(f"{self._place}: {too_large_for_memory(self.nbytes)}")
+                raise DataError(f"{self._place}: {too_large_for_memory(needed)}")
             self._begin_file()
-        if self._file is None:
-            self._parts.append(block)
-        else:
+        if self._file is not None:
             self._append(block)
+        elif self.samples:
+            if not self._parts:
+                self._parts = [np.empty((self.samples, *self.shape), self._dtype)]
+            self._parts[0][self._count - len(block) : self._count] = block
+        else:
+            self._parts.append(block)
 
     def finish(self) -> Inputs:
         """Return all inputs, of which there are some: a tensor, or `MappedInputs` on the file."""
         if self._file is None:
-            return torch.from_numpy(np.concatenate(self._parts))
+            return torch.from_numpy(self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts))
         assert self._path is not None
         self._file.close()
         os.replace(self._draft, self._path)

@@ -60,7 +60,7 @@ class ArchiveSource(FileSource):
         first = {"x": next(self._inputs())[:1], **self._others}
         return pa.schema({name: self._column(name, array).type for name, array in first.items()})
 
-    def batches(self, columns: list[str]) -> Iterator[Any]:
+    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield the rows."""
         others = {name: self._column(name, self._others[name]) for name in columns if name != "x"}
         start = 0

@@ -96,6 +96,8 @@ def read_tables(
     form = _form(given, schema, options, info)
     _refuse_other_inputs(given, form, options)
     writer = writer or InputWriter(place)
+    if form.features and all(table.source.rows for table in given):
+        writer.samples = sum(table.source.rows for table in given)
     rows = _Rows(schema, form)
     for table in given:
         rows.read(table, writer)
@@ -181,7 +183,8 @@ class _Rows:
         count = 0
         self._codes |= table.source.codes
         self._stored += table.source.stored
-        for chunks in table.chunks([name for name in dict.fromkeys(wanted) if name in table.schema.names]):
+        known = [name for name in dict.fromkeys(wanted) if name in table.schema.names]
+        for chunks in table.chunks(known, last=True):
             samples, of_rows = self._form.convert(chunks, writer.shape)
             label = chunks[self._form.label]
             rows = len(label.values)

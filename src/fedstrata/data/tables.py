@@ -31,10 +31,12 @@ class Source(ABC):
     Attributes:
         codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
         files: The file that each row is; empty where rows are no files.
+        rows: The number of rows; 0 where it is not known.
     """
 
     codes: frozenset[str] = frozenset()
     files: Sequence[Path] = ()
+    rows: int = 0
 
     @property
     @abstractmethod
@@ -56,8 +58,12 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def batches(self, columns: list[str]) -> Iterator[Any]:
+    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield a ``pyarrow.RecordBatch`` of some columns after the other.
+
+        Args:
+            columns: The columns.
+            last: Whether nobody will ask again, so that nothing need be kept in memory.
 
         Raises:
             DataError: When it is broken, or takes far more memory than it takes where it is.
@@ -112,7 +118,7 @@ class MemorySource(Source):
         """Return the bytes of the table."""
         return int(self.table.nbytes)
 
-    def batches(self, columns: list[str]) -> Iterator[Any]:
+    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield the rows of the table."""
         yield from self.table.select(columns).to_batches(ROWS)
 
@@ -178,8 +184,8 @@ class Table:
         fields += [pa.field(name, pa.scalar(value).type) for name, value in self.constants.items()]
         return pa.schema(fields, own.metadata)
 
-    def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Chunk]]:
-        """Read some columns, and yield the next rows of each by its name.
+    def chunks(self, columns: Sequence[str], *, last: bool = False) -> Iterator[dict[str, Chunk]]:
+        """Read some columns, and yield the next rows of each by its name; `last` is that of `Source.batches`.
 
         Raises:
             DataError: When the source is broken, or lacks a column.
@@ -189,7 +195,7 @@ class Table:
         first_row = 0
         # Without any column of its own, one tells how many rows there are: if there is one, one of little content.
         light = [each.name for each in self.source.schema if is_scalar(each.type)] or self.source.schema.names
-        for batch in self.source.batches(own or light[:1]):
+        for batch in self.source.batches(own or light[:1], last=last):
             if not len(batch):
                 continue
             rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
@@ -290,10 +296,12 @@ def to_numpy(values: Any) -> np.ndarray:
         values = values.cast(pa.int64() if values.type.scale == 0 else pa.float64())
     if is_text(values.type):
         return np.array([text or "" for text in values.to_pylist()], dtype=np.str_)
-    if pa.types.is_boolean(values.type) and values.null_count:
-        values = values.cast(pa.int8())
-    array: np.ndarray = values.to_numpy(zero_copy_only=False)
-    return array
+    if values.null_count:
+        return np.from_dlpack(pc.fill_null(values.cast(pa.float64()), np.nan))
+    if pa.types.is_boolean(values.type):
+        return np.from_dlpack(values.cast(pa.uint8())).astype(np.bool_)
+    # Arrow's own way would import pandas.
+    return np.from_dlpack(values)
 
 
 _LEADING_ZERO = r"^\s*0[0-9]+\s*$"

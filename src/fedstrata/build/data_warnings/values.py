@@ -79,8 +79,8 @@ def numbers_among_texts(data: RunData) -> Iterator[str]:
         if others and numbers >= _NUMBERS_SHARE * len(texts):
             read = "has an input for each of its texts" if name in dataset.feature_names else "is no input"
             yield (
-                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write numbers "
-                "as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
+                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write "
+                "numbers as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
             )
 
 
