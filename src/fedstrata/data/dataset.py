@@ -38,7 +38,7 @@ class Dataset:
         name: The name that the experiment gives.
         inputs: The samples, (samples, channels, ...) uint8 or float32. Images are (samples, channels, height, width)
             uint8, signals are (samples, channels, time) float32. Tokens are (samples, length) int64. Rows of a table
-            are (samples, features) float64, in the form of `Preparation`. They are in memory or in files.
+            are (samples, features) float32 or float64, in the form of `Preparation`. They are in memory or in files.
         labels: The class of each sample in 0..classes-1, (samples,) int64.
         classes: The number of classes. Some of them may have no sample.
         mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1. Tokens and rows
@@ -142,7 +142,7 @@ class Dataset:
     @property
     def holds_rows(self) -> bool:
         """Return whether the samples are rows of a table, which a `Preparation` makes fit for a network."""
-        return bool(self.inputs.dtype == torch.float64)
+        return self.inputs.ndim == 2 and self.inputs.is_floating_point() and not self.mean
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -272,7 +272,7 @@ class Dataset:
         if self.holds_tokens:
             return raw
         if self.holds_rows:
-            return raw.float() if self.preparation is None else self.preparation(raw, clients)
+            return raw.float() if self.preparation is None else self.preparation(raw.double(), clients)
         scale, shift = (part.to(raw.device) for part in self._affine)
         # In place on a fresh copy: several times faster on a CPU than addcmul, which is slow where it broadcasts.
         if raw.ndim != 4:

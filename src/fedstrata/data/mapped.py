@@ -232,7 +232,9 @@ class InputWriter:
     def finish(self) -> Inputs:
         """Return all inputs, of which there are some: a tensor, or `MappedInputs` on the file."""
         if self._file is None:
-            return torch.from_numpy(self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts))
+            whole = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
+            # Arrow's own memory is not to be written to.
+            return torch.from_numpy(np.require(whole, requirements="W"))
         assert self._path is not None
         self._file.close()
         os.replace(self._draft, self._path)

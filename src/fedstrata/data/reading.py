@@ -125,7 +125,7 @@ def read_tables(
         raise DataError(f"{name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
     inputs = writer.finish()
     mean, std = (info.mean, info.std) if info else ((), ())
-    if not mean and inputs.dtype != torch.float64:
+    if not mean and (inputs.ndim > 2 or not inputs.is_floating_point()):
         mean, std = channel_statistics(inputs, torch.from_numpy(np.flatnonzero(~testing)) if testing.any() else None)
     return Dataset(
         name,
@@ -432,12 +432,12 @@ def _values_of_features(
 
 
 def _numbers(chunk: Chunk, values: np.ndarray, gaps: bool) -> np.ndarray:
-    """Return numbers of rows, (rows, ...) float64, in which gaps are nan.
+    """Return numbers of rows, (rows, ...) float64, or float32 as they are, in which gaps are nan.
 
     Raises:
         DataError: When a number is too large, or one is missing and may not.
     """
-    numbers: np.ndarray = values.astype(np.float64)
+    numbers: np.ndarray = values if values.dtype == np.float32 else values.astype(np.float64)
     wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
     rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
     if len(rows):

@@ -110,7 +110,7 @@ def no_client_data(config: RunConfig) -> ClientData:
     targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
-        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.stored)),
+        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
         torch.zeros(1, dtype=torch.int64),
         samples.classes,
         () if samples.prepared else samples.mean,
@@ -160,7 +160,9 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
     if wanted is not None and dataset.inputs.dtype == torch.uint8:
         dataset = dataset.resized(wanted)
     found = str(dataset.inputs.dtype).removeprefix("torch.")
-    if (dataset.shape, found) != (samples.shape, samples.stored):
+    if dataset.holds_rows and samples.prepared is not None:
+        found = samples.dtype  # whose precision may be another one
+    if (dataset.shape, found) != (samples.shape, samples.dtype):
         raise DataError(
             f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
             "give this client's node data of the federation's kind"

@@ -66,26 +66,20 @@ class Samples:
         return self.preparation
 
     @property
-    def stored(self) -> str:
-        """The type of the samples in memory: rows of a table are kept in double precision."""
-        return self.dtype if self.prepared is None else "float64"
-
-    @property
     def network_shape(self) -> tuple[int, ...]:
         """The shape of one sample as the network reads it."""
         return self.shape if self.preparation is None else (self.preparation.width,)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        channels = self.shape[0] if self.shape and self.dtype in ("uint8", "float32") else 0
         prepared = self.preparation is not None
+        channels = self.shape[0] if self.shape and self.dtype in ("uint8", "float32") and not prepared else 0
         rules = {
             "shape names features, or channels and further axes, each above 0": min(self.shape, default=0) > 0,
             "classes is at least 2": self.classes >= 2 or bool(self.outputs),
             "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
             "std is above 0": min(self.std, default=1) > 0,
             'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64") or prepared,
-            'dtype is "float64" where there is a preparation': prepared == (self.dtype == "float64"),
             "names are none or one for each class": len(self.names) in (0, self.classes),
             "test is above 0 and below 1": 0 < self.test < 1,
             "features has one for each number of a row, or none": len(self.features) in (0, *self.shape[:1]),

@@ -358,11 +358,9 @@ def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | No
             inputs = torch.from_numpy(archive["x"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: expected a .npz file with an array x of samples: {error}") from None
-    if samples.prepared is not None and inputs.is_floating_point():
-        inputs = inputs.double()
     found = str(inputs.dtype).removeprefix("torch.")
     shape = tuple(inputs.shape[1:])
-    if (found, shape) != (samples.stored, samples.shape):
+    if (found, shape) != (samples.dtype, samples.shape):
         raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {shape}")
     labels = torch.zeros(len(inputs), dtype=torch.int64)
     mean, std = ((), ()) if samples.prepared else (samples.mean, samples.std)

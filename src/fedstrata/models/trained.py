@@ -56,7 +56,7 @@ class TrainedModel(nn.Module):
             said: Tensor = self.network(inputs.clone())
             return said
         if (prepare := self.sample_format.preparation) is not None:
-            inputs = prepare(inputs)
+            inputs = prepare(inputs.double())
         else:
             side = self.sample_format.side
             inputs = inputs.float() if side is None else resize(inputs, side)

@@ -160,6 +160,8 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
         new = for_network(experiment, new)
         found = str(new.inputs.dtype).removeprefix("torch.")
         shape = own.network_shape if prepared is None else own.shape
+        if prepared is not None and new.holds_rows:
+            found = own.dtype  # whose precision may be another one
         if (new.shape, found) != (shape, own.dtype):
             raise DataError(
                 f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {shape}, found "
