@@ -101,7 +101,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         public=public,
         network=f"{experiment.model.name}, {layout.p:,} parameters",
         inputs=inputs_line(dataset),
-        classes=classes_line(experiment, dataset),
+        classes=classes_line(experiment, dataset, objective),
         byzantine=byzantine,
         trigger=trigger,
     )

@@ -237,11 +237,13 @@ def inputs_line(dataset: data.Dataset) -> str:
     return ""
 
 
-def classes_line(experiment: Experiment, dataset: data.Dataset) -> str:
-    """Which classes were made of the values of a column, in one line; empty where its values are the classes."""
-    options = experiment.reading
-    if not (options.classes or Comparison.of(options.label)):
+def classes_line(experiment: Experiment, dataset: data.Dataset, objective: Objective) -> str:
+    """Which classes were made of a column, or how they are weighed, in one line; empty where neither is done."""
+    made = experiment.reading.classes or Comparison.of(experiment.data.label)
+    if not (made or objective.class_weights):
         return ""
     counts = np.bincount(dataset.labels.numpy(), minlength=dataset.classes)
-    named = zip(dataset.class_names, counts, strict=False)
-    return f"{options.label or 'label'}: {', '.join(f'{name} ({count:,} samples)' for name, count in named)}"
+    names = dataset.class_names or range(dataset.classes)
+    found = [f"{name} ({count:,} samples)" for name, count in zip(names, counts, strict=True)]
+    weights = [f"{weight:.4g}" for weight in objective.class_weights]
+    return ", ".join(found) + (f", with weights {', '.join(weights)}" if weights else "")

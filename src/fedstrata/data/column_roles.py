@@ -11,7 +11,7 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.key_errors import nearest
 from fedstrata.base.quoting import shown
 
-_COMPARISON = re.compile(r"""(.+?)\s*(>=|<=|==|!=|>|<)\s*("[^"]*"|'[^']*'|[^"'\s]+)""")
+_COMPARISON = re.compile(r"""(.+?)\s*(>=|<=|==|!=|>|<)\s*("[^"]*"|'[^']*'|[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)""")
 """A column, a sign, and a number or a text in quotes."""
 
 
@@ -35,12 +35,7 @@ class Comparison:
         if not (found := _COMPARISON.fullmatch(label or "")):
             return None
         column, sign, value = found.groups()
-        if value[0] in "\"'":
-            return cls(column, sign, value[1:-1])
-        try:
-            return cls(column, sign, float(value))
-        except ValueError:
-            return None
+        return cls(column, sign, value[1:-1] if value[0] in "\"'" else float(value))
 
 
 Memory = Literal["auto", "ram", "disk"]
