@@ -6,7 +6,7 @@ import torch
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from fedstrata.objective.probabilities import probability_scores
+from fedstrata.objective.metrics import probability_scores
 
 RNG = torch.Generator().manual_seed(0)
 CLIENTS = torch.arange(90) % 3

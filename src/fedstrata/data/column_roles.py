@@ -49,8 +49,6 @@ class ReadOptions:
     Attributes:
         label: The column of the classes, or a comparison of one (`Comparison`) that makes two classes of it; None for
             the one column that has a usual name.
-        classes: The class of each of `class_values`; empty where the values of the column are the classes.
-        class_values: The values of the column of the classes.
         inputs: The columns that are the features of a sample; empty for all columns of numbers that are left.
         kept_out: The columns that are never features, because they say who or what a sample belongs to.
         window: The readings in a window of a recording; None for the default.
@@ -59,11 +57,11 @@ class ReadOptions:
         normalise: Whether numbers are centred and scaled by the training samples ("auto"), or left alone ("none").
         memory: Whether the samples are in memory ("ram"), are read from a file of converted samples when they are
             needed ("disk"), or the latter if they take more memory than data may ("auto").
+        classes: The class of each of `class_values`; empty where the values of the column are the classes.
+        class_values: The values of the column of the classes.
     """
 
     label: str | None = None
-    classes: tuple[str, ...] = ()
-    class_values: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     kept_out: tuple[str, ...] = ()
     window: int | None = None
@@ -71,6 +69,8 @@ class ReadOptions:
     size: int | None = None
     normalise: str = "auto"
     memory: Memory = "auto"
+    classes: tuple[str, ...] = ()
+    class_values: tuple[str, ...] = ()
 
     def refuse(self, place: str, *keys: str) -> None:
         """Refuse keys that data have no use for.

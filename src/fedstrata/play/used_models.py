@@ -20,6 +20,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
 from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
+from fedstrata.objective.metrics import probability_scores
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
 from fedstrata.records.schema import Confusion
 
@@ -221,8 +222,6 @@ def scores_of_probabilities(setup: RunSetup, classified: Tensor, outputs: Tensor
     """
     if not setup.server.objective.classifies or outputs.shape[1] < 2:
         return {}
-    from fedstrata.objective.probabilities import probability_scores
-
     found = probability_scores(classified[:, 0], classified[:, 1], outputs)
     names = setup.client_data.dataset.class_names or tuple(map(str, range(outputs.shape[1])))
     return {"probabilities": {"classes": list(names), **found}} if found else {}
