@@ -246,4 +246,5 @@ def classes_line(experiment: Experiment, dataset: data.Dataset, objective: Objec
     names = dataset.class_names or range(dataset.classes)
     found = [f"{name} ({count:,} samples)" for name, count in zip(names, counts, strict=True)]
     weights = [f"{weight:.4g}" for weight in objective.class_weights]
-    return ", ".join(found) + (f", with weights {', '.join(weights)}" if weights else "")
+    of_column = f"{experiment.data.label or 'label'}: " if made else ""
+    return of_column + ", ".join(found) + (f"; weights {', '.join(weights)}" if weights else "")

@@ -251,10 +251,8 @@ def _classify(
     # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
     predicted = torch.empty_like(truth)
     outputs = torch.empty(len(truth), width)
-    batches = _batches(setup.client_data, index, change)
-    for part, kept, inputs in zip(
-        predicted.split(EVALUATION_BATCH), outputs.split(EVALUATION_BATCH), batches, strict=True
-    ):
+    parts = (each.split(EVALUATION_BATCH) for each in (predicted, outputs))
+    for inputs, part, kept in zip(_batches(setup.client_data, index, change), *parts, strict=True):
         found = setup.clients.outputs(row[None], inputs)[0]
         part.copy_(found.argmax(dim=1))
         kept.copy_(found[:, :width])
