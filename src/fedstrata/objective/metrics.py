@@ -181,7 +181,7 @@ def probability_scores(clients: Tensor, truth: Tensor, outputs: Tensor) -> dict[
         ``samples``; ``roc_auc``, the area under the ROC curve of the probability of the second of two classes, of more
         classes the mean over those that occur, each against the rest; and ``brier``, the mean squared error of this
         probability, of more classes its sum over the classes (Brier, 1950). ``reliability`` has a row for each range of
-        probabilities with samples: ``from`` and ``to``, ``samples``, the mean probability ``predicted``, and the share
+        probabilities with samples: ``least``, ``most``, ``samples``, the mean probability ``predicted``, and the share
         ``observed`` of the second class; of more classes, of the predicted class. ``clients`` has ``client``,
         ``samples``, ``roc_auc`` and ``brier`` of each client, where there are two classes. The area is None where all
         samples are of one class. Nothing where an output is not finite.
@@ -219,5 +219,5 @@ def _reliability(probabilities: Tensor, right: Tensor) -> list[dict[str, Any]]:
     for place in places.unique().tolist():
         inside = places == place
         means = {"predicted": float(probabilities[inside].mean()), "observed": float(right[inside].double().mean())}
-        rows.append({"from": place / BINS, "to": (place + 1) / BINS, "samples": int(inside.sum()), **means})
+        rows.append({"least": place / BINS, "most": (place + 1) / BINS, "samples": int(inside.sum()), **means})
     return rows

@@ -52,7 +52,7 @@ def _probability_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("brier", brief(found["brier"]), f"mean squared error of {named}; 0.25 is that of 50 % for all"),
     ]
     for row in found["reliability"]:
-        key = f"calibration {row['from']:.0%} to {row['to']:.0%}"
+        key = f"calibration {row['least']:.0%} to {row['most']:.0%}"
         meaning = f"of {row['samples']:,} test samples with such a probability, {row['predicted']:.1%} on average"
         rows.append((key, f"{row['observed']:.1%}", f"{found['classes'][1]!r}, {meaning}"))
     return rows
