@@ -112,11 +112,11 @@ def test_whole_numbers_that_are_floats_are_told_from_numbers_to_learn() -> None:
         build_run(load_experiment(keys))
 
 
-@pytest.mark.parametrize("normalise", ["auto", "none"])
-def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
+@pytest.mark.parametrize("scale", [True, False])
+def test_tokens_are_never_normalised(tmp_path: Path, scale: bool) -> None:
     tokens = np.random.default_rng(0).integers(0, 20, (40, 6))
     name = keep({"a": (tokens, tokens[:, 0] % 2), "b": (tokens[::-1], tokens[::-1, 0] % 2)})
-    data = {"name": name, "tokens": True, "normalise": normalise}
+    data = {"name": name, "tokens": True, "scale": scale}
     model = {"model": {"name": "own_network:token_network"}}
     held = build_run(load_experiment(PLAIN | model | {"data": data})).client_data
     inputs, _ = held.samples(held.train(0))

@@ -311,7 +311,8 @@ def test_a_field_that_no_codec_fits_is_refused() -> None:
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,), "float32", tuple("abcdefghij"), "trial", 0.3)
 
 
-NAMED = ReadOptions("outcome", ("a", "b"), ("site",), 64, None, 8, "none", "auto", ("ill", "well"), ("1", "0"))
+MADE = {"texts": (("x",),), "classes": ("ill",), "class_values": ("1",)}
+NAMED = ReadOptions("outcome", ("a",), ("site",), 64, None, 8, False, **MADE)
 
 
 @pytest.mark.parametrize("reading", [ReadOptions(), NAMED])

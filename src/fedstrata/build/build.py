@@ -21,8 +21,8 @@ from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
     classes_line,
     inputs_line,
-    normalised_by_training,
     partition_of,
+    prepared,
     public_samples,
     read_samples,
     weighted_objective,
@@ -60,12 +60,12 @@ def build_run(experiment: Experiment) -> RunSetup:
     dataset, own_test = read_samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
+    partition = partition_of(experiment, dataset, own_test)
+    dataset = prepared(experiment, dataset, partition)
     refuse_single_samples(experiment, dataset.shape, dataset.outputs)
     server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), participation)
     layout = server.problem.layout
-    partition = partition_of(experiment, dataset, own_test)
     check_group_probes(experiment, truth_known=partition.truth is not None)
-    dataset = normalised_by_training(experiment, dataset, partition)
     warnings = (
         *data_warnings(RunData(experiment, dataset, partition, own_test)),
         *_network_warnings(experiment, dataset),

@@ -32,6 +32,8 @@ from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.column_roles import Memory, ReadOptions
+from fedstrata.data.fitting import Wanted
+from fedstrata.data.preparation import Categories, Impute
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
@@ -147,8 +149,17 @@ class DataTable(Table):
         window: The readings in a window of a recording; by default 128.
         step: The readings from the begin of a window to that of the next; by default a window, so that none is in two.
         size: The height and width, in pixels, to which the images in folders are resized.
-        normalise: Whether numbers and pixels are centred and scaled by the training samples. With "none" numbers stay
-            as they are, and pixels are from 0 to 1.
+        scale: Whether numbers and pixels are centred and scaled by the training samples. Otherwise numbers stay as they
+            are, and pixels are from 0 to 1.
+        impute: What a gap in a column of numbers of a table is filled with, by the training rows. With "none" a gap is
+            refused. A gap among texts is no category, unless "most_frequent" fills it.
+        indicators: Whether the network is told which values of a table were gaps, by a further input for each column
+            that has some.
+        categories: What the texts of a table become: an input of 0 or 1 for each text ("one_hot"), numbers in
+            alphabetical order, or no inputs.
+        statistics: Whose training rows the filled values, the mean and the deviation of a table are taken from: those
+            of all clients, whose exact sums and counts the server then learns, or each client's own, which nobody
+            learns. All clients share the list of texts.
         memory: Where the samples are: in memory ("ram"), or on the disk ("disk"), in a file of converted samples from
             which every batch is read when it is needed. "auto" is the disk if they take more than half of the memory.
             With the same engine, no result depends on it.
@@ -170,8 +181,17 @@ class DataTable(Table):
     window: Annotated[int, Interval(ge=2, le=MAX_READINGS)] | None = None
     step: Annotated[int, Interval(ge=1, le=MAX_READINGS)] | None = None
     size: Annotated[int, Interval(ge=1, le=MAX_IMAGE_SIDE)] | None = None
-    normalise: Literal["auto", "none"] = "auto"
+    scale: bool = True
+    impute: Impute = "median"
+    indicators: bool = False
+    categories: Categories = "one_hot"
+    statistics: Literal["all", "own"] = "all"
     memory: Memory = "auto"
+
+    @property
+    def preparation(self) -> Wanted:
+        """Return how the rows of a table are prepared."""
+        return Wanted(self.impute, self.indicators, self.categories, self.scale, self.statistics == "own")
 
     @property
     def held_out_share(self) -> float:
@@ -702,7 +722,9 @@ class Experiment(Table):
             window=data.window,
             step=data.step,
             size=data.size,
-            normalise=data.normalise,
+            scale=data.scale,
+            gaps=data.impute != "none",
+            categories=data.categories != "none",
             memory=data.memory,
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,7 +56,10 @@ class ReadOptions:
         window: The readings in a window of a recording; None for the default.
         step: The readings from the begin of a window to that of the next; None for windows that share none.
         size: The height and width, in pixels, to which images of files are resized; None to leave them as they are.
-        normalise: Whether numbers are centred and scaled by the training samples ("auto"), or left alone ("none").
+        scale: Whether numbers are centred and scaled by the training samples.
+        gaps: Whether the rows of a table may have gaps in columns of numbers.
+        categories: Whether the texts of a table are features.
+        texts: The texts of each of the `inputs`, where they are known; else empty.
         memory: Whether the samples are in memory ("ram"), are read from a file of converted samples when they are
             needed ("disk"), or the latter if they take more memory than data may ("auto").
         classes: The class of each of `class_values`; empty where the values of the column are the classes.
@@ -67,7 +72,10 @@ class ReadOptions:
     window: int | None = None
     step: int | None = None
     size: int | None = None
-    normalise: str = "auto"
+    scale: bool = True
+    gaps: bool = True
+    categories: bool = True
+    texts: tuple[tuple[str, ...], ...] = ()
     memory: Memory = "auto"
     classes: tuple[str, ...] = ()
     class_values: tuple[str, ...] = ()
@@ -130,6 +138,9 @@ CLIENT_COLUMN = "client"
 
 TRIAL_COLUMN = "trial"
 """The column that says which recording a window is from."""
+
+ROW_COLUMN = "row"
+"""The column with the number of the recording that a window is from."""
 
 _UNIT_WORDS = frozenset(
     {
@@ -210,6 +221,25 @@ def looks_like_feature(column: str) -> bool:
     named = _UNIT_WORDS | _CLIENT_WORDS
     numbered = bool(words & named) or "index" in words
     return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
+
+
+def number_in_other_writing(text: str) -> bool:
+    """Return whether a text is a number as people write it and computers do not read it.
+
+    Such are ``1,234``, ``0,5``, ``12 %``, ``$5`` and numbers with a typographic minus.
+    """
+    plain = "".join(
+        "-" if character == "\u2212" else character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) != "Sc" and character not in "%'\u2019"
+    )
+    if not any(map(str.isdigit, plain)):
+        return False
+    for writing in (plain.replace(",", ""), plain.replace(".", "").replace(",", ".")):
+        with suppress(ValueError):
+            float(writing)
+            return True
+    return False
 
 
 def split_column(columns: Iterable[str]) -> str | None:

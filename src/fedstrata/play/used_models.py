@@ -267,7 +267,7 @@ def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor]
         return
     for part in index.split(EVALUATION_BATCH):
         raw, _ = data.raw_samples(part)
-        yield data.dataset.normalise(change(raw))
+        yield data.dataset.normalise(change(raw), data.owner[part])
 
 
 def backdoor_summary(

@@ -25,7 +25,9 @@ from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
-from fedstrata.data.dataset import channel_statistics, numbers_as_names
+from fedstrata.data.dataset import numbers_as_names
+from fedstrata.data.fitting import refitted
+from fedstrata.data.mapped import blocks
 from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
@@ -135,7 +137,10 @@ def _place(
 def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[ClientData]:
     """Read the data of the new clients as those of the run, with the format of its samples."""
     # Features are found by their names, in whatever order the file of a client has them.
+    prepared = own.preparation
     options = replace(experiment.reading, inputs=own.feature_names)
+    if prepared is not None and prepared.features:
+        options = replace(options, texts=prepared.texts)
     unit = None if experiment.data.unit == ALL_INDEPENDENT else experiment.data.unit
     read = []
     for path in paths:
@@ -148,10 +153,11 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
             new = data.load_dataset(name, options=options)
         new = for_network(experiment, new)
         found = str(new.inputs.dtype).removeprefix("torch.")
-        if (new.shape, found) != (own.network_shape, own.dtype):
+        shape = own.network_shape if prepared is None else own.shape
+        if (new.shape, found) != (shape, own.dtype):
             raise DataError(
-                f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {own.network_shape}, "
-                f"found {found} of shape {new.shape}"
+                f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {shape}, found "
+                f"{found} of shape {new.shape}"
             )
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
@@ -174,6 +180,7 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
             class_names=own.class_names,
             mean=own.mean,
             std=own.std,
+            preparation=prepared,
             unit=unit,
         )
         read.append(_divided(experiment, with_targets(experiment, new), tests))
@@ -188,6 +195,8 @@ def _divided(experiment: Experiment, new: Dataset, own_test: int) -> ClientData:
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
         held = hold_out(new.labels.numpy(), experiment.data.held_out_share, rng, new.units, spread=True)
     train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
+    if (prepared := new.preparation) is not None and prepared.own:
+        new = replace(new, preparation=refitted(prepared, new.inputs, torch.from_numpy(train)))
     upright = np.zeros(1, dtype=np.int64)
     classes = np.arange(new.classes)[None]
     partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
@@ -203,10 +212,10 @@ def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float])
         losses: The training loss of each model that it was offered, by tree node.
     """
     if new.inputs.is_floating_point():
-        centers, _ = channel_statistics(new.inputs)
-        names = new.feature_names or [f"channel {number}" for number in range(len(centers))]
-        channels = zip(names, centers, new.mean, new.std, strict=True)
-        far = [name for name, center, mean, std in channels if abs(center - mean) > _FAR * std]
+        centers = torch.stack([new.normalise(block).mean(dim=0) for block in blocks(new.inputs)]).mean(dim=0)
+        levels = centers.flatten(1).mean(dim=1) if centers.ndim > 1 else centers
+        names = new.preparation.outputs if new.preparation else [f"channel {at}" for at in range(len(levels))]
+        far = [name for name, level in zip(names, levels.tolist(), strict=True) if abs(level) > _FAR]
         if far:
             yield (
                 f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of "
