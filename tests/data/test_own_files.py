@@ -82,6 +82,7 @@ GROUPS = {"label": "num", "classes": ("well", "ill", "ill"), "class_values": ("0
         ({"label": "num == 2.0"}, ("no", "yes"), [1, 0]),
         ({"label": "kind != 'ill'"}, ("no", "yes"), [0, 1]),
         (GROUPS, ("well", "ill"), [1, 0]),
+        ({"label": "num > 0", "classes": ("ill", "well"), "class_values": ("yes", "no")}, ("ill", "well"), [0, 1]),
         ({"label": "kind", "classes": ("a", "b"), "class_values": ("well", "ill")}, ("a", "b"), [1, 0]),
     ],
 )

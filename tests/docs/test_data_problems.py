@@ -20,6 +20,9 @@ TESTED_BY = {
     # Tables and files
     "A feature has no finite number": "data/test_own_files.py::tables_that_do_not_fit",
     "A sample has no class": "data/test_own_files.py::missing_class_is_no_class",
+    "`data.label` compares a column": "data/test_own_files.py::values_of_which_no_class_can_be_made",
+    "`data.classes` has no class": "data/test_own_files.py::values_of_which_no_class_can_be_made",
+    "`local.class_weights` has another number": "build/test_class_weights.py::weights_that_do_not_fit",
     "There is no column of classes": "data/test_own_files.py::tables_that_do_not_fit",
     "The column of classes holds numbers that are not whole": "build/test_own_clients.py::refused_as_classes",
     "A column of numbers names the clients": "docs/test_data.py::do_not_learn_from_the_names",

@@ -42,6 +42,7 @@ from fedstrata.flower.requests import (
     write_run_config,
 )
 from fedstrata.models import layout_of
+from fedstrata.objective import Objective
 from turns import same
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -310,11 +311,14 @@ def test_a_field_that_no_codec_fits_is_refused() -> None:
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,), "float32", tuple("abcdefghij"), "trial", 0.3)
 
 
-@pytest.mark.parametrize(
-    "reading", [ReadOptions(), ReadOptions("outcome", ("a",), ("site",), 64, None, 8, False, texts=(("x",),))]
-)
+MADE = {"texts": (("x",),), "classes": ("ill",), "class_values": ("1",)}
+NAMED = ReadOptions("outcome", ("a",), ("site",), 64, None, 8, False, **MADE)
+
+
+@pytest.mark.parametrize("reading", [ReadOptions(), NAMED])
 def test_a_run_config_survives_its_message(reading: ReadOptions) -> None:
     config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES, reading=reading, spread_units=True)
+    config = replace(config, objective=Objective(class_weights=(1.0, 20.0)))
     payload = write_run_config(config, layout_of(config.network()))
     assert read_run_config(decode(encode(payload))) == config
     assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "units": 1}

@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import roc_auc_score
 
+import fedstrata as fs
 from builders import keys, run
 from fedstrata.play import used_models
 from fedstrata.records.arrays import read_right_samples
+from fedstrata.report import build
+from fedstrata.report.summary import summary_rows
+from fedstrata.report.words import DASH
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -77,3 +83,36 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", KEYS, rounds=1).folder
     for name in ("confusion.parquet", "right_samples.parquet"):
         assert (folder / name).stat().st_mode & 0o077 == 0
+
+
+def test_probabilities_are_those_of_the_models_that_clients_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test samples of one client are of one class, so that it has no curve; the page shows both."""
+    rng = np.random.default_rng(0)
+
+    def site(classes: int) -> tuple[np.ndarray, np.ndarray]:
+        y = np.arange(40) % classes
+        return rng.normal(size=(40, 3)) + y[:, None], y
+
+    clients = {"Ghent": (site(2), site(2)), "Bern": (site(2), site(1))}
+    data = {"label": "y < 1", "classes": {"yes": "well", "no": "ill"}}
+    keys = {"rounds": 2, "data": data, "local": {"lr": 0.1, "class_weights": [2, 1]}}
+    done = fs.run(keys, tmp_path / "run", clients=clients)
+    told = capsys.readouterr().err
+    assert "\nnetwork: mlp, 386 parameters\n" in told
+    assert "\nclasses: y < 1: well (100 samples), ill (60 samples); weights 2, 1\n" in told
+    found = done.summary["probabilities"]
+    said = [done.predict_proba(name, test[0])[:, 1] for name, (_, test) in clients.items()]
+    truth = [test[1] == 1 for _, test in clients.values()]
+    assert found["classes"] == ["well", "ill"] and found["samples"] == 80
+    assert found["roc_auc"] == pytest.approx(roc_auc_score(np.concatenate(truth), np.concatenate(said)))
+    ghent, bern = found["clients"]
+    assert ghent["roc_auc"] == pytest.approx(roc_auc_score(truth[0], said[0])) and bern["roc_auc"] is None
+    assert bern["brier"] == pytest.approx(np.mean((said[1] - truth[1]) ** 2))
+    rows = {key: (value, meaning) for key, value, meaning in summary_rows(done.summary, done.metric)}
+    assert rows["roc_auc"][0] == f"{found['roc_auc']:.4g}" and "none for 1 client alone" in rows["roc_auc"][1]
+    assert sum("calibration" in key for key in rows) == len(found["reliability"])
+    page = build(done.folder).read_text()
+    assert f"<td>{ghent['roc_auc']:.3f}</td><td>{ghent['brier']:.3f}</td>" in page
+    assert f"<td>{DASH}</td><td>{bern['brier']:.3f}</td>" in page

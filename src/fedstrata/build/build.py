@@ -43,7 +43,6 @@ from fedstrata.engine import (
 )
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.rows import head_warning
-from fedstrata.objective import Objective
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
 
@@ -77,7 +76,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     partition = with_flipped_labels(experiment, dataset, partition, byzantine)
     dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
     objective = weighted_objective(dataset, partition, server.objective)
-    spec = _spec(experiment, dataset, partition, participation, objective)
+    spec = replace(_spec(experiment, dataset, partition, participation), objective=objective)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     participation = _weighted(participation, experiment, spec.client_data)
@@ -101,7 +100,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         public=public,
         network=f"{experiment.model.name}, {layout.p:,} parameters",
         inputs=inputs_line(dataset),
-        classes=classes_line(experiment, dataset),
+        classes=classes_line(experiment, dataset, objective),
         byzantine=byzantine,
         trigger=trigger,
     )
@@ -176,11 +175,7 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
 
 
 def _spec(
-    experiment: Experiment,
-    dataset: data.Dataset,
-    partition: Partition,
-    participation: Participation,
-    objective: Objective,
+    experiment: Experiment, dataset: data.Dataset, partition: Partition, participation: Participation
 ) -> SimulationSpec:
     """What the engine is made of."""
     # Of the columns, only the one that marks independent units is still needed.
@@ -192,7 +187,7 @@ def _spec(
         experiment.seed,
         participation.handovers,
         experiment.engine.precision,
-        objective,
+        objective_of(experiment),
     )
 
 

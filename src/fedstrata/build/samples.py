@@ -281,11 +281,14 @@ def _listed(names: list[str], columns: list[int]) -> str:
     return listed([names[column] for column in columns])
 
 
-def classes_line(experiment: Experiment, dataset: data.Dataset) -> str:
-    """Which classes were made of the values of a column, in one line; empty where its values are the classes."""
-    options = experiment.reading
-    if not (options.classes or Comparison.of(options.label)):
+def classes_line(experiment: Experiment, dataset: data.Dataset, objective: Objective) -> str:
+    """Which classes were made of a column, or how they are weighed, in one line; empty where neither is done."""
+    made = experiment.reading.classes or Comparison.of(experiment.data.label)
+    if not (made or objective.class_weights):
         return ""
     counts = np.bincount(dataset.labels.numpy(), minlength=dataset.classes)
-    named = zip(dataset.class_names, counts, strict=False)
-    return f"{options.label or 'label'}: {', '.join(f'{name} ({count:,} samples)' for name, count in named)}"
+    names = dataset.class_names or range(dataset.classes)
+    found = [f"{name} ({count:,} samples)" for name, count in zip(names, counts, strict=True)]
+    weights = [f"{weight:.4g}" for weight in objective.class_weights]
+    of_column = f"{experiment.data.label or 'label'}: " if made else ""
+    return of_column + ", ".join(found) + (f"; weights {', '.join(weights)}" if weights else "")

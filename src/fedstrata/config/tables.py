@@ -86,14 +86,7 @@ def _check_attack(kind: str) -> str:
     return kind
 
 
-def _check_several(class_of: dict[str, str]) -> dict[str, str]:
-    """Refuse values that all are of one class."""
-    if len(set(class_of.values())) < 2:
-        raise ValueError("at least two classes")
-    return class_of
-
-
-_ClassWeights = Annotated[tuple[Annotated[float, Interval(gt=0, le=MAX_NUMBER)], ...], Strict(False), Len(2, CLASSES)]
+_Weight = Annotated[float, Interval(gt=0, le=MAX_NUMBER)]
 
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
@@ -183,7 +176,7 @@ class DataTable(Table):
     public: _Count = 0
     unit: _Name | None = None
     label: _Name | None = None
-    classes: Annotated[dict[str, _Name], Len(2, CLASSES), AfterValidator(_check_several)] | None = None
+    classes: Annotated[dict[str, _Name], Len(2, MAX_LIST_ENTRIES)] | None = None
     inputs: _Columns | None = None
     window: Annotated[int, Interval(ge=2, le=MAX_READINGS)] | None = None
     step: Annotated[int, Interval(ge=1, le=MAX_READINGS)] | None = None
@@ -264,7 +257,7 @@ class LocalTable(Table):
     schedule_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     warmup_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     loss: _Name = "cross_entropy"
-    class_weights: Literal["balanced"] | _ClassWeights | None = None
+    class_weights: Literal["balanced"] | Annotated[tuple[_Weight, ...], Strict(False), MinLen(2)] | None = None
     metric: _Name | None = None
     transform: _Name = "none"
 

@@ -17,7 +17,7 @@ from fedstrata.data.column_roles import Comparison, ReadOptions
 from fedstrata.data.dataset import NUMBERS_HINT, check_class_count, expected_classes, finite_float32, is_number
 
 COMPARED = ("no", "yes")
-"""The classes that a comparison makes."""
+"""The values that a comparison makes of a column; they are its classes, unless others are given to them."""
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,18 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
         return None
     called = f"column {column!r}"
     texts = values.dtype.kind == "U"
-    if values.ndim > 1:
-        raise DataError(f"{place}: {called} holds lists; expected one number or text in each row, to make classes of")
     refuse_missing_classes(values == "" if texts else values != values, place, called)
     if compared is not None:
-        signs = ("==", "!=") if texts else tuple(_SIGNS)
-        if isinstance(compared.value, str) != texts or compared.sign not in signs or options.classes:
-            other = "classes of its values (data.classes)" if options.classes else "texts" if texts else "numbers"
+        if isinstance(compared.value, str) != texts or (texts and compared.sign not in ("==", "!=")):
             raise DataError(
                 f"data.label = {shown(options.label)}: expected a comparison of {called} with a number, or == or != "
-                f"with a text in quotes, found {other} in {place}; correct data.label"
+                f"with a text in quotes, found {'texts' if texts else 'numbers'} in {place}; correct data.label"
             )
-        return Answers(_SIGNS[compared.sign](values, compared.value).astype(np.int64), 2, COMPARED)
-    pairs = zip(options.class_values, options.classes, strict=True)
-    class_of = {value if texts else float(value): name for value, name in pairs if texts or is_number(value)}
+        values = np.array(COMPARED)[_SIGNS[compared.sign](values, compared.value).astype(np.int64)]
+        texts = True
+    given = zip(options.class_values or COMPARED, options.classes or COMPARED, strict=True)
+    class_of = {value if texts else float(value): name for value, name in given if texts or is_number(value)}
+    names = tuple(dict.fromkeys(options.classes or COMPARED))
     distinct, rows = np.unique(values, return_inverse=True)
     known = np.array([value in class_of for value in distinct.tolist()])
     if not known.all():
@@ -137,7 +135,6 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
             f"of {called} holds a value without a class, as {int((~known).sum())} of its values do; add them to "
             "data.classes, or leave these rows out",
         )
-    names = tuple(dict.fromkeys(options.classes))
     labels = np.array([names.index(class_of[value]) for value in distinct.tolist()], np.int64)
     return Answers(labels[rows], len(names), names)
 

@@ -13,7 +13,7 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.key_errors import nearest
 from fedstrata.base.quoting import shown
 
-_COMPARISON = re.compile(r"""(.+?)\s*(>=|<=|==|!=|>|<)\s*("[^"]*"|'[^']*'|[^"'\s]+)""")
+_COMPARISON = re.compile(r"""(.+?)\s*(>=|<=|==|!=|>|<)\s*("[^"]*"|'[^']*'|[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)""")
 """A column, a sign, and a number or a text in quotes."""
 
 
@@ -37,12 +37,7 @@ class Comparison:
         if not (found := _COMPARISON.fullmatch(label or "")):
             return None
         column, sign, value = found.groups()
-        if value[0] in "\"'":
-            return cls(column, sign, value[1:-1])
-        try:
-            return cls(column, sign, float(value))
-        except ValueError:
-            return None
+        return cls(column, sign, value[1:-1] if value[0] in "\"'" else float(value))
 
 
 Memory = Literal["auto", "ram", "disk"]
@@ -56,8 +51,6 @@ class ReadOptions:
     Attributes:
         label: The column of the classes, or a comparison of one (`Comparison`) that makes two classes of it; None for
             the one column that has a usual name.
-        classes: The class of each of `class_values`; empty where the values of the column are the classes.
-        class_values: The values of the column of the classes.
         inputs: The columns that are the features of a sample; empty for all columns of numbers that are left.
         kept_out: The columns that are never features, because they say who or what a sample belongs to.
         window: The readings in a window of a recording; None for the default.
@@ -69,11 +62,11 @@ class ReadOptions:
         texts: The texts of each of the `inputs`, where they are known; else empty.
         memory: Whether the samples are in memory ("ram"), are read from a file of converted samples when they are
             needed ("disk"), or the latter if they take more memory than data may ("auto").
+        classes: The class of each of `class_values`; empty where the values of the column are the classes.
+        class_values: The values of the column of the classes.
     """
 
     label: str | None = None
-    classes: tuple[str, ...] = ()
-    class_values: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     kept_out: tuple[str, ...] = ()
     window: int | None = None
@@ -84,6 +77,8 @@ class ReadOptions:
     categories: bool = True
     texts: tuple[tuple[str, ...], ...] = ()
     memory: Memory = "auto"
+    classes: tuple[str, ...] = ()
+    class_values: tuple[str, ...] = ()
 
     def refuse(self, place: str, *keys: str) -> None:
         """Refuse keys that data have no use for.

@@ -53,22 +53,10 @@ def called_with_shape(factory: Factory | torch.nn.Module, name: str) -> Factory:
     return make_without_shape
 
 
+_FOR_IMAGES = ("mnist_cnn", "fmnist_cnn", "cifar_cnn", "tsdp_cnn", "vgg11", "vgg16", "resnet18")
+
 MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
-    {
-        name: f"fedstrata.models.networks:{name}"
-        for name in (
-            "mnist_cnn",
-            "fmnist_cnn",
-            "cifar_cnn",
-            "tsdp_cnn",
-            "vgg11",
-            "vgg16",
-            "resnet18",
-            "har_cnn",
-            "mlp",
-            "logistic",
-        )
-    },
+    {name: f"fedstrata.models.networks:{name}" for name in (*_FOR_IMAGES, "har_cnn", "mlp", "logistic")},
     group="fedstrata.models",
 )
 """The factory of each network, ``factory(shape, classes, **options)``. Its keyword-only arguments are the options."""

@@ -20,6 +20,7 @@ from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
 from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
+from fedstrata.objective.metrics import probability_scores
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
 from fedstrata.records.schema import Confusion
 
@@ -221,8 +222,6 @@ def scores_of_probabilities(setup: RunSetup, classified: Tensor, outputs: Tensor
     """
     if not setup.server.objective.classifies or outputs.shape[1] < 2:
         return {}
-    from fedstrata.objective.probabilities import probability_scores
-
     found = probability_scores(classified[:, 0], classified[:, 1], outputs)
     names = setup.client_data.dataset.class_names or tuple(map(str, range(outputs.shape[1])))
     return {"probabilities": {"classes": list(names), **found}} if found else {}
@@ -252,10 +251,8 @@ def _classify(
     # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
     predicted = torch.empty_like(truth)
     outputs = torch.empty(len(truth), width)
-    batches = _batches(setup.client_data, index, change)
-    for part, kept, inputs in zip(
-        predicted.split(EVALUATION_BATCH), outputs.split(EVALUATION_BATCH), batches, strict=True
-    ):
+    parts = (each.split(EVALUATION_BATCH) for each in (predicted, outputs))
+    for inputs, part, kept in zip(_batches(setup.client_data, index, change), *parts, strict=True):
         found = setup.clients.outputs(row[None], inputs)[0]
         part.copy_(found.argmax(dim=1))
         kept.copy_(found[:, :width])

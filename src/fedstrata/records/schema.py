@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Interval, MinLen
 from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -377,6 +377,16 @@ class ClientProbabilities(Record):
     brier: Share
 
 
+class Reliability(Record):
+    """What was observed of the samples with a probability from the least to the most of a range."""
+
+    least: Share
+    most: Share
+    samples: Count
+    predicted: Share
+    observed: Share
+
+
 class Probabilities(Record):
     """How good class probabilities are at the end of a run; `probability_scores` of the objective says what they are.
 
@@ -384,11 +394,11 @@ class Probabilities(Record):
         classes: The names of the classes.
     """
 
-    classes: list[str]
+    classes: Annotated[list[str], MinLen(2)]
     samples: Count
     roc_auc: Share | None
     brier: Number
-    reliability: list[dict[str, Number]]
+    reliability: list[Reliability]
     clients: list[ClientProbabilities]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, fill
-from fedstrata.report.words import NO_NAMES, ClientNames, brief, ranges
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, plural, ranges
 
 
 def summary_rows(
@@ -45,14 +45,14 @@ def _probability_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if len(found["classes"]) != 2:
         return []
     lacking = sum(each["roc_auc"] is None for each in found["clients"])
-    without = f"; {lacking} clients, whose samples are of one class, have none of their own" if lacking else ""
+    without = f"; none for {plural(lacking, 'client')} alone, with samples of one class" if lacking else ""
     named = f"the probability of {found['classes'][1]!r} for {found['samples']:,} test samples"
     rows = [
         ("roc_auc", brief(found["roc_auc"]), f"area under the ROC curve of {named}; 0.5 is chance{without}"),
         ("brier", brief(found["brier"]), f"mean squared error of {named}; 0.25 is that of 50 % for all"),
     ]
     for row in found["reliability"]:
-        key = f"calibration {row['from']:.0%} to {row['to']:.0%}"
+        key = f"calibration {row['least']:.0%} to {row['most']:.0%}"
         meaning = f"of {row['samples']:,} test samples with such a probability, {row['predicted']:.1%} on average"
         rows.append((key, f"{row['observed']:.1%}", f"{found['classes'][1]!r}, {meaning}"))
     return rows

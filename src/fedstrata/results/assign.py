@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import inf, isfinite, log
 from pathlib import Path
 from typing import Any
@@ -85,13 +84,13 @@ def assign(
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        make = partial(_Newcomer, experiment, problem, objective)
-        placed = [_place(algorithm, problem, state, make(run.new_network(), *new, n), run.names) for new in read]
+        loops = [Loop(run.new_network(), problem.layout, each, objective=objective) for each in read]
+        placed = [_place(algorithm, problem, state, _Newcomer(loop, n), run.names) for loop in loops]
     metric = objective.metric.rpartition(":")[2]
     found = []
-    for path, (new, _), each in zip(paths, read, placed, strict=True):
-        figures = {metric: each.pop("value"), "test_samples": each.pop("test_samples")}
-        warnings = list(_warnings(experiment, new, each["evidence"]["losses"]))
+    for path, new, each in zip(paths, read, placed, strict=True):
+        figures = {metric: each.pop("value"), "test_samples": len(new.test(0))}
+        warnings = list(_warnings(experiment, new.dataset, each["evidence"]["losses"]))
         found.append({"client": path.stem, "path": str(path), **each, **figures, "warnings": warnings})
     return found
 
@@ -128,7 +127,6 @@ def _place(
         if event.get("client") == client.id:
             evidence |= {key: value for key, value in event.items() if key not in ("kind", "client", "node")}
     found: dict[str, Any] = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
-    found["test_samples"] = client.test_samples
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {client.id: label}), torch.tensor([client.id]))
         members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]
@@ -136,12 +134,8 @@ def _place(
     return found
 
 
-def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[tuple[Dataset, int]]:
-    """Read the data of the new clients as those of the run, with the format of its samples.
-
-    Returns:
-        The samples of each client, and how many of them, the last ones, are test samples of its own.
-    """
+def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[ClientData]:
+    """Read the data of the new clients as those of the run, with the format of its samples."""
     # Features are found by their names, in whatever order the file of a client has them.
     prepared = own.preparation
     options = replace(experiment.reading, inputs=own.feature_names)
@@ -191,8 +185,24 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
             preparation=prepared,
             unit=unit,
         )
-        read.append((with_targets(experiment, new), tests))
+        read.append(_divided(experiment, with_targets(experiment, new), tests))
     return read
+
+
+def _divided(experiment: Experiment, new: Dataset, own_test: int) -> ClientData:
+    """Take test samples of a client's own, the last ones, or hold out a share with the same draw for every newcomer."""
+    if own_test:
+        held = np.arange(len(new)) >= len(new) - own_test
+    else:
+        rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
+        held = hold_out(new.labels.numpy(), experiment.data.held_out_share, rng, new.units, spread=True)
+    train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
+    if (prepared := new.preparation) is not None and prepared.own:
+        new = replace(new, preparation=refitted(prepared, new.inputs, torch.from_numpy(train)))
+    upright = np.zeros(1, dtype=np.int64)
+    classes = np.arange(new.classes)[None]
+    partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
+    return ClientData(new, partition, experiment.seed)
 
 
 def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float]) -> Iterator[str]:
@@ -282,39 +292,21 @@ def _grown(value: Any, before: Any, after: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True)
 class _Newcomer:
-    """One new client. Its own id is 0; the federation gives it another one."""
+    """One new client. Its own id is 0; the federation gives it another one.
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        problem: Problem,
-        objective: Objective,
-        network: torch.nn.Module,
-        own: Dataset,
-        own_test: int,
-        id: int,
-    ) -> None:
-        """Take its own test samples, or hold out a share of its data, with the same draw for every newcomer."""
-        self.id = id
-        if own_test:
-            held = np.arange(len(own)) >= len(own) - own_test
-        else:
-            rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
-            held = hold_out(own.labels.numpy(), experiment.data.held_out_share, rng, own.units, spread=True)
-        self.test_samples = int(held.sum())
-        train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
-        if (prepared := own.preparation) is not None and prepared.own:
-            own = replace(own, preparation=refitted(prepared, own.inputs, torch.from_numpy(train)))
-        upright = np.zeros(1, dtype=np.int64)
-        classes = np.arange(own.classes)[None]
-        partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
-        data_of_client = ClientData(own, partition, experiment.seed)
-        self._loop = Loop(network, problem.layout, data_of_client, objective=objective)
+    Attributes:
+        loop: The engine with its data.
+        id: The id that the federation gives it.
+    """
+
+    loop: Loop
+    id: int
 
     def run(self, plan: Plan) -> Report:
         """Do what a plan of the federation asks."""
-        report = self._loop.run(replace(plan, cohort=plan.cohort - self.id))
+        report = self.loop.run(replace(plan, cohort=plan.cohort - self.id))
         stats = {name: self._named(rows) for name, rows in report.client_stats.items()}
         results = {
             name: replace(result, updates=self._named(result.updates)) for name, result in report.results.items()
@@ -326,7 +318,7 @@ class _Newcomer:
         evaluation = replace(evaluation, clients=evaluation.clients - self.id)
         nobody = evaluation.clients[:0]
         plan = Plan(state.round + 2, 0, nobody, state.models, evaluations={CLIENT: evaluation})
-        score = self._loop.run(plan).scores[CLIENT]
+        score = self.loop.run(plan).scores[CLIENT]
         return float(score.correct) / int(score.samples)
 
     def _named(self, rows: Rows) -> Rows:

@@ -90,14 +90,9 @@ class Vectorized:
         if reason := why_not_vectorized(spec):
             raise ExperimentError(f"engine.name = 'batched': expected {reason}; use loop, processes or ray")
         module = spec.network()
-        return cls(
-            module,
-            layout_of(module),
-            spec.client_data,
-            precision=spec.precision,
-            device=device,
-            class_weights=spec.objective.class_weights,
-        )
+        weights = spec.objective.class_weights
+        own = spec.client_data
+        return cls(module, layout_of(module), own, precision=spec.precision, device=device, class_weights=weights)
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
