@@ -29,7 +29,7 @@ from fedstrata.data.sample_format import unmasked
 from fedstrata.data.tables import MemorySource, Table, tensors
 
 Clients = Mapping[Any, Any] | Sequence[Any]
-"""The data of each client, by its name or in the order of the ids.
+"""The data of each client, in the order of the ids; in a mapping by its name.
 
 Of a client it is its training data, or a pair of its training and its test data. Each of them is a pair (x, y) of
 arrays or tensors, a mapping of such arrays and further columns, a torch data set of pairs (x, y), or a table: anything
@@ -95,7 +95,8 @@ def _table(client: str | int, split: Split | None, data: Any) -> Table:
         data: The samples.
     """
     who = f"client {shown(client)}"
-    if hasattr(data, "toarray") or getattr(data, "is_sparse", False):
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
+    if any(hasattr(part, "toarray") or getattr(part, "is_sparse", False) for part in parts):
         raise DataError(f"{who}: expected arrays, found a sparse matrix; make a dense array of it")
     rows = _arrow_table(client, data)
     if rows is None:

@@ -209,7 +209,7 @@ class ClientData:
         their place (`Dataset.targets`).
         """
         inputs, targets = self.raw_samples(index)
-        return self.dataset.normalise(inputs), targets
+        return self.dataset.normalise(inputs, self.owner[index]), targets
 
     def raw_samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (s, ...) before they are normalised, and targets, as the clients that hold them see them."""

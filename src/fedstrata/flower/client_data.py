@@ -18,6 +18,7 @@ from fedstrata import data
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
+from fedstrata.data.fitting import refitted
 from fedstrata.data.location import ending_of
 from fedstrata.data.sample_format import has_names
 from fedstrata.engine import ClientData
@@ -92,12 +93,15 @@ def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
 
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
+    prepared = config.samples.prepared
+    gaps = prepared is not None and prepared.impute != "none"
     if ending_of(location.train[0]) == ".npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
-        return data.ReadOptions(memory=config.reading.memory)
+        return data.ReadOptions(memory=config.reading.memory, gaps=gaps)
     features = config.samples.features or config.reading.inputs
+    texts = prepared.texts if prepared is not None and prepared.features else ()
     # Each client has the mean and spread of the federation.
-    return replace(config.reading, inputs=features, normalise="auto")
+    return replace(config.reading, inputs=features, texts=texts, scale=True, gaps=gaps, categories=any(texts))
 
 
 def no_client_data(config: RunConfig) -> ClientData:
@@ -106,15 +110,16 @@ def no_client_data(config: RunConfig) -> ClientData:
     targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
-        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
+        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.stored)),
         torch.zeros(1, dtype=torch.int64),
         samples.classes,
-        samples.mean,
-        samples.std,
+        () if samples.prepared else samples.mean,
+        () if samples.prepared else samples.std,
         columns={samples.unit: np.zeros(1)} if samples.unit else {},
         unit=samples.unit or None,
         class_names=samples.names,
         feature_names=samples.features,
+        preparation=samples.prepared,
         targets=targets,
         answer=config.objective.answer(targets),
     )
@@ -141,6 +146,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
         np.zeros(config.clients, dtype=np.int64),
         np.tile(np.arange(config.samples.classes), (config.clients, 1)),
     )
+    if (prepared := dataset.preparation) is not None and prepared.own and len(train):
+        dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(train)))
     return ClientData(dataset, split, config.seed)
 
 
@@ -153,7 +160,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
     if wanted is not None and dataset.inputs.dtype == torch.uint8:
         dataset = dataset.resized(wanted)
     found = str(dataset.inputs.dtype).removeprefix("torch.")
-    if (dataset.shape, found) != (samples.shape, samples.dtype):
+    if (dataset.shape, found) != (samples.shape, samples.stored):
         raise DataError(
             f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
             "give this client's node data of the federation's kind"
@@ -173,8 +180,9 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
         labels=labels,
         targets=targets,
         classes=samples.classes,
-        mean=samples.mean,
-        std=samples.std,
+        mean=() if samples.prepared else samples.mean,
+        std=() if samples.prepared else samples.std,
+        preparation=samples.prepared,
         columns={} if unit is None else {unit: dataset.columns[unit]},
         unit=unit,
         class_names=(),
@@ -266,6 +274,7 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         outputs=() if dataset.targets is None else dataset.outputs,
         features=dataset.feature_names,
         names=dataset.class_names,
+        preparation=None if dataset.preparation is None else dataset.preparation.of(0),
     )
 
 

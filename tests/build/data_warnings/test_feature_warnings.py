@@ -161,7 +161,7 @@ def test_a_measurement_that_its_writing_keeps_from_being_a_feature_is_named(
     columns = table()
     columns["b"] = [written(value, row) for row, value in enumerate(columns["b"])]
     (warning,) = warnings_of(tmp_path, columns)
-    assert warning.startswith("the column 'b' is no input") and "no plain numbers" in warning
+    assert warning.startswith("the column 'b'") and "look like numbers" in warning
     assert warnings_of(tmp_path, columns, data={"inputs": ["a", "c"]}) == ()
 
 

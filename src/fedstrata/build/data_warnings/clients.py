@@ -43,11 +43,15 @@ def odd_names(data: RunData) -> Iterator[str]:
 
 def left_out_clients(data: RunData) -> Iterator[str]:
     """Values of the column of the clients that are more than ``data.clients``."""
-    column, n = data.client_column, data.experiment.data.clients
-    values = data.dataset.columns.get(column, np.empty(0))[: len(data.dataset) - data.own_test]
-    if n < len(levels := np.unique(values)):
+    column = data.client_column
+    if column not in data.dataset.columns:
+        return
+    values = np.unique(data.dataset.columns[column][: len(data.dataset) - data.own_test])
+    n = data.experiment.data.clients
+    if n < len(values):
+        others = values[~np.isin(values.astype(np.str_), data.partition.names)]
         yield (
-            f"the column {column!r} has {len(levels)} values, and data.clients = {n}: {first_few(levels[n:])} take no "
+            f"the column {column!r} has {len(values)} values, and data.clients = {n}: {first_few(others)} take no "
             "part. Leave data.clients out to have all of them"
         )
 

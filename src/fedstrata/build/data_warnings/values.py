@@ -62,22 +62,24 @@ def sampled(data: RunData) -> Iterator[str]:
 
 
 def numbers_among_texts(data: RunData) -> Iterator[str]:
-    """Columns of texts, most of which are numbers: a dash or a thousands separator makes no feature of them."""
+    """Columns of texts, most of which are numbers: a dash or a thousands separator makes texts of all of them."""
     dataset = data.dataset
     if data.experiment.data.inputs is not None or not dataset.feature_names:
         return
     known = (data.client_column, dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
-    for name, values in dataset.columns.items():
-        if name in known or values.dtype.kind != "U":
+    columns = {name: values for name, values in dataset.columns.items() if name not in known}
+    columns |= {name: np.array(texts) for name, texts in zip(dataset.feature_names, dataset.texts, strict=False)}
+    for name, values in columns.items():
+        if values.dtype.kind != "U":
             continue
         texts = [text for text in values[evenly_spread(len(values), _TEXTS).numpy()].tolist() if text]
         numbers = sum(is_number(text) or number_in_other_writing(text) for text in texts)
         others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
         if others and numbers >= _NUMBERS_SHARE * len(texts):
+            read = "has an input for each of its texts" if name in dataset.feature_names else "is no input"
             yield (
-                f"the column {name!r} is no input: {np.isin(values, others).sum():,} of {len(values):,} values are "
-                f"no plain numbers, such as {shown(others[0])}. Write them as 1234.5 or -2, leave these rows out, or "
-                "list the features in data.inputs"
+                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write numbers "
+                "as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
             )
 
 
