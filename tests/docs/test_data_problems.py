@@ -45,6 +45,8 @@ TESTED_BY = {
     "A part of an image is transparent": "data/test_own_files.py::what_is_transparent_is_white",
     "A column is called `Split`": "data/test_own_files.py::roles_are_found_in_upper_case",
     "`data.label` compares a column": "data/test_own_files.py::no_class_can_be_made_are_refused",
+    "`data.classes` has no class": "data/test_own_files.py::no_class_can_be_made_are_refused",
+    "`local.class_weights` has another number": "build/test_class_weights.py::weights_that_do_not_fit_are_refused",
     "`data.label` or `data.inputs` names": "data/test_own_files.py::cannot_be_chosen_where_there_are_none",
     "A file has lists, images or signals": "data/test_parquet.py::beside_lists_are_named",
     "A folder holds files that are not read": "data/test_own_files.py::look_like_data_and_are_not_read",

@@ -78,7 +78,7 @@ def numbers_among_texts(data: RunData) -> Iterator[str]:
         if others and numbers >= _NUMBERS_SHARE * len(texts):
             read = "has an input for each of its texts" if name in dataset.feature_names else "is no input"
             yield (
-                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write numbers "
+                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write them "
                 "as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
             )
 
