@@ -8,6 +8,7 @@ from fedstrata.base.errors import ContractError
 from fedstrata.comparison.document import count_worse
 from fedstrata.core import Score
 from fedstrata.records.measures import complete, summarise
+from fedstrata.report.summary import warnings
 
 MEASURES = dict(clusters=2, ari=0.5, purity=1.0, acc_client=0.1, acc_weighted=0.2, acc_cluster=0.3, acc_worst=0.0)
 COSTS = dict(bytes_down=10, bytes_up=5, seconds=1.0, seconds_training=0.5, seconds_server=0.25)
@@ -64,6 +65,33 @@ def test_a_round_of_which_all_answers_were_rejected_has_diverged() -> None:
     rounds = lines(*({"cohort": [0, 1, 2], "absent": away, "rejected": rejected} for rejected, away in answers))
     # In round 2 only client 2 answers, and in round 4 nobody does.
     assert summarise(rounds, None)["diverged"] == {"rounds": [1, 2], "clients": 0}
+
+
+@pytest.mark.parametrize(
+    ("losses", "unfinished"),
+    [
+        ([2.0 - 0.1 * round for round in range(10)], {"rounds": 2, "loss_before": 1.35, "loss": 1.15}),
+        ([0.1 + 0.8**round for round in range(10)], {"rounds": 2, "loss_before": 0.336, "loss": 0.251}),
+        ([0.1 + 0.7**round for round in range(20)], None),
+        ([2.0, 1.0, *[0.5, 0.52] * 5], None),
+        ([2.0 - 0.1 * round for round in range(9)], None),  # nobody expects nine rounds to be enough
+        ([0.1 + 0.1 * round for round in range(10)], None),
+        ([*[2.0 - 0.1 * round for round in range(9)], float("inf")], None),
+    ],
+)
+def test_training_is_far_from_done_if_the_loss_still_falls_clearly(
+    losses: list[float], unfinished: dict[str, float] | None
+) -> None:
+    rounds = lines(*({"loss": loss} for loss in losses))
+    found = summarise(rounds, None).get("unfinished")
+    assert found == (unfinished and pytest.approx(unfinished, abs=1e-3))
+    assert len(warnings({"unfinished": found})) == bool(found)
+    assert "unfinished" not in summarise(rounds, None, all_score=False)
+
+
+def test_the_loss_of_personal_models_is_no_end_of_training() -> None:
+    rounds = lines(*({"loss": 1.0} for _ in range(10)), {"loss": 0.1, "acc_shared": 0.5})
+    assert "unfinished" not in summarise(rounds, None)
 
 
 def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target_that_of_the_first_above() -> None:

@@ -142,13 +142,13 @@ class ClientData:
     def _half(self, holder: int, index: Tensor, half: str) -> Tensor:
         """One of two random halves of some samples; ``A1`` is the first half of ``A``.
 
-        A class that has several independent units is in both halves.
+        Each class is in both halves, if each has several independent units.
         """
         units = self.unit_values(index)
         distinct = np.unique(units)
         purpose = "halves" if half in "AB" else "quarters"
         shuffled = np.random.default_rng(seed_of(self.seed, purpose, client=holder)).permutation(distinct)
-        if self.dataset.unit is not None:
+        if self.dataset.unit is not None and len(units):
             classes = self._classes_of(units, index)[np.searchsorted(distinct, shuffled)]
             shuffled = shuffled[classes_at_both_ends(classes)]
         first = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
@@ -239,9 +239,10 @@ class ClientData:
 
 
 def classes_at_both_ends(classes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An order of shuffled units whose first and second half have a unit of each class that has several.
+    """An order of shuffled units whose first and second half have a unit of each class, if each class has several.
 
-    All other units stay in their random order, so that the halves are as independent as they can be.
+    All other units stay in their random order. Where some class has one unit, all do: which classes a client has is
+    chance there, and with the other classes in both halves, halves of alike clients would depend on each other.
 
     Args:
         classes: The class of each unit, (u,).
@@ -251,8 +252,10 @@ def classes_at_both_ends(classes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     by_class = np.argsort(classes, kind="stable")
     _, firsts, counts = np.unique(classes[by_class], return_index=True, return_counts=True)
-    first = by_class[firsts[counts > 1]]
-    second = by_class[firsts[counts > 1] + 1]
+    if counts.min() == 1:
+        return np.arange(len(classes))
+    first = by_class[firsts]
+    second = by_class[firsts + 1]
     others = np.setdiff1d(np.arange(len(classes)), np.concatenate([first, second]))
     return np.concatenate([first, others, second])
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from fedstrata.clustering import ari, purity
-from fedstrata.core import CLIENT, VALIDATION, Score
+from fedstrata.core import CLIENT, SHARED, VALIDATION, Score
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 
 _SUMMED = ("bytes_down", "bytes_up", "seconds", "seconds_training", "seconds_server")
 """Measures that the summary has as sums over the rounds."""
+
+
+_FEWEST_ROUNDS = 10
+"""Whoever asks for fewer rounds expects no end of training."""
+
+_UNFINISHED = 0.1
+"""Training is far from done if the loss falls over the last fifth of the rounds by so much of its whole fall."""
 
 
 def complete(
@@ -97,6 +106,7 @@ def summarise(
         "rounds": last["round"],
         "rejected": sum(len(record["rejected"]) for record in rounds),
         "diverged": _divergence(rounds),
+        **(_unfinished(rounds) if all_score else {}),
         "rounds_to_partition": _rounds_to_partition(rounds),
         "truth": None if truth is None else truth.tolist(),
     }
@@ -147,6 +157,26 @@ def _divergence(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if event.get("reason") == "not finite":
                 clients.update(event["clients"])
     return {"rounds": diverged_rounds, "clients": len(clients)}
+
+
+def _unfinished(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how far the loss fell over the last fifth of the rounds, where training was far from done; else nothing.
+
+    It was so if the loss fell by more than a tenth of all that it has fallen. Where the distance from its limit shrinks
+    by the same factor in each fifth, at least an eighth of its way was left. The loss is that of the test samples, the
+    mean over the clients: the clients' training losses are not recorded.
+    """
+    if f"acc_{SHARED}" in rounds[-1] and f"acc_{SHARED}" not in rounds[0]:
+        # The last round has the scores of personal models.
+        rounds = rounds[:-1]
+    losses = [record.get("loss") for record in rounds]
+    span = len(losses) // 5
+    if len(losses) < _FEWEST_ROUNDS or any(loss is None or not isfinite(loss) for loss in losses):
+        return {}
+    before, after = (fmean(part) for part in (losses[-2 * span : -span], losses[-span:]))
+    if before - after <= _UNFINISHED * max(losses[0] - after, 0.0):
+        return {}
+    return {"unfinished": {"rounds": span, "loss_before": before, "loss": after}}
 
 
 def _rounds_to_partition(rounds: Sequence[Mapping[str, Any]]) -> int:

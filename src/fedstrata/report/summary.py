@@ -88,7 +88,7 @@ def stage_cost(summary: Mapping[str, Any], name: str) -> float | None:
 
 
 def warnings(summary: Mapping[str, Any]) -> list[str]:
-    """Return what the reader of a run's results must know: divergence, and rejected answers."""
+    """Return what the reader of a run's results must know: divergence, rejected answers, and training cut short."""
     rounds = (summary.get("diverged") or {}).get("rounds", [])
     rejected = summary.get("rejected", 0)
     found = []
@@ -99,4 +99,9 @@ def warnings(summary: Mapping[str, Any]) -> list[str]:
     if rejected:
         answers = "1 answer was" if rejected == 1 else f"{rejected} answers were"
         found.append(f"{answers} rejected; the events of the rounds say whose and why")
+    if unfinished := summary.get("unfinished"):
+        found.append(
+            f"training is far from done: over the last {unfinished['rounds']} rounds the loss still fell from "
+            f"{unfinished['loss_before']:.3g} to {unfinished['loss']:.3g}; extend the run with more rounds"
+        )
     return found

@@ -177,9 +177,12 @@ def _normalised(data: RunData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     shape = data.dataset.inputs.shape[1:]
     kept = evenly_spread(prod(shape), _NUMBERS)
     parts = torch.from_numpy(rows).split(max(1, _READ_AT_ONCE // prod(shape)))
-    values = torch.cat([data.dataset.gather(part).flatten(1)[:, kept] for part in parts]).double().numpy()
+    values: NDArray[np.float64] = (
+        torch.cat([data.dataset.gather(part).flatten(1)[:, kept] for part in parts]).double().numpy()
+    )
     channels = kept.numpy() // prod(shape[1:])
     for channel in np.unique(channels):
         own = values[:, channels == channel]
         values[:, channels == channel] = (own - np.nanmean(own)) / max(float(np.nanstd(own)), 1e-30)
-    return np.nan_to_num(values)
+    values[np.isnan(values)] = 0.0
+    return values

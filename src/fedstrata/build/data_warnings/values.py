@@ -16,7 +16,6 @@ from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, number_in_o
 from fedstrata.data.dataset import is_number
 
 _Numbers = NDArray[np.float64]
-"""What features, or the channels of signals, are in some samples, (samples', features, readings)."""
 
 _NUMBERS_SHARE = 0.8
 """The share of the texts of a column that are numbers from which on the others look like mistakes."""
@@ -79,8 +78,8 @@ def numbers_among_texts(data: RunData) -> Iterator[str]:
         if others and numbers >= _NUMBERS_SHARE * len(texts):
             read = "has an input for each of its texts" if name in dataset.feature_names else "is no input"
             yield (
-                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write "
-                "numbers as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
+                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write them "
+                "as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
             )
 
 
@@ -88,57 +87,56 @@ def telling_features(data: RunData) -> Iterator[str]:
     """Features that tell which client, row or time a sample is of: numbers of sites and rows, and times."""
     rows = [own for own in data.looked_at.values() if len(own) >= _FEWEST_ROWS] if data.has_features else []
     clients = [data.numbers(own) for own in rows]
-    if not clients:
-        return
-    everything = np.concatenate(clients)
-    found = _rise(clients) | _are_times(everything) | _number_rows(everything, sum(map(len, data.held)))
-    if data.experiment.partition.get("scheme") == "natural":
-        found |= _name_clients(clients[:_CLIENTS])
-    if found.any():
+    natural = data.experiment.partition.get("scheme") == "natural"
+    samples = sum(map(len, data.held))
+    found = []
+    for place in range(clients[0].shape[1] if clients else 0):
+        values = [own[:, place] for own in clients]
+        known = [own[np.isfinite(own)] for own in values]
+        if not all(map(len, known)):
+            continue
+        if (
+            _rises(values)
+            or _is_time(np.concatenate(known))
+            or _numbers_rows(np.concatenate(known), samples)
+            or (natural and _names_clients(known[:_CLIENTS]))
+        ):
+            found.append(place)
+    if found:
         yield (
-            f"{data.features(np.flatnonzero(found).tolist())} may be a time, a running number or that of a site: it "
-            "tells which client or row a sample is of, so that other samples have values that no model has seen, and "
-            "a split test may find groups that mean nothing. Leave it out of the inputs, unless it is a measurement"
+            f"{data.features(found)} may be a time, a running number or that of a site: it tells which client or row a "
+            "sample is of, so that other samples have values that no model has seen, and a split test may find groups "
+            "that mean nothing. Leave it out of the inputs, unless it is a measurement"
         )
 
 
-def _rise(clients: Sequence[_Numbers]) -> NDArray[np.bool_]:
-    """Which features only rise from row to row of every client, or inside every signal, (features,)."""
-    steps = [np.diff(values, axis=2 if values.shape[2] > 1 else 0) for values in clients]
-    rising = [(each >= 0).all(axis=(0, 2)) & (each > 0).any(axis=(0, 2)) for each in steps]
-    return np.logical_and.reduce(rising)
+def _rises(clients: Sequence[_Numbers]) -> bool:
+    """Whether a feature, (samples, readings), only rises from row to row of every client, or inside every signal."""
+    steps = [np.diff(values, axis=1 if values.shape[1] > 1 else 0) for values in clients]
+    return all(bool((each >= 0).all() and (each > 0).any()) for each in steps)
 
 
-def _are_times(values: _Numbers) -> NDArray[np.bool_]:
-    """Which features are seconds or milliseconds since 1970, (features,)."""
-    least, most = np.nanmin(values, axis=(0, 2)), np.nanmax(values, axis=(0, 2))
-    seconds = (least > _UNIX_TIMES[0]) & (most < _UNIX_TIMES[1])
-    milliseconds = (least > 1000 * _UNIX_TIMES[0]) & (most < 1000 * _UNIX_TIMES[1])
-    varies: NDArray[np.bool_] = most > least
-    return varies & (seconds | milliseconds)
+def _is_time(values: _Numbers) -> bool:
+    """Whether the values of a feature are seconds or milliseconds since 1970."""
+    first, last = _UNIX_TIMES
+    return any(first * unit < values.min() < values.max() < last * unit for unit in (1, 1000))
 
 
-def _number_rows(values: _Numbers, samples: int) -> NDArray[np.bool_]:
-    """Which features are whole numbers that no two rows share, and not many more than there are rows, (features,)."""
-    ordered = np.sort(values[:, :, 0], axis=0)
-    whole = (ordered == np.round(ordered)).all(axis=0) & (values.shape[2] == 1)
-    distinct: NDArray[np.bool_] = (np.diff(ordered, axis=0) > 0).all(axis=0)
-    return distinct & whole & (ordered[-1] - ordered[0] < _NUMBERED * samples)
+def _numbers_rows(values: _Numbers, samples: int) -> bool:
+    """Whether the values of a feature are different whole numbers, and not many more than there are samples."""
+    levels = np.unique(values)
+    whole = bool((levels == np.round(levels)).all())
+    return whole and len(levels) == len(values) and levels[-1] - levels[0] < _NUMBERED * samples
 
 
-def _name_clients(clients: Sequence[_Numbers]) -> NDArray[np.bool_]:
-    """Which features have ranges, or few values, of which no two clients have any in common, (features,)."""
-    found = np.zeros(clients[0].shape[1], dtype=np.bool_)
-    for place in range(len(found)):
-        levels = [np.unique(values[:, place][np.isfinite(values[:, place])]) for values in clients]
-        if not all(map(len, levels)):
-            continue
-        ranges = sorted((own[0], own[-1]) for own in levels)
-        apart = all(most < least for (_, most), (least, _) in pairwise(ranges))
-        few = sum(map(len, levels)) == len(np.unique(np.concatenate(levels))) <= 2 * len(clients)
-        # The ranges of two clients may lie apart because the clients differ.
-        found[place] = (len(clients) > 2 and apart) or (len(clients) > 1 and few)
-    return found
+def _names_clients(clients: Sequence[_Numbers]) -> bool:
+    """Whether no two clients have values of a feature in common: it has few values, or their ranges lie apart."""
+    levels = [np.unique(values) for values in clients]
+    ranges = sorted((own[0], own[-1]) for own in levels)
+    # The ranges of two clients may lie apart because the clients differ.
+    apart = len(clients) > 2 and all(most < least for (_, most), (least, _) in pairwise(ranges))
+    few = len(clients) > 1 and sum(map(len, levels)) <= 2 * len(clients)
+    return apart or (few and sum(map(len, levels)) == len(np.unique(np.concatenate(levels))))
 
 
 def missing_codes(data: RunData) -> Iterator[str]:
