@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from hashlib import blake2b
-from io import BytesIO
-from itertools import count
 from math import prod
 from types import MethodType
 
@@ -17,7 +14,7 @@ from torch.func import functional_call, vmap
 from fedstrata.base.errors import ModelError, UserCodeError, first_line, users_trace
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.device import without_cudnn
-from fedstrata.engine.outside_state import BATCH_NORMS, Describer, is_norm, normalises_over_batch
+from fedstrata.engine.outside_state import BATCH_NORMS, is_norm, normalises_over_batch
 
 BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
@@ -33,7 +30,7 @@ _STRIDE = 0x9E3779B9
 def budget(device: torch.device) -> int:
     """Bytes that are worked on at a time, at most a quarter of an accelerator's memory.
 
-    What is free at the moment does not count. Otherwise engines that are to train together would differ.
+    What is free at the moment does not count: how many clients are computed together may change last bits.
     """
     most = BATCH_BYTES[device.type]
     if device.type != "cuda":
@@ -54,7 +51,6 @@ class Network:
         im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
 
     Attributes:
-        identity: A text that is equal for networks that compute the same function in the same way.
         precision: The precision of training.
         salts: The names of the salts of dropout.
         names: The names of the tensors of the layout, then those of the salts.
@@ -71,8 +67,6 @@ class Network:
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
-        settings = (sorted(self.frozen), device, precision, memory, im2col)
-        self.identity = f"{_description(module, layout)} {layout} {settings}"
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self.precision = precision
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
@@ -179,28 +173,6 @@ class Network:
             name = type(self._module).__name__
             raise UserCodeError(f"the network {name} failed: {first_line(error)}", users_trace(error)) from error
         return sum(size for place, size in kept.items() if place not in weights)
-
-
-_NUMBERS = count()
-"""A number for each network that cannot be described, so that it is equal to no other."""
-
-
-def _description(module: nn.Module, layout: Layout) -> str:
-    """A digest of what a network is made of, but for the values of the tensors of its layout.
-
-    Networks that are described alike compute alike. One that cannot be pickled is equal to no other: it may compute
-    with what only the function knows that made its class or its hooks.
-    """
-    content = BytesIO()
-    # As in the mode of evaluation, which is no part of what it is made of.
-    copy = deepcopy(module).eval()
-    state = copy.state_dict(keep_vars=True)
-    try:
-        moving = [state[slot.name] for slot in layout.tensors]
-        Describer(content, {id(tensor): (type(tensor), tensor.dtype, tensor.shape) for tensor in moving}).dump(copy)
-    except Exception:  # whatever the things that a network holds raise when they are pickled
-        return f"network {next(_NUMBERS)}"
-    return blake2b(content.getvalue()).hexdigest()
 
 
 def _place(tensor: Tensor) -> int:
