@@ -19,7 +19,6 @@ from fedstrata.engine.vectorized.batches import (
 from fedstrata.engine.vectorized.network import (
     Dropout,
     Im2colConv2d,
-    LeftLinear,
     Network,
     vmappable_copy,
 )
@@ -102,33 +101,6 @@ def test_only_plain_convolutions_become_products() -> None:
     assert found.state_dict().keys() == network.state_dict().keys() and isinstance(network[0], nn.Conv2d)
     images = torch.randn(3, 2, 7, 9)
     torch.testing.assert_close(found.get_submodule("0")(images), network[0](images))
-
-
-class Marked(nn.Linear):
-    """A linear layer of the user's own."""
-
-
-def test_linear_layers_keep_their_hooks_and_parameters_when_their_weight_comes_first() -> None:
-    torch.manual_seed(1)
-    hooked, normal, bare = nn.Linear(4, 3), nn.utils.spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 2, bias=False)
-    hooked.register_forward_hook(lambda layer, given, found: found * 2)
-    network = nn.Sequential(hooked, normal, bare, Marked(2, 2)).eval()
-    found = vmappable_copy(network, im2col=True)
-    assert [type(layer) for layer in found.children()] == [*[LeftLinear] * 3, Marked]
-    assert all(isinstance(layer, nn.Linear) for layer in found.children())
-    assert found.state_dict().keys() == network.state_dict().keys()
-    for inputs in (torch.randn(5, 4), torch.randn(2, 5, 4)):
-        torch.testing.assert_close(found(inputs), network(inputs))
-        assert found(inputs).is_contiguous()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_gradient_of_a_left_weight_lies_in_memory_as_the_weight_does(bias: bool) -> None:
-    layer = vmappable_copy(nn.Linear(4, 3, bias), im2col=True).requires_grad_()
-    (gradient,) = torch.autograd.grad(layer(torch.randn(5, 4)).sum(), [layer.get_parameter("weight")])
-    assert gradient.is_contiguous()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(torch.randn(5, 4)).dtype == torch.bfloat16
 
 
 class Scaled(nn.Module):

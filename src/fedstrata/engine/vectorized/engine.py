@@ -53,8 +53,7 @@ class Vectorized:
         precision: The precision of training, "float32", "tf32" or "bfloat16". Weights are float32 in all.
         device: The device that computes, "cpu" or "cuda".
         memory: Bytes that are worked on at a time, about, data and results aside. None is what `budget` says.
-        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left. None is
-            only on an accelerator.
+        im2col: Whether convolutions become matrix products (im2col). None is only on an accelerator.
     """
 
     def __init__(

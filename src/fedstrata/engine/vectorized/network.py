@@ -21,8 +21,6 @@ BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 
 _WORD = (1 << 32) - 1
 """The largest number of 32 bits."""
-_MAX_HASHES = 8
-"""Sizes of batches whose hashed places a dropout layer keeps; the first ones are those of `Network.step_bytes`."""
 _STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: its multiples are spread evenly over all numbers of 32 bits."""
 
@@ -48,7 +46,7 @@ class Network:
         precision: The precision of training: "float32", "tf32" for products on CUDA, or "bfloat16" for what is safe in
             it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
-        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
+        im2col: Whether convolutions become matrix products (im2col).
 
     Attributes:
         precision: The precision of training.
@@ -187,7 +185,7 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
 
     Args:
         module: The network, which stays as it is.
-        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
+        im2col: Whether convolutions become matrix products (im2col).
     """
     module = deepcopy(module)
     # A layer becomes one of another class, so that all else that it has stays: attributes, hooks, a forward of its own.
@@ -196,8 +194,6 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
             Dropout.convert(layer, _CHANNELWISE[type(layer)])
         elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
             layer.__class__ = Im2colConv2d
-        elif im2col and type(layer) is nn.Linear:
-            layer.__class__ = LeftLinear
     for layer in module.modules():
         if isinstance(layer, BATCH_NORMS):
             layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
@@ -228,7 +224,6 @@ class Dropout(nn.Module):
     p: float
     salt: Tensor
     _channelwise: bool
-    _hashes: dict[tuple[int, torch.device], Tensor]
 
     @classmethod
     def convert(cls, layer: nn.Module, channelwise: bool) -> None:
@@ -241,7 +236,6 @@ class Dropout(nn.Module):
         layer.__class__ = cls
         assert isinstance(layer, cls)
         layer._channelwise = channelwise
-        layer._hashes = {}
         layer.register_buffer("salt", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -249,23 +243,10 @@ class Dropout(nn.Module):
         if not self.training or not self.p:
             return inputs
         shape = inputs.shape[:2] + (1,) * (inputs.ndim - 2) if self._channelwise else inputs.shape
-        places = self._hashed_places(prod(shape), inputs.device).view(shape)
+        places = _hash(torch.arange(prod(shape), device=inputs.device)).view(shape)
         kept = _hash((places + self.salt) & _WORD) >= int(self.p * (_WORD + 1))
         self.salt.add_(_STRIDE)
         return inputs * kept / max(1 - self.p, torch.finfo(torch.float32).tiny)
-
-    def _hashed_places(self, count: int, device: torch.device) -> Tensor:
-        """A hash of each of so many places, (count,) int64, which is the same in every step.
-
-        Those of the first sizes of batches are kept for good: recordings read them where they are. A size is met before
-        anything with it is recorded (`Replay`).
-        """
-        known = self._hashes.get((count, device))
-        if known is None:
-            known = _hash(torch.arange(count, device=device))
-            if device.type != "cpu" and len(self._hashes) < _MAX_HASHES:
-                self._hashes[count, device] = known
-        return known
 
 
 _CHANNELWISE: dict[type[nn.Module], bool] = {
@@ -304,24 +285,6 @@ class Im2colConv2d(nn.Conv2d):
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
-
-
-class LeftLinear(nn.Linear):
-    """A linear layer whose weight is the left factor of its product.
-
-    The gradient of the weight then lies in memory as the weight does. That of torch's layer is transposed, and for many
-    clients with few samples it takes longer to copy than to compute.
-    """
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map (b, features) to (b, units), or more axes before the last one."""
-        if inputs.ndim != 2:
-            return super().forward(inputs)
-        if self.bias is None:
-            found = self.weight @ inputs.mT
-        else:
-            found = torch.addmm(self.bias[:, None], self.weight, inputs.mT)
-        return found.mT.contiguous()  # as torch's layer leaves it, for what follows may view it in another shape
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
