@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import floor
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.aggregation import Rule, RuleAggregation, plain_mean, weighted_mean
 from fedstrata.core.rows import Rows
-
-_Options = ParamSpec("_Options")
 
 _CHUNK_VALUES = 2**22
 """The number of values that are looked at together: 32 MB in float64."""
@@ -89,27 +87,19 @@ class _Members:
         return squares.sqrt()
 
 
-def _in_each_cluster(
-    rule: Callable[Concatenate[_Members, _Options], torch.Tensor],
-) -> Callable[Concatenate[Rows, torch.Tensor, torch.Tensor, int, _Options], torch.Tensor]:
+def _in_each_cluster(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Apply a rule from the updates of one cluster to a row, (p,) float64, in every cluster: (k, p) float32."""
 
     @wraps(rule)
     def of_clusters(
-        updates: Rows,
-        weights: torch.Tensor,
-        labels: torch.Tensor,
-        k: int,
-        /,
-        *args: _Options.args,
-        **options: _Options.kwargs,
+        updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int, **options: float | None
     ) -> torch.Tensor:
         found = torch.zeros(k, updates.values.shape[1])
         order = updates.clients.argsort()
         for cluster in labels.unique().tolist():
             rows = order[labels[order] == cluster]
             members = _Members(updates.values, rows, weights[rows].double())
-            found[cluster] = rule(members, *args, **options).float()
+            found[cluster] = rule(members, **options).float()
         return found
 
     return of_clusters
