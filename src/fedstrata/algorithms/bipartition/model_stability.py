@@ -28,8 +28,8 @@ class UpdateWindow:
     """The last uploads of every client since it came to its cluster.
 
     Attributes:
-        uploads: The last W - 1 uploads of each client, the newest last, conv and linear columns, (n, W - 1, q). The
-            next upload completes the window.
+        uploads: The last W - 1 uploads (Delta) of each client, the newest last, conv and linear columns,
+            (n, W - 1, q). The next upload completes the window.
         counts: The number of uploads since the client came to its cluster, (n,) int64.
         selected_weights: The columns that stability looks at, (n, q) bool.
         since_node: The tree node of the cluster in which the uploads were made, (n,) int64; -1 before the first.
