@@ -5,6 +5,5 @@ only a GPU does is in `cuda_graphs`, in `fedstrata.engine.device` and in what `t
 """
 
 from fedstrata.engine.vectorized.engine import Vectorized, why_not_vectorized
-from fedstrata.engine.vectorized.network import BATCH_BYTES, budget
 
-__all__ = ["BATCH_BYTES", "Vectorized", "budget", "why_not_vectorized"]
+__all__ = ["Vectorized", "why_not_vectorized"]

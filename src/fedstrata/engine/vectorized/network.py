@@ -16,7 +16,7 @@ from fedstrata.core import Layout, Mask
 from fedstrata.engine.device import without_cudnn
 from fedstrata.engine.outside_state import BATCH_NORMS, is_norm, normalises_over_batch
 
-BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
+_BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
 
 _WORD = (1 << 32) - 1
@@ -30,7 +30,7 @@ def budget(device: torch.device) -> int:
 
     What is free at the moment does not count: how many clients are computed together may change last bits.
     """
-    most = BATCH_BYTES[device.type]
+    most = _BATCH_BYTES[device.type]
     if device.type != "cuda":
         return most
     return min(most, torch.cuda.get_device_properties(device).total_memory // 4)
