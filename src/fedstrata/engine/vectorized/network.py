@@ -47,9 +47,11 @@ class Network:
             it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
         im2col: Whether convolutions become matrix products (im2col).
+        class_weights: The weight of each class in the loss, (classes,); empty where all count alike.
 
     Attributes:
         precision: The precision of training.
+        class_weights: The weight of each class in the loss, (classes,) on the device; None where all count alike.
         salts: The names of the salts of dropout.
         names: The names of the tensors of the layout, then those of the salts.
         batch_norm: Whether the network takes statistics over a batch, for which it needs two samples.
@@ -57,7 +59,14 @@ class Network:
     """
 
     def __init__(
-        self, module: nn.Module, layout: Layout, device: torch.device, precision: str, memory: int, im2col: bool
+        self,
+        module: nn.Module,
+        layout: Layout,
+        device: torch.device,
+        precision: str,
+        memory: int,
+        im2col: bool,
+        class_weights: Sequence[float] = (),
     ) -> None:
         """Copy the module."""
         self.layout = layout
@@ -67,6 +76,7 @@ class Network:
         self.batch_norm = normalises_over_batch(module)
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self.precision = precision
+        self.class_weights = torch.tensor(class_weights, device=device) if class_weights else None
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
         self.names = [*(slot.name for slot in layout.tensors), *self.salts]
         self._step_bytes = dict[tuple[int, ...], tuple[int, int]]()
