@@ -4,21 +4,19 @@
 
 First 20 clients of 500 CIFAR-10 images (or of noise of the same shapes, without --root), the paper's CNN, SGD, batch
 50; for the batched engine with several memory budgets, and with convolutions in groups and as matrix products. The same
-with 100 clients of 12 digits, a network of one hidden layer, batch 4. Then, on CUDA or with --jobs, two jobs: 1000
-users of 50 images, 50 per round, batch 10, a CNN of 1.6 million parameters; and five algorithms with five seeds against
-one run.
+with 100 clients of 12 digits, a network of one hidden layer, batch 4. Then, on CUDA or with --users, 1000 users of 50
+images, 50 per round, batch 10, a CNN of 1.6 million parameters.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,16 +26,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedstrata import data
-from fedstrata.algorithms import ALGORITHMS
 from fedstrata.algorithms.fedavg import FedAvg
-from fedstrata.core import Algorithm, LocalTraining, Problem, RuleAggregation, State
+from fedstrata.core import LocalTraining, Problem, RuleAggregation
 from fedstrata.engine import ClientData, Loop
-from fedstrata.engine.vectorized import Vectorized, run_together
+from fedstrata.engine.vectorized import Vectorized
 from fedstrata.models import layout_of, make, row_of
 from fedstrata.partition import Partition
 
 IMAGES = 50
-"""Of each user of the first job."""
+"""Of each user."""
 
 Round = Callable[[], None]
 
@@ -51,11 +48,10 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=500)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--memory", type=int, nargs="*", default=[1 << 26, 1 << 28, 1 << 30], help="budgets in bytes")
-    parser.add_argument("--jobs", action="store_true", help="run the two jobs without CUDA too")
-    parser.add_argument("--users", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=1500, help="of the first job")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--users", type=int, default=0, help="of the last job; by default 1000 on CUDA, else none")
+    parser.add_argument("--rounds", type=int, default=1500, help="of the last job")
     given = parser.parse_args()
+    given.users = given.users or (1000 if given.device == "cuda" else 0)
     torch.set_num_threads(1)
 
     most = max(given.clients * (given.samples + 1), given.users * (IMAGES + 1))
@@ -72,9 +68,8 @@ def main() -> None:
     pairs(
         "one hidden layer of 32", Federation(digits, 100, 12, 4), small, small, {"without convolutions": False}, given
     )
-    if given.jobs or given.device == "cuda":
+    if given.users:
         users(dataset, given)
-        seeds(dataset, given)
 
 
 @dataclass(frozen=True)
@@ -166,47 +161,6 @@ def users(dataset: data.Dataset, given: argparse.Namespace) -> None:
         f"{given.users} users of {IMAGES} images, {share} per round, {given.rounds} rounds, batch 10, "
         f"{problem.layout.p:,} parameters: {training + server:.1f} s, of which {training:.1f} training "
         f"and {server:.1f} planning and averaging"
-    )
-
-
-def seeds(dataset: data.Dataset, given: argparse.Namespace) -> None:
-    """Several algorithms and seeds in one batch, against a single run."""
-    names, rounds = ("fedavg", "cfl", "layercfl", "hicfl", "ifca"), 5
-    partition, module = (
-        random_partition(dataset, given.clients, given.samples),
-        make("cifar_cnn", dataset.shape, dataset.classes, 0),
-    )
-    problem = problem_of(module, given.clients, LocalTraining(epochs=1, batch=50, lr=0.05))
-    federations: list[tuple[Vectorized, Algorithm[Any], Problem]] = []
-    for seed in range(given.seeds):
-        client_data = ClientData(dataset, partition, seed)
-        for name in names:
-            engine = Vectorized(module, problem.layout, client_data, device=given.device)
-            federations.append((engine, ALGORITHMS[name](), replace(problem, seed=seed)))
-
-    def play(playing: Sequence[tuple[Vectorized, Algorithm[Any], Problem]]) -> float:
-        states: list[State] = [algorithm.init(problem) for _, algorithm, problem in playing]
-        taken = 0.0
-        for _ in range(rounds):
-            plans = [
-                (engine, algorithm.plan(problem, state, torch.arange(given.clients)))
-                for (engine, algorithm, problem), state in zip(playing, states, strict=True)
-            ]
-            began = perf_counter()
-            reports = run_together(plans)
-            taken += perf_counter() - began
-            states = [
-                algorithm.update(problem, state, report)[0]
-                for (_, algorithm, problem), state, report in zip(playing, states, reports, strict=True)
-            ]
-        return taken
-
-    # Warms up; all of them first, because making room for more clients drops what was recorded for few.
-    for playing in (federations, federations[:1]):
-        play(playing)
-    one, all = play(federations[:1]), play(federations)
-    print(
-        f"{', '.join(names)}, {given.seeds} seeds, {rounds} rounds: {all:.2f} s; one run {one:.2f} s, {all / one:.2f}"
     )
 
 

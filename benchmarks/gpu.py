@@ -9,7 +9,6 @@ warm up: steps are recorded in them. Then:
 
 - hundred and groups: in turn with the textbook loop on the same card, the ratio of each pair.
 - users: all rounds of the job.
-- seeds: in turn with a single run of FedAvg with 20 clients, the ratio of each pair.
 - vgg16: the exhibit's rounds on noise.
 
 Before the jobs the limits of the card are measured: a copy inside its memory, and products of large matrices.
@@ -22,7 +21,7 @@ import json
 import os
 import subprocess
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -34,11 +33,9 @@ from textbook import TextbookCNN, textbook_round
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
-from fedstrata.engine.vectorized import run_together
-
 RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "gpu.json"
 
-MEASURED = {"hundred": 5, "groups": 3, "users": 1500, "seeds": 5, "vgg16": 5}
+MEASURED = {"hundred": 5, "groups": 3, "users": 1500, "vgg16": 5}
 """Rounds that are measured."""
 
 OTHER_PRECISIONS = {"hundred": 5, "users": 100, "vgg16": 3}
@@ -134,43 +131,40 @@ def seconds_of(work: Callable[[], object], times: int = 10) -> float:
 
 
 class Play:
-    """Federations that are trained round by round.
+    """A federation that is trained round by round.
 
     Args:
         job: The job.
-        federations: Its federations, or some of them.
+        federation: Its federation.
     """
 
-    def __init__(self, job: Job, federations: Sequence[Federation]) -> None:
+    def __init__(self, job: Job, federation: Federation) -> None:
         """Start."""
         self._job = job
-        self._federations = federations
-        self._states = [each.algorithm.init(each.problem) for each in federations]
+        self._federation = federation
+        self._state = federation.algorithm.init(federation.problem)
         self._round = 0
 
     def one(self) -> tuple[float, float]:
         """The seconds of the device and of the server in the next round."""
         self._round += 1
         began = perf_counter()
-        plans = planned(self._job, self._federations, self._states, self._round)
+        plan = planned(self._job, self._federation, self._state, self._round)
         ready = perf_counter()
-        reports = run_together(plans)
+        report = self._federation.engine.run(plan)
         torch.cuda.synchronize()
         trained = perf_counter()
-        self._states = [
-            each.algorithm.update(each.problem, state, report)[0]
-            for each, state, report in zip(self._federations, self._states, reports, strict=True)
-        ]
+        self._state, _ = self._federation.algorithm.update(self._federation.problem, self._state, report)
         return trained - ready, ready - began + perf_counter() - trained
 
 
 def measured(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
     """What one job takes, and what its rival takes in turn with it."""
     job = JOBS[name]
-    federations = job.federations("float32")
-    play = Play(job, federations)
+    federation = job.federation("float32")
+    play = Play(job, federation)
     warm = [sum(play.one()) for _ in range(WARM_UP)]
-    rival = rival_of(name, job, federations)
+    rival = textbook(federation) if name in ("hundred", "groups") else None
     if rival is not None:
         rival()
     torch.cuda.reset_peak_memory_stats()
@@ -197,30 +191,18 @@ def measured(name: str, rounds: int, profiles: Path | None) -> dict[str, Any]:
     }
     if other:
         found["rival"] = median(other)
-        # The textbook loop averages too, and a single run has a server as well: whole rounds are compared.
+        # The textbook loop averages too: whole rounds are compared.
         found["rival / this"] = [theirs / ours for theirs, ours in zip(other, whole, strict=True)]
     return found
 
 
 def in_precision(name: str, rounds: int, precision: str) -> dict[str, float]:
     """The seconds of a round in another precision."""
-    play = Play(JOBS[name], JOBS[name].federations(precision))
+    play = Play(JOBS[name], JOBS[name].federation(precision))
     for _ in range(WARM_UP):
         play.one()
     found = [play.one() for _ in range(rounds)]
     return {"device": median(device for device, _ in found), "server": median(server for _, server in found)}
-
-
-def rival_of(name: str, job: Job, federations: Sequence[Federation]) -> Callable[[], float] | None:
-    """What a job is compared with: a function that does one round and tells its seconds."""
-    if name in ("hundred", "groups"):
-        return textbook(federations[0])
-    if name == "seeds":
-        alone = Play(job, job.federations("float32")[:1])
-        for _ in range(WARM_UP):
-            alone.one()
-        return lambda: sum(alone.one())
-    return None
 
 
 def textbook(federation: Federation) -> Callable[[], float]:

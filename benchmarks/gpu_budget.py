@@ -38,9 +38,9 @@ from torch import nn
 
 from fedstrata import data
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.core import Algorithm, LocalTraining, Problem
+from fedstrata.core import Algorithm, LocalTraining, Plan, Problem
 from fedstrata.engine import ClientData
-from fedstrata.engine.vectorized import Vectorized, run_together
+from fedstrata.engine.vectorized import Vectorized
 from fedstrata.models import make
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "gpu_budget.json"
@@ -69,7 +69,7 @@ BANDWIDTHS = {"H100 SXM": 3.35e12, "H200 SXM": 4.8e12}
 
 @dataclass(frozen=True)
 class Federation:
-    """One of the federations of a job.
+    """The federation of a job.
 
     Attributes:
         engine: The engine.
@@ -89,14 +89,14 @@ class Job:
     Attributes:
         title: What it does.
         rounds: The number of its rounds.
-        cohort: The number of clients in each round and federation.
-        federations: The function that makes the federations in a precision, on whatever device is there by then.
+        cohort: The number of clients in each round.
+        federation: The function that makes the federation in a precision, on whatever device is there by then.
     """
 
     title: str
     rounds: int
     cohort: int
-    federations: Callable[[str], Sequence[Federation]]
+    federation: Callable[[str], Federation]
 
 
 @dataclass(frozen=True)
@@ -169,24 +169,21 @@ def budget(job: Job) -> dict[str, Any]:
 def one_round(job: Job) -> list[Note]:
     """What the device does in one round, the mean of its updates included."""
     with SimulatedGPU(values=False) as gpu:
-        federations = job.federations("float32")
-        states = [each.algorithm.init(each.problem) for each in federations]
+        federation = job.federation("float32")
+        state = federation.algorithm.init(federation.problem)
         for round in range(1, WARM_UP + 2):
             before = len(gpu.notes)
-            reports = run_together(planned(job, federations, states, round))
-        for each, state, report in zip(federations, states, reports, strict=True):
-            each.algorithm.update(each.problem, state, report)
+            report = federation.engine.run(planned(job, federation, state, round))
+        federation.algorithm.update(federation.problem, state, report)
     return gpu.notes[before:]
 
 
-def planned(job: Job, federations: Sequence[Federation], states: Sequence[Any], round: int) -> list[tuple[Any, Any]]:
-    """The engines and their plans for a round."""
-    plans = []
-    for each, state in zip(federations, states, strict=True):
-        order = torch.randperm(each.problem.clients, generator=each.problem.generator("cohort", round))
-        cohort = order[: job.cohort].sort().values
-        plans.append((each.engine, replace(each.algorithm.plan(each.problem, state, cohort), round=round)))
-    return plans
+def planned(job: Job, federation: Federation, state: Any, round: int) -> Plan:
+    """The plan of a round."""
+    problem = federation.problem
+    order = torch.randperm(problem.clients, generator=problem.generator("cohort", round))
+    cohort = order[: job.cohort].sort().values
+    return replace(federation.algorithm.plan(problem, state, cohort), round=round)
 
 
 def counted(notes: Sequence[Note]) -> Counts:
@@ -230,7 +227,7 @@ def kernel_time(kernels: Sequence[Note], bandwidth: float, peak: float, cache: i
     return sum(max(max(0, each.bytes - cache) / bandwidth, each.flops / peak, KERNEL) for each in kernels)
 
 
-def federation(
+def fedavg(
     module: nn.Module,
     dataset: data.Dataset,
     clients: int,
@@ -246,46 +243,31 @@ def federation(
     return Federation(engine, ALGORITHMS["fedavg"](), problem)
 
 
-def hundred(precision: str, im2col: bool | None = None) -> list[Federation]:
+def hundred(precision: str, im2col: bool | None = None) -> Federation:
     """One hundred clients of the papers' CNN, whose convolutions are products or not."""
     dataset = noise(100 * 501)
     module = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
-    return [federation(module, dataset, 100, 500, LocalTraining(epochs=1, batch=50, lr=0.05), precision, im2col)]
+    return fedavg(module, dataset, 100, 500, LocalTraining(epochs=1, batch=50, lr=0.05), precision, im2col)
 
 
-def users(precision: str) -> list[Federation]:
+def users(precision: str) -> Federation:
     """Many users with little data."""
     training = LocalTraining(epochs=1, batch=10, lr=0.1)
-    return [federation(large(), noise(1000 * (IMAGES + 1)), 1000, IMAGES, training, precision)]
+    return fedavg(large(), noise(1000 * (IMAGES + 1)), 1000, IMAGES, training, precision)
 
 
-def seeds(precision: str) -> list[Federation]:
-    """Five algorithms with five seeds; the algorithms of a seed share its data."""
-    dataset = noise(20 * 501)
-    module = make("cifar_cnn", dataset.shape, dataset.classes, seed=0)
-    problem = problem_of(module, 20, LocalTraining(epochs=1, batch=50, lr=0.05))
-    partition, found = random_partition(dataset, 20, 500), list[Federation]()
-    for seed in range(5):
-        client_data = ClientData(dataset, partition, seed)
-        for name in ("fedavg", "cfl", "layercfl", "hicfl", "ifca"):
-            engine = Vectorized(module, problem.layout, client_data, precision=precision, device="cuda")
-            found.append(Federation(engine, ALGORITHMS[name](), replace(problem, seed=seed)))
-    return found
-
-
-def vgg16(precision: str) -> list[Federation]:
+def vgg16(precision: str) -> Federation:
     """The exhibit of LayerCFL with the paper's width: experiments/papers/layercfl_rotation.toml with width 1."""
     dataset = noise(20 * 271)
     module = make("vgg16", dataset.shape, dataset.classes, seed=0)
     training = LocalTraining(epochs=2, batch=50, lr=0.001, optimizer="adam")
-    return [federation(module, dataset, 20, 270, training, precision)]
+    return fedavg(module, dataset, 20, 270, training, precision)
 
 
 JOBS = {
     "hundred": Job("100 clients of 500 images, the papers' CNN, batch 50", 1, 100, hundred),
     "groups": Job("the same with convolutions in groups", 1, 100, partial(hundred, im2col=False)),
     "users": Job("1000 users of 50 images, 50 in a round, 1.6 million weights, batch 10", 1500, 50, users),
-    "seeds": Job("5 algorithms, 5 seeds, 20 clients of 500 images, the papers' CNN, batch 50", 5, 20, seeds),
     "vgg16": Job("LayerCFL's exhibit: 20 clients of 270 images, VGG16, Adam, batch 50", 50, 20, vgg16),
 }
 """All with images of CIFAR-10's shape. Nothing is scored but what an algorithm asks for."""

@@ -84,7 +84,6 @@ SERVER: dict[str, Keys] = {
         f"{rule}-share": {"aggregation": rule, "byzantine_share": 0.3}
         for rule in ("trimmed_mean", "krum", "multi_krum")
     },
-    "buckets": {"aggregation": "median", "bucket_size": 2},
     "norm-limit": {"aggregation": "norm_clip", "clip_norm": 0.1},
     "centre-limit": {"aggregation": "centered_clip", "clip_norm": 0.1},
     "quantile": {"aggregation": "norm_clip", "clip_quantile": 0.25},
@@ -122,7 +121,7 @@ TOGETHER: dict[str, Keys] = {
         **PRIVACY["local"],
         "attack": {"kind": "min_max", "share": 0.25, "from_round": 2},
         "network": COMPRESSION["int8"],
-        "server": {"aggregation": "median", "bucket_size": 2},
+        "server": {"aggregation": "median"},
         "cohort": {"fraction": 0.8, "dropout": 0.1},
         "events": {"leave": [{"round": 3, "clients": [0]}]},
         "personal": {"method": "finetune", "epochs": 1},

@@ -18,11 +18,11 @@ _settings = registry._settings
 _KNOWN: dict[tuple[str, Callable[..., Any], str], dict[str, Any]] = {}
 
 
-def settings(name: str, factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def settings(name: str, factory: Callable[..., Any], with_shape: bool, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a network, whose schema takes milliseconds to make."""
     asked = (name, factory, repr(given))
     if asked not in _KNOWN:
-        _KNOWN[asked] = _settings(name, factory, given)
+        _KNOWN[asked] = _settings(name, factory, with_shape, given)
     return dict(_KNOWN[asked])
 
 

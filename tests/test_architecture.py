@@ -88,7 +88,7 @@ def test_every_package_imports_only_those_that_stand_before_it() -> None:
     assert not upwards
 
 
-UPLOADS_ALONE = re.compile(r"privacy|private_aggregation|differential|byzantine|attack|compress|secure|bucket", re.I)
+UPLOADS_ALONE = re.compile(r"privacy|private_aggregation|differential|byzantine|attack|compress|secure", re.I)
 """Words of what happens to updates on their way, which is the business of `uploads`."""
 
 TITLES = ("under\nprivacy constraints",)

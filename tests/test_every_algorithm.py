@@ -72,8 +72,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "strata": {
         "lavish": {"holdout_check": False, "reassignment_rounds": 0},
         "quarters": {"folds": 4},
-        # At 0.05 a p is so near its level that the order of the clients, by which deals are drawn, decides.
-        "stability": {"test_schedule": "stability", "holdout_check": False, "alpha": 0.2},
     },
 }
 """Keys that change the shape of what an algorithm does, by what the tests call them."""

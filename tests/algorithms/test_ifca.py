@@ -200,8 +200,8 @@ def test_a_share_that_is_just_the_least_one_is_enough() -> None:
     assert step(algorithm, problem, algorithm.init(problem), clients)[1].events == ()
 
 
-def test_a_shared_body_is_averaged_over_buckets_as_the_heads_are() -> None:
-    problem = replace(toy_problem(9), aggregation=aggregation_of("median", {"bucket_size": 3}, least_clients=1, seed=0))
+def test_a_shared_body_is_averaged_by_the_rule_as_the_heads_are() -> None:
+    problem = replace(toy_problem(9), aggregation=aggregation_of("median", {}, least_clients=1))
     updates = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
     heads, body = (play(IFCA(k=1, share_body=each), problem, [updates])[0] for each in (False, True))
     assert torch.equal(heads.models, body.models)

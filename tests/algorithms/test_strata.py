@@ -343,26 +343,6 @@ def test_when_a_newcomer_cannot_be_tested_groups_are_sought() -> None:
     assert spent(turn) == [5] and not turn.state.newcomers.any()
 
 
-def test_with_stability_tests_follow_rounds_in_which_a_layer_was_stable() -> None:
-    """The scripted updates never turn, so every window that is full is stable: the third upload fills the first."""
-    turns = drive(Strata(test_schedule="stability"), Folded(ONE), 8)
-    assert [turn.state.round for turn in turns if len(turn.plan.tasks) > 1] == [5, 8]
-    assert [turn.state.monitor.stable for turn in turns] == [(), (), (), *[(0,)] * 5]
-    assert ("stability", "conv") in {(metric.name, metric.layer) for metric in turns[-1].diagnostics.metrics}
-    found = drive(Strata(test_schedule="stability"), Folded(TWO), 8)
-    assert split_by(found) == [7] and groups_of(found[-1].state) == BOTH
-
-
-def test_with_stability_children_are_tested_no_more_often_than_the_cluster_that_they_come_from() -> None:
-    """They are stable from round 22 on, but half as late again as the test of round 18 is round 27."""
-    algorithm = Strata(test_schedule="stability")
-    turns = drive(algorithm, Folded(ONE), 17)
-    turns += drive(algorithm, Folded(TWO, apart=6.0), 12, turns[-1].state)
-    assert split_by(turns) == [19] and turns[22].state.monitor.stable == (1, 2)
-    tested = [turn for turn in turns if any(task.max_samples is not None for task in turn.plan.tasks.values())]
-    assert [turn.state.round for turn in tested] == [5, 8, 12, 18, 27]
-
-
 def more(turns: list[Turn], clients: Folded) -> float:
     """What a run computes beside one training of every client in each round, in such rounds.
 

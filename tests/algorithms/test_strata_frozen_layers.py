@@ -10,7 +10,7 @@ from fedstrata.algorithms.evidence.fold_similarity import empty_similarity, grou
 from fedstrata.algorithms.strata.algorithm import Strata
 from fedstrata.algorithms.strata.split_tests import _test_cluster
 from fedstrata.core import Layout, Rows, make_pending
-from fedstrata.testing import play, toy_problem
+from fedstrata.testing import toy_problem
 
 CLIENTS = 12
 PLAIN, FROZEN = layout_with({"head.weight": 30}), layout_with({"conv.weight": 4, "head.weight": 30})
@@ -50,14 +50,6 @@ def test_no_test_names_a_frozen_layer() -> None:
         similarity = with_round(FROZEN, empty_similarity(FROZEN, 2), folds(FROZEN, seed=seed))
         named.add(groups_test(FROZEN, similarity, seeded(seed), 0.05)[1].layer)
     assert "conv" not in named and "head" in named
-
-
-@either
-def test_a_frozen_layer_is_not_what_is_stable(layout: Layout) -> None:
-    updates = [folds(layout, seed=seed)[0].values for seed in range(4)]
-    sizes = torch.full((CLIENTS,), 100)
-    state, _ = play(Strata(test_schedule="stability"), toy_problem(CLIENTS, layout), updates, sizes=sizes)
-    assert state.monitor is not None and state.monitor.stable == ()
 
 
 def test_a_client_whose_data_change_while_it_is_pending_after_a_split_is_a_newcomer() -> None:

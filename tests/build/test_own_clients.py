@@ -108,7 +108,7 @@ def test_whole_numbers_that_are_floats_are_told_from_numbers_to_learn() -> None:
     rng = np.random.default_rng(0)
     name = keep([(rng.normal(size=(40, 2)), rng.integers(0, 2, 40).astype(float)) for _ in range(2)])
     keys = {"data": {"name": name}, "model": {"name": "mlp"}, "rounds": 1}
-    with pytest.raises(InputError, match="whole numbers that are stored as floats"):
+    with pytest.raises(InputError, match=r"found floats in .*; store classes as integers"):
         build_run(load_experiment(keys))
 
 

@@ -236,10 +236,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "one client with all data": ({"privacy": CENTRAL, "algorithm": {"name": "centralized"}}, "is no client"),
     "raw centroids": ({"privacy": CENTRAL, "algorithm": {"name": "adacfl"}}, "without noise"),
     "scaled by counts": ({"privacy": CENTRAL, "algorithm": {"name": "ifca", "k": 2, "average": "gradient"}}, "scales"),
-    "tests at unknown times": (
-        {"privacy": CENTRAL, "algorithm": {"name": "strata", "test_schedule": "stability"}},
-        "the number of tests is not known before the run",
-    ),
     "running statistics": (
         {
             "privacy": CENTRAL,

@@ -71,14 +71,6 @@ def test_the_keys_of_a_rule_reach_it() -> None:
     torch.testing.assert_close(last_models(setup, 1)[0], setup.server.problem.fresh(0) + middle.float())
 
 
-def test_buckets_are_averaged_before_the_rule() -> None:
-    setup = built("median", {"name": "fedavg"}, bucket_size=2)
-    mean = last_models(built("mean", {"name": "fedavg"}), 1)
-    assert not torch.equal(last_models(setup, 1), mean)
-    # Where all six clients are in one bucket, the median of one row is this row.
-    assert torch.equal(last_models(built("median", {"name": "fedavg"}, bucket_size=6), 1), mean)
-
-
 @pytest.mark.parametrize("rule", [rule for rule in AGGREGATIONS if rule not in MEANS])
 def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
     """One of six clients sends its update times -20, which is too little for the check of norms to be sure."""
@@ -101,7 +93,6 @@ def test_an_attacker_spoils_the_mean_and_not_a_robust_rule(rule: str) -> None:
         ({"aggregation": "median", "byzantine_share": 0.1}, "no byzantine_share with aggregation = 'median'"),
         ({"clip_norm": 2.0}, "no clip_norm with aggregation = 'mean'"),
         ({"aggregation": "norm_clip", "clip_norm": 2.0, "clip_quantile": 0.9}, "no clip_quantile with clip_norm = 2.0"),
-        ({"aggregation": "plain_mean", "bucket_size": 2}, "no bucket_size with aggregation = 'plain_mean'"),
     ],
 )
 def test_keys_that_a_rule_does_not_use_are_refused_in_one_line(keys: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from fedstrata.base.registry import name_of_object
 from fedstrata.config import dumps, load_experiment
 from fedstrata.config.hyperparameters import algorithm_table, keys_of_algorithm
 from fedstrata.models import make
-from fedstrata.models.registry import called_with_shape
+from fedstrata.models.registry import takes_shape
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,12 @@ def test_a_text_is_short_for_a_name(tmp_path: Path) -> None:
 
 
 def test_a_network_is_made_with_or_without_its_shape() -> None:
-    assert called_with_shape(Net, "net")((1, 8, 8), 10, hidden=3)[1].out_features == 3  # type: ignore[index]
     module = make(f"{__name__}:Net", (1, 8, 8), 10, 0, hidden=6)
     assert module[1].out_features == 6  # type: ignore[index]  # a Sequential
     with pytest.raises(ModelError, match=r"unknown key"):
         make(f"{__name__}:Net", (1, 8, 8), 10, 0, depth=6)
     with pytest.raises(ModelError, match=r"needs 'shape' alone"):
-        called_with_shape(lambda shape: nn.Linear(shape[0], 2), "half")
+        takes_shape(lambda shape: nn.Linear(shape[0], 2), "half")
 
 
 def test_a_network_object_begins_with_its_weights() -> None:

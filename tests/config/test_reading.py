@@ -102,7 +102,7 @@ def test_the_table_of_the_algorithm_that_is_run_is_its_own_too() -> None:
         (["local.optimizer=adam"], "local.optimizer", "adam"),
         (["local.optimizer='adam'"], "local.optimizer", "adam"),
         (['probe.gap=["cos", "l2"]'], "probe.gap", ("cos", "l2")),
-        (["algorithm.test_schedule=stability"], "algorithm.test_schedule", "stability"),
+        (["algorithm.holdout_models=group"], "algorithm.holdout_models", "group"),
         (["algorithm.holdout_check=false"], "algorithm.holdout_check", False),
         (["cohort={fraction=0.5}"], "cohort.fraction", 0.5),
         (["model.name=a:b", "model.note=1\nseed=2"], "model.note", "1\nseed=2"),

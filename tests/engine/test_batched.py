@@ -8,13 +8,13 @@ import torch
 from forty import PLANS, SITE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import RECIPES, dataset, fit_of, loop_of, network, partition_of, plan_of, scored, updates_of
+from small import RECIPES, dataset, fit_of, loop_of, network, plan_of, scored, updates_of
 from torch import Tensor, nn
 
 from fedstrata.base.errors import ModelError
 from fedstrata.core import Layout, LocalTraining, Plan, Report
-from fedstrata.engine import ClientData, ClientStore, Loop
-from fedstrata.engine.vectorized import Vectorized, run_together
+from fedstrata.engine import Loop
+from fedstrata.engine.vectorized import Vectorized
 from turns import same
 
 SIZES = [12, 9, 16, 11, 3]
@@ -203,23 +203,6 @@ def test_dropout_hangs_on_seed_round_stream_and_client_and_on_nothing_else() -> 
     assert len(torch.cat(drawn).round(decimals=5).unique(dim=0)) == 4
     torch.manual_seed(0)
     assert torch.equal(batched.run(changes[0]).results["train"].updates.values, drawn[0])
-
-
-def test_several_federations_together_are_as_each_alone() -> None:
-    loop, batched, layout, start = twins(SIZES)
-    store = ClientStore()
-    far = ClientData(dataset(60, seed=5), partition_of([9, 14, 4], turns=[0, 1, 3]), seed=1)
-    other, slow = Vectorized(network(seed=4), layout, far, store), Loop(network(), layout, far)
-    head = layout.select("fc")
-    one = plan_of(start[None], fit_of(layout, [[0]] * 5), fit_of(layout, [[0]] * 5, training=RECIPES["adam"]))
-    own = fit_of(layout, [[1], [0], [1]], load_local=head, save_local=head)
-    two = replace(plan_of(torch.stack([start, start * 1.1]), own, round=3), seed=1)
-    found = run_together([(batched, one), (other, two)])
-    assert_close(found[0], loop.run(one))
-    assert_close(found[1], slow.run(two))
-    assert close(store.tensors(), slow.store.tensors())
-    assert len(batched.trainers._known) == 2 and not other.trainers._known
-    assert run_together([]) == ()
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])

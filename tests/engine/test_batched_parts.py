@@ -1,8 +1,6 @@
 """What the batched engine is made of: who steps together, dropout by salt, recordings, samples near a device."""
 
-from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from fedstrata.engine.vectorized.batches import (
 from fedstrata.engine.vectorized.network import (
     Dropout,
     Im2colConv2d,
-    LeftLinear,
     Network,
     vmappable_copy,
 )
@@ -106,33 +103,6 @@ def test_only_plain_convolutions_become_products() -> None:
     torch.testing.assert_close(found.get_submodule("0")(images), network[0](images))
 
 
-class Marked(nn.Linear):
-    """A linear layer of the user's own."""
-
-
-def test_linear_layers_keep_their_hooks_and_parameters_when_their_weight_comes_first() -> None:
-    torch.manual_seed(1)
-    hooked, normal, bare = nn.Linear(4, 3), nn.utils.spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 2, bias=False)
-    hooked.register_forward_hook(lambda layer, given, found: found * 2)
-    network = nn.Sequential(hooked, normal, bare, Marked(2, 2)).eval()
-    found = vmappable_copy(network, im2col=True)
-    assert [type(layer) for layer in found.children()] == [*[LeftLinear] * 3, Marked]
-    assert all(isinstance(layer, nn.Linear) for layer in found.children())
-    assert found.state_dict().keys() == network.state_dict().keys()
-    for inputs in (torch.randn(5, 4), torch.randn(2, 5, 4)):
-        torch.testing.assert_close(found(inputs), network(inputs))
-        assert found(inputs).is_contiguous()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_gradient_of_a_left_weight_lies_in_memory_as_the_weight_does(bias: bool) -> None:
-    layer = vmappable_copy(nn.Linear(4, 3, bias), im2col=True).requires_grad_()
-    (gradient,) = torch.autograd.grad(layer(torch.randn(5, 4)).sum(), [layer.get_parameter("weight")])
-    assert gradient.is_contiguous()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(torch.randn(5, 4)).dtype == torch.bfloat16
-
-
 class Scaled(nn.Module):
     """A network that reads attributes of its layers, one of which has a hook and one a forward of its own."""
 
@@ -201,66 +171,6 @@ def test_a_dropout_that_is_used_twice_has_one_salt() -> None:
     assert isinstance(found.get_submodule("2"), Dropout) and found.get_submodule("2") is found.get_submodule("4")
     made = Network(network, layout_of(network), CPU, "float32", 1 << 20, False)
     assert made.salts == ["2.salt"]
-
-
-class Described(nn.Module):
-    """A network that computes with things that are no parameters."""
-
-    def __init__(self, **things: object) -> None:
-        super().__init__()
-        self.fc = nn.Linear(36, 3)
-        vars(self).update(things)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.fc(inputs.flatten(1))
-        return logits
-
-
-def masked(*mask: float) -> nn.Module:
-    """A network with a buffer that is no tensor of its layout, as it is not saved."""
-    network = Described()
-    network.register_buffer("mask", torch.tensor(mask), persistent=False)
-    return network
-
-
-def leaky(slope: float) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.LeakyReLU(slope), nn.Linear(4, 3))
-
-
-def identity_of(network: nn.Module) -> str:
-    return Network(network, layout_of(network), CPU, "float32", 1 << 20, False).identity
-
-
-@pytest.mark.parametrize(
-    ("make", "one", "other"),
-    [
-        (leaky, 0.1, 0.2),
-        (partial(masked, 1.0, 0.0), 1.0, 0.0),
-        (lambda thing: Described(a=thing), torch.tensor(1.0), torch.tensor(10.0)),
-        (lambda thing: Described(a=thing), {"scale": 1}, {"scale": 10}),
-        (lambda thing: Described(a=thing), (1, [2]), (1, [3])),
-        (lambda thing: Described(a=thing), torch.tanh, torch.sin),
-    ],
-)
-def test_networks_are_only_batched_together_if_they_compute_the_same(
-    make: Callable[[Any], nn.Module], one: object, other: object
-) -> None:
-    torch.manual_seed(0)  # the values of weights and the mode do not matter
-    assert identity_of(make(one)) == identity_of(make(one).eval()) != identity_of(make(other))
-
-
-def test_networks_of_which_something_cannot_be_described_are_batched_with_none() -> None:
-    class Local(Described):
-        """It may compute with what the function knows that made it."""
-
-    def hooked() -> nn.Module:
-        network = Described()
-        network.fc.register_forward_hook(lambda layer, given, found: 2 * found)
-        return network
-
-    makers: tuple[Callable[[], nn.Module], ...] = (lambda: Described(a=lambda number: number), Local, hooked)
-    for make in makers:
-        assert identity_of(make()) != identity_of(make())
 
 
 def test_updates_that_do_not_fit_into_memory_are_not_pinned_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,9 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_classes_are_compared_as_they_are_and_numbers_need_a_loss_of_numbers() -> None:
     assert Objective().targets_for(LABELS, 2, None, "data") is None
     assert torch.equal(Objective().targets_for(LABELS, 4, TOKENS, "data"), TOKENS)  # type: ignore[arg-type]
-    with pytest.raises(ExperimentError, match=r"'cross_entropy': expected classes, found numbers in data; use 'mse'"):
+    with pytest.raises(
+        ExperimentError, match=r"'cross_entropy': expected classes, found floats in data; store classes"
+    ):
         Objective().targets_for(LABELS, 1, NUMBERS, "data")
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from fedstrata.base.errors import PartitionError
 from fedstrata.partition import Partition, Scheme, hold_out, partition_samples, scheme_from
-from fedstrata.partition.partitioning import holdout_rng
 from fedstrata.partition.scheme import IntArray, class_counts
 from fedstrata.partition.ungrouped import IID, Natural
 
@@ -220,14 +219,3 @@ def test_every_class_gives_the_whole_units_in_its_share_however_long_they_are() 
         chosen = np.unique(units[held])
         assert np.isin(np.arange(4), chosen // 5).all()
         assert len(np.intersect1d(chosen, units[~held])) == 0
-
-
-def test_clients_that_are_split_together_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = partition_of("dirichlet", clients=7, alpha=0.5)
-    monkeypatch.setattr("fedstrata.partition.partitioning._CLIENTS_AT_ONCE", 3)
-    again = partition_of("dirichlet", clients=7, alpha=0.5)
-    for client in range(7):
-        own = np.sort(np.concatenate([made.train[client], made.test[client]]))
-        held = hold_out(LABELS[own], 0.2, holdout_rng(7, client))
-        assert own[held].tolist() == made.test[client].tolist() == again.test[client].tolist()
-        assert own[~held].tolist() == made.train[client].tolist() == again.train[client].tolist()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.core import Rows, weighted_mean
+from fedstrata.core import Rows
 from fedstrata.core.aggregation import Rule
 from fedstrata.uploads import rules as robust
 
@@ -152,23 +152,6 @@ def test_two_of_ten_that_send_anything_move_it_no_further_than_the_honest_are_ap
 
 def test_a_clipped_norm_bounds_what_a_client_can_do() -> None:
     assert in_one(robust.norm_clip, [*[[1.0, 0.0]] * 9, [0.0, 1e18]]) == pytest.approx([0.9, 0.1])
-
-
-def test_buckets_are_means_of_members_of_one_cluster() -> None:
-    updates = rows_of([[1.0], [2.0], [4.0], [8.0], [16.0]], clients=[7, 3, 5, 1, 9])
-    weights, labels = torch.tensor([1.0, 3.0, 1.0, 1.0, 2.0]), torch.tensor([1, 1, 1, 1, 0])
-    draw = torch.Generator().manual_seed(0)
-    means, sums, clusters = robust.bucketed(updates, weights, labels, 3, draw)
-    assert clusters.tolist() == [0, 1, 1] and sums.sum() == weights.sum()
-    assert means.of(torch.tensor([9])).tolist() == [[16.0]]
-    # The weighted mean of all is that of the buckets.
-    whole = weighted_mean(updates, weights, labels, 2)
-    torch.testing.assert_close(weighted_mean(means, sums, clusters, 2), whole)
-    again = robust.bucketed(updates, weights, labels, 3, torch.Generator().manual_seed(0))
-    assert torch.equal(again[0].values, means.values) and torch.equal(again[0].clients, means.clients)
-    assert robust.bucketed(updates, weights, labels, 1, draw)[0] is updates
-    nobody = Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 1))
-    assert not len(robust.bucketed(nobody, weights[:0], labels[:0], 3, draw)[0].clients)
 
 
 def test_memory_is_bounded_by_chunks_and_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

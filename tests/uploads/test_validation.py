@@ -1,8 +1,7 @@
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +15,13 @@ from builders import report_of, result_of, task_of, trained
 from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.core import (
     TRAIN,
-    Diagnostics,
     Layout,
     Plan,
     Problem,
     Report,
     Rows,
     RuleAggregation,
-    State,
     TensorSpec,
-    extend_state,
 )
 from fedstrata.testing import toy_layout, toy_problem
 from fedstrata.uploads.validation import (
@@ -329,37 +325,6 @@ def test_no_round_diverges_in_which_nobody_trained() -> None:
     report = Report({}, client_stats={"counts": Rows(torch.tensor([0]), torch.tensor([[torch.nan]]))})
     checked = validate(LAYOUT, plan, report)
     assert checked.rejected == (0,) and divergence_of_answers(report, checked.events) == []
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What an algorithm of a user's own may keep."""
-
-    momentum: Tensor
-
-
-@dataclass(frozen=True)
-class RememberingState(State):
-    """A state with models inside other values."""
-
-    memory: Mapping[str, tuple[Memory, ...]]
-
-
-@pytest.mark.parametrize(("level", "kept"), [(1.0, True), (math.nan, False), (3e19, False)])
-def test_models_inside_other_values_of_a_state_have_to_be_usable_too(level: float, kept: bool) -> None:
-    layout = toy_layout()
-    problem = toy_problem(2, layout)
-    state = FedAvg().init(problem)
-
-    def update(problem: Problem, state: State, report: Report) -> tuple[RememberingState, Diagnostics]:
-        answered = len(report.results["train"].updates.clients)
-        momentum = torch.full((1, layout.p), level if answered else 0.0)
-        return extend_state(state, RememberingState, memory={"own": (Memory(momentum),)}), Diagnostics()
-
-    report = trained(torch.zeros(2, layout.p))
-    after, _, events = decide(cast(Any, SimpleNamespace(update=update)), problem, state, report)
-    assert bool((after.memory["own"][0].momentum == (level if kept else 0.0)).all())
-    assert [event["reason"] for event in events] == ([] if kept else ["models"])
 
 
 def test_a_round_diverges_when_the_loss_of_the_median_client_is_far_above_that_of_guessing() -> None:

@@ -77,7 +77,6 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
             experiment.server.aggregation,
             experiment.server.model_dump(),
             least_clients=experiment.privacy.min_cluster,
-            seed=experiment.seed,
         ),
         checks=checks_of(experiment),
         extra_uploads=experiment.privacy.kind == "none",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, root_folder
@@ -24,16 +21,12 @@ from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import Clients, Plan, State
 from fedstrata.engine.device import one_thread
-from fedstrata.engine.shared_work import LocalStores, SharedRequest, count_jobs, run_shared
-from fedstrata.engine.vectorized import budget
+from fedstrata.engine.shared_work import LocalStores, count_jobs, run_shared
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import ComparisonProgress, StatusLine
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.report.comparison.folder import JobCount
-
-_FLOAT_BYTES = 4
-"""The bytes of a number."""
 
 
 def compare_experiments(
@@ -42,8 +35,7 @@ def compare_experiments(
     """Run experiments that differ in algorithm, training, server, cohort, network, data keys and seed, or go on.
 
     All runs of a federation go round by round, and equal local jobs are done once. A federation has one seed, network,
-    objective and way to read the data. Federations follow each other. With the batched engine, what algorithms share is
-    one batch of as many seeds as fit in memory.
+    objective and way to read the data. Federations follow each other.
 
     Each run is recorded in a folder of its own, as if it had been run alone: bit for bit, or within the tolerance of
     the batched engine. Its seconds are those of its own work and its part of what was shared. A run that fails does
@@ -76,7 +68,7 @@ def compare_experiments(
         jobs = JobCount(0, 0)
         queue = _RunQueue(experiments, out, resume, line, lock)
         while queue.waiting:
-            lockstep = queue.next(lambda: interrupt.asked)
+            lockstep = queue.next()
             while (round := lockstep.round) is not None and not interrupt.asked:
                 jobs += lockstep.step()
                 queue.progress.show(round - 1, jobs.share)
@@ -145,43 +137,30 @@ class _RunQueue:
         self.progress = ComparisonProgress(experiments[0].rounds, [each.seed for each in self.waiting], line, metric)
         self.failures: dict[RunKey, RunFailure] = {}
 
-    def next(self, stop: Callable[[], bool]) -> Lockstep:
-        """The runs of the next federation; where the engine is batched, of as many of its group as fit in memory.
-
-        Args:
-            stop: The function that is asked before every federation but the first whether there shall be no more.
+    def next(self) -> Lockstep:
+        """The runs of the next federation; none where it cannot begin, and is not the first one.
 
         Raises:
             InputError: When something that the first experiment names does not exist or does not fit.
         """
-        runs = dict[RunKey, ActiveRun]()
-        begun = list[int]()
-        room = 1
-        names: tuple[str, ...] = ()
-        group = self.waiting[0].group
-        while self.waiting and self.waiting[0].group == group and len(begun) < room and not (begun and stop()):
-            federation = self.waiting.pop(0)
-            seed = federation.seed
-            # All seeds of a group have the engine that was chosen for the first one.
-            chosen = {"engine": self._engines[group]} if group in self._engines else {}
-            named = self._experiments[federation].items()
-            experiments = {name: each.model_copy(update=chosen) for name, each in named}
-            try:
-                setup = self._prepare(experiments, group)
-            except Exception as error:
-                if group == 0 and seed == self._first_seed:
-                    raise
-                # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
-                # has no room for does not lose the seeds that are over.
-                self.failures |= {RunKey(seed, name): RunFailure.of(error) for name in experiments}
-                continue
-            begun.append(seed)
-            names = setup.names  # of all seeds: those without names of their own are numbered alike
-            runs |= self._active_runs(seed, experiments, setup)
-            room = _seeds_at_once(setup, len(experiments))
-        self.progress.begin(begun or [seed], names)
-        if runs:
-            self._before_first()
+        federation = self.waiting.pop(0)
+        group, seed = federation
+        # All seeds of a group have the engine that was chosen for the first one.
+        chosen = {"engine": self._engines[group]} if group in self._engines else {}
+        experiments = {name: each.model_copy(update=chosen) for name, each in self._experiments[federation].items()}
+        try:
+            setup = self._prepare(experiments, group)
+        except Exception as error:
+            if group == 0 and seed == self._first_seed:
+                raise
+            # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
+            # has no room for does not lose the seeds that are over.
+            self.failures |= {RunKey(seed, name): RunFailure.of(error) for name in experiments}
+            self.progress.begin()
+            return Lockstep({})
+        self.progress.begin(setup.names)
+        runs = self._active_runs(seed, experiments, setup)
+        self._before_first()
         return Lockstep(runs)
 
     def _prepare(self, experiments: Mapping[str, Experiment], group: int) -> RunSetup:
@@ -209,7 +188,7 @@ class _RunQueue:
         """The runs of a seed, on one federation and each on devices of its own; none has begun."""
 
         def note(name: str, record: Mapping[str, Any], state: State) -> None:
-            self.progress.note(seed, name, record)
+            self.progress.note(name, record)
 
         runs = {}
         for name, experiment in experiments.items():
@@ -233,21 +212,6 @@ def _group_key(experiment: Experiment) -> Hashable:
     return samples, experiment.model.model_dump_json(), objective_of(experiment)
 
 
-def _seeds_at_once(setup: RunSetup, runs: int) -> int:
-    """The number of seeds that may be one batch: their data and updates fit in the memory of a batch.
-
-    Args:
-        setup: The federation of one seed.
-        runs: The number of runs of each seed.
-    """
-    problem = setup.server.problem
-    if setup.engine.name != "batched":
-        return 1
-    dataset = setup.client_data.dataset
-    numbers = len(dataset) * prod(dataset.shape) + runs * problem.clients * problem.layout.p
-    return max(1, budget(torch.device(setup.engine.device)) // (_FLOAT_BYTES * numbers))
-
-
 @dataclass(frozen=True)
 class ActiveRun:
     """A run that is advanced with others.
@@ -264,9 +228,7 @@ class ActiveRun:
 
 
 class Lockstep:
-    """Runs of several algorithms, with one seed or with several whose federations are one batch to the engine.
-
-    A run that fails is dropped, and the others go on.
+    """Runs of several algorithms on one federation. A run that fails is dropped, and the others go on.
 
     Args:
         runs: The runs.
@@ -279,7 +241,6 @@ class Lockstep:
         """Begin every run, up to its first plan."""
         self.failures: dict[RunKey, RunFailure] = {}
         self._runs = runs
-        self._one_batch = True
         self._plans: dict[RunKey, Plan] = {}
         for run in runs:
             self._advance(run)
@@ -306,44 +267,30 @@ class Lockstep:
             self._runs[run].steps.close()
 
     def _answer(self, runs: Sequence[RunKey], replies: dict[RunKey, PlanReply]) -> int:
-        """Run the plans of some runs as one batch. Where that fails, go seed by seed, and then run by run.
+        """Run the plans of some runs together; where that fails, run by run.
 
         Args:
-            runs: The runs.
+            runs: The runs, at least one.
             replies: Gets the reply to each run that does not fail.
 
         Returns:
             The number of local jobs that were done.
         """
-        seeds = _by_seed(runs)
-        if self._one_batch or len(seeds) == 1:
-            try:
-                found = run_shared(
-                    [
-                        SharedRequest(
-                            [self._plans[run] for run in of_seed],
-                            self._runs[of_seed[0]].engine,
-                            [self._runs[run].devices for run in of_seed],
-                        )
-                        for of_seed in seeds.values()
-                    ]
-                )
-            except Exception as error:
-                # Only its text is kept: an exception would keep all tensors of its frames alive.
-                failure = RunFailure.of(error)
-            else:
-                for of_seed, shared in zip(seeds.values(), found, strict=True):
-                    for run, report, seconds in zip(of_seed, shared.reports, shared.seconds, strict=True):
-                        replies[run] = PlanReply(report, seconds)
-                return sum(shared.done for shared in found)
-            if len(runs) == 1:
-                self._drop(runs[0], failure)
-                return 0
-        if len(seeds) > 1:
-            # What was too much for one batch would be so again.
-            self._one_batch = False
-        parts = list(seeds.values()) if len(seeds) > 1 else [[run] for run in runs]
-        return sum(self._answer(part, replies) for part in parts)
+        plans = [self._plans[run] for run in runs]
+        devices = [self._runs[run].devices for run in runs]
+        try:
+            shared = run_shared(plans, self._runs[runs[0]].engine, devices)
+        except Exception as error:
+            # Only its text is kept: an exception would keep all tensors of its frames alive.
+            failure = RunFailure.of(error)
+        else:
+            for run, report, seconds in zip(runs, shared.reports, shared.seconds, strict=True):
+                replies[run] = PlanReply(report, seconds)
+            return shared.done
+        if len(runs) == 1:
+            self._drop(runs[0], failure)
+            return 0
+        return sum(self._answer([run], replies) for run in runs)
 
     def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
         """Give a run its reply, and take its next plan."""
@@ -358,10 +305,3 @@ class Lockstep:
     def _drop(self, run: RunKey, failure: RunFailure) -> None:
         self._plans.pop(run, None)
         self.failures[run] = failure
-
-
-def _by_seed(runs: Iterable[RunKey]) -> dict[int, list[RunKey]]:
-    seeds = dict[int, list[RunKey]]()
-    for run in runs:
-        seeds.setdefault(run.seed, []).append(run)
-    return seeds

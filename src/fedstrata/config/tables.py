@@ -41,7 +41,7 @@ from fedstrata.personal import PersonalMethod
 from fedstrata.uploads.attacks.updates import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.uploads.checks.update_checks import CheckName
 from fedstrata.uploads.compression import CompressionKind
-from fedstrata.uploads.rules import AGGREGATIONS, MEANS, options_of
+from fedstrata.uploads.rules import AGGREGATIONS, options_of
 
 _Count = Annotated[int, Interval(ge=0, le=MAX_SAMPLES)]
 _Round = Annotated[int, Interval(ge=1, le=MAX_RUN_ROUNDS)]
@@ -331,14 +331,11 @@ class ServerTable(Table):
             samples, in "plain_mean" each client counts the same. All other rules are robust: they bound what a few
             Byzantine clients, which may send anything, can do to a cluster.
         byzantine_share: The largest share of the clients of a cluster that may be Byzantine, for "trimmed_mean", "krum"
-            and "multi_krum"; of the buckets, where `bucket_size` is above 1. It is rounded down: 0.2 of four clients
-            are none.
+            and "multi_krum". It is rounded down: 0.2 of four clients are none.
         clip_norm: The largest L2 norm of an update in "norm_clip", or of its difference from the centre in
             "centered_clip". By default it is `clip_quantile` of those of the cluster.
         clip_quantile: The quantile of the cluster's norms (or differences from the centre) to which updates are clipped
             where there is no `clip_norm`.
-        bucket_size: How many members of a cluster are averaged at random before a robust rule makes its new model. With
-            more, a rule loses less where honest clients differ, and holds against fewer Byzantine ones.
         checks: What is checked of updates before they are averaged: "directions" that keep pointing against those of
             the cluster, "norms" that are much larger, "signs" that are one-sided, and "copies" that several clients
             send. Updates that are found are left out of the means, or shortened; clusters are decided with them. "auto"
@@ -355,7 +352,6 @@ class ServerTable(Table):
     byzantine_share: Annotated[float, Interval(ge=0, lt=0.5)] = 0.2
     clip_norm: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
     clip_quantile: Annotated[float, Interval(ge=0, le=1)] = 0.5
-    bucket_size: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
     checks: Literal["auto"] | Annotated[tuple[CheckName, ...], Strict(False)] = "auto"
     optimizer: ServerOptimizerName = "none"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] | None = None
@@ -366,8 +362,8 @@ class ServerTable(Table):
     @model_validator(mode="after")
     def _check_used(self) -> Self:
         """Refuse keys that the rule of aggregation or the optimiser does not use."""
-        used = {*options_of(self.aggregation), *([] if self.aggregation in MEANS else ["bucket_size"])}
-        options = ("byzantine_share", "clip_norm", "clip_quantile", "bucket_size")
+        used = options_of(self.aggregation)
+        options = ("byzantine_share", "clip_norm", "clip_quantile")
         _refuse_unused(self, [key for key in options if key not in used], "aggregation")
         if self.clip_norm is not None:
             _refuse_unused(self, ["clip_quantile"], "clip_norm")

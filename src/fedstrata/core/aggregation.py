@@ -182,12 +182,10 @@ class RuleAggregation:
     Attributes:
         rule: The rule.
         least_clients: As in `Aggregation`.
-        rule_of_round: The rule by which clusters move in a round, where it is another one in each.
     """
 
     rule: Rule = weighted_mean
     least_clients: int = 1
-    rule_of_round: Callable[[int], Rule] | None = None
 
     @property
     def exact(self) -> bool:
@@ -206,10 +204,9 @@ class RuleAggregation:
         round: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What the rule makes of each cluster of which enough clients answered, (k, p), and which these are."""
-        rule = self.rule if self.rule_of_round is None else self.rule_of_round(round)
         enough = labels.bincount(minlength=k) >= self.least_clients
         counted = enough[labels]
-        return rule(updates.at(counted), weights[counted], labels[counted], k), enough
+        return self.rule(updates.at(counted), weights[counted], labels[counted], k), enough
 
     def group_means(
         self,

@@ -23,7 +23,7 @@ from fedstrata.engine.registry import (
     require_repeatable,
     resolve_engine,
 )
-from fedstrata.engine.vectorized import Vectorized, run_together
+from fedstrata.engine.vectorized import Vectorized
 
 __all__ = [
     "ENGINES",
@@ -42,5 +42,4 @@ __all__ = [
     "engine_candidates",
     "require_repeatable",
     "resolve_engine",
-    "run_together",
 ]

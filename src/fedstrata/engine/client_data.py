@@ -403,14 +403,7 @@ def own_stat(name: str, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
         raise ContractError(
             f"expected the statistic {name!r} to be a function that can be imported: {error}"
         ) from error
-    found = in_user_code(f"the statistic {name!r}", function, inputs, labels, classes)
-    try:
-        row = torch.as_tensor(found).float()
-    # What torch raises about anything that is no array of numbers.
-    except (TypeError, ValueError, RuntimeError):
-        raise ContractError(
-            f"expected the statistic {name!r} to be a row of numbers, (q,), found {type(found).__name__}"
-        ) from None
+    row = in_user_code(f"the statistic {name!r}", lambda: torch.as_tensor(function(inputs, labels, classes)).float())
     if row.ndim != 1 or not len(row):
         raise ContractError(f"expected the statistic {name!r} to be a row of numbers, (q,), found {tuple(row.shape)}")
     return row

@@ -106,7 +106,7 @@ class _Copier(TorchFunctionMode):
         """Something that is equal for values in which everything is, as far as that can be told."""
         content = BytesIO()
         try:
-            Describer(content, dict.fromkeys(self.fixed, "fixed")).dump(value)
+            _Describer(content, dict.fromkeys(self.fixed, "fixed")).dump(value)
         except Exception:  # whatever the things that a network holds raise when they are pickled
             return value if isinstance(value, FunctionType | type) else object()
         return content.getvalue()
@@ -116,7 +116,7 @@ def _memory(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-class Describer(ForkingPickler):
+class _Describer(ForkingPickler):
     """Writes a thing with digests in place of tensors.
 
     Args:

@@ -25,34 +25,6 @@ if TYPE_CHECKING:
     """A function or class that takes (shape, classes), or nothing, and options."""
 
 
-def called_with_shape(factory: Factory | torch.nn.Module, name: str) -> Factory:
-    """Return a factory that takes (shape, classes) for one that takes nothing but options, or for a network."""
-    if isinstance(factory, torch.nn.Module):
-        network = factory
-        return lambda shape, classes: copy.deepcopy(network)
-    parameters = list(inspect.signature(factory).parameters.values())
-    first = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:2]
-    anything = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    needed = [p.name for p in first if p.default is p.empty]
-    if anything or len(needed) == 2:
-        return factory
-    if needed:
-        raise ModelError(
-            f"model {name!r} needs {needed[0]!r} alone; expected a factory of (shape, classes), or one that needs "
-            "nothing"
-        )
-    ignored = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_ONLY) for each in ("_shape", "_classes")]
-    options = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters if p.kind is not p.VAR_KEYWORD]
-    rest = [p for p in parameters if p.kind is p.VAR_KEYWORD]
-
-    def make_without_shape(shape: tuple[int, ...], classes: int, **settings: Any) -> torch.nn.Module:
-        return factory(**settings)
-
-    # The options are read from the signature.
-    make_without_shape.__signature__ = inspect.Signature([*ignored, *options, *rest])  # type: ignore[attr-defined]
-    return make_without_shape
-
-
 _FOR_IMAGES = ("mnist_cnn", "fmnist_cnn", "cifar_cnn", "tsdp_cnn", "vgg11", "vgg16", "resnet18")
 
 MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
@@ -137,18 +109,19 @@ def make_network(
             its outputs have another shape.
     """
     maker, name = (name.thing, name.name) if isinstance(name, PortableObject) else (_find(name), name)
-    factory = maker if name in MODELS.built_in else called_with_shape(maker, name)
+    factory: Factory = (lambda: copy.deepcopy(maker)) if isinstance(maker, torch.nn.Module) else maker
     shape = kind.inputs
     classes = kind.outputs[-1]
     expected = (2, *kind.outputs)
-    settings = _settings(name, factory, given)
+    with_shape = name in MODELS.built_in or takes_shape(factory, name)
+    settings = _settings(name, factory, with_shape, given)
     if name in MODELS.built_in:
         _limit_parameters(name, shape, classes, tuple(sorted(settings.items())))
     # torch.manual_seed would seed the accelerators as well, and fork_rng would start them to save their state.
     with global_generators():
         seed_global_generators(seed)
         try:
-            module = factory(shape, classes, **settings)
+            module = factory(shape, classes, **settings) if with_shape else factory(**settings)
             if not isinstance(module, torch.nn.Module):
                 raise ModelError(f"model {name!r} returned {type(module).__name__}; expected a torch.nn.Module")
             # Lazy modules draw their weights here; evaluation mode leaves running statistics as they are.
@@ -187,13 +160,32 @@ def _with_rows_of_pixels(_: torch.nn.Module, given: tuple[torch.Tensor]) -> torc
     return given[0].clone(memory_format=torch.contiguous_format)
 
 
-def _settings(name: str, factory: Callable[..., torch.nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a network with their defaults, one for each argument after shape and classes."""
+def takes_shape(factory: Factory, name: str) -> bool:
+    """Return whether a factory takes (shape, classes); if not, it takes nothing but options.
+
+    Raises:
+        ModelError: When it takes something else.
+    """
+    parameters = inspect.signature(factory).parameters.values()
+    first = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:2]
+    needed = [p.name for p in first if p.default is p.empty]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters) or len(needed) == 2:
+        return True
+    if needed:
+        raise ModelError(
+            f"model {name!r} needs {needed[0]!r} alone; expected a factory of (shape, classes), or one that needs "
+            "nothing"
+        )
+    return False
+
+
+def _settings(name: str, factory: Factory, with_shape: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a network with their defaults: one for each argument, after shape and classes if it has."""
     parameters = inspect.signature(factory, eval_str=name in MODELS.built_in).parameters.values()
     takes_any_option = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     fields: dict[str, Any] = {}
-    for parameter in named[2:]:
+    for parameter in named[2:] if with_shape else named:
         # The annotations of a user's factory may be anything; only the names of its arguments are checked.
         kind = parameter.annotation if name in MODELS.built_in else Any
         fields[parameter.name] = (kind, ... if parameter.default is parameter.empty else parameter.default)

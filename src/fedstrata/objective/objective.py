@@ -302,15 +302,10 @@ class Objective:
                 f"with a single 1 in {place}; give its place instead, as y.argmax(1) does"
             )
         if self.classifies and targets is not None and targets.is_floating_point():
-            if bool((targets == targets.round()).all()):
-                # Such as 1.0, which pandas makes of 1 beside a missing value.
-                raise ExperimentError(
-                    f"local.loss = 'cross_entropy': expected classes, found whole numbers that are stored as floats in "
-                    f"{place}; store them as integers if they are classes"
-                )
+            # Perhaps 1.0, which pandas makes of 1 beside a missing value.
             raise ExperimentError(
-                f"local.loss = 'cross_entropy': expected classes, found numbers in {place}; use 'mse' for numbers and "
-                "'bce' for labels of 0 and 1"
+                f"local.loss = 'cross_entropy': expected classes, found floats in {place}; store classes as integers, "
+                "and use 'mse' for numbers or 'bce' for labels of 0 and 1"
             )
         if self.loss in NUMBER_LOSSES and targets is None:
             return labels.float()[:, None]

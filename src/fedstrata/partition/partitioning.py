@@ -16,9 +16,6 @@ from fedstrata.partition.scheme import Allocation, IntArray, Pool, Scheme, total
 _ROUNDING = 1e-9
 """By how much a product of floats may miss a whole number."""
 
-_CLIENTS_AT_ONCE = 10_000
-"""The clients whose samples are split together, which is faster than one after the other."""
-
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -197,20 +194,12 @@ def _split_all(
         PartitionError: When a client has too few samples or units. The message names the client.
     """
     held = list[NDArray[np.bool_]]()
-    for first in range(0, len(parts), _CLIENTS_AT_ONCE):
-        some = range(first, min(first + _CLIENTS_AT_ONCE, len(parts)))
-        totals = list[int]()
-        for client in some:
-            try:
-                if unit is None:
-                    totals.append(_held_out_count(len(parts[client]), share))
-                else:
-                    own = parts[client]
-                    held.append(hold_out(labels[own], share, rng(client), unit[own], spread=spread_units))
-            except PartitionError as error:
-                raise PartitionError(f"client {_name(names, client)} cannot be split: {error}") from None
-        if unit is None:
-            held += _hold_out_by_class([labels[parts[client]] for client in some], totals, [rng(c) for c in some])
+    for client, own in enumerate(parts):
+        units = None if unit is None else unit[own]
+        try:
+            held.append(hold_out(labels[own], share, rng(client), units, spread=spread_units))
+        except PartitionError as error:
+            raise PartitionError(f"client {_name(names, client)} cannot be split: {error}") from None
     kept = tuple(positions[~mask] for positions, mask in zip(parts, held, strict=True))
     return kept, tuple(positions[mask] for positions, mask in zip(parts, held, strict=True))
 
@@ -273,60 +262,33 @@ def hold_out(
         return _hold_out_units_by_class(labels, units, test, rng)
     if units is not None:
         return _hold_out_units(units, test, rng)
-    return _hold_out_by_class([labels], [_held_out_count(len(labels), test)], [rng])[0]
+    return _hold_out_by_class(labels, test, rng)
 
 
-def _held_out_count(count: int, test: float) -> int:
-    """Return how many of a client's independent samples are held out, at least one and not all.
+def _hold_out_by_class(labels: IntArray, test: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose the same share of every class, (count,).
 
-    Raises:
-        PartitionError: When there are fewer than two.
+    The largest remainders get what is left over. Of equal remainders the one comes first whose class comes first in a
+    random order of the samples. So nothing depends on the numbers that stand for the classes.
     """
+    count = len(labels)
     if count < 2:
         raise PartitionError(
             f"it has {count} samples and needs 2, one to train and one to test; add some, leave the client out, or ask "
             "for fewer clients or more samples where the partition draws them"
         )
-    return min(max(round(count * test), 1), count - 1)
-
-
-def _hold_out_by_class(
-    labels: Sequence[IntArray], totals: Sequence[int], rngs: Sequence[np.random.Generator]
-) -> list[NDArray[np.bool_]]:
-    """Choose samples of several clients, of each the same share of every class.
-
-    The largest remainders get what is left over. Of equal remainders the one comes first whose class comes first in a
-    random order of the client's samples. So nothing depends on the numbers that stand for the classes.
-
-    Args:
-        labels: The class of each sample of every client.
-        totals: The number of samples to choose of every client.
-        rngs: The generator of every client.
-
-    Returns:
-        For every client, True for the samples that are chosen.
-    """
-    counts = np.array([len(own) for own in labels])
-    offsets = np.cumsum(counts) - counts
-    order = np.concatenate([rng.permutation(len(own)) for own, rng in zip(labels, rngs, strict=True)])
-    order += np.repeat(offsets, counts)
-    client = np.repeat(np.arange(len(labels)), counts)
-    shuffled = np.concatenate(labels)[order]
-    # The samples of each client and class one after the other, in their random order: a cell.
-    by_cell = np.lexsort((shuffled, client))
-    new = (np.diff(shuffled[by_cell]) != 0) | (np.diff(client[by_cell]) != 0)
-    starts = np.flatnonzero(np.r_[True, new])
-    sizes = np.diff(starts, append=len(order))
-    owner = client[by_cell[starts]]
-    taken, remainders = np.divmod(np.array(totals)[owner] * sizes, counts[owner])
-    largest_first = np.lexsort((by_cell[starts], -remainders, owner))
-    first_cell = np.searchsorted(owner, np.arange(len(labels)))
-    left = np.array(totals) - np.add.reduceat(taken, first_cell)
-    taken[largest_first[np.arange(len(owner)) - first_cell[owner] < left[owner]]] += 1
-    place_in_cell = np.arange(len(order)) - np.repeat(starts, sizes)
-    held = np.zeros(len(order), dtype=np.bool_)
-    held[order[by_cell[place_in_cell < np.repeat(taken, sizes)]]] = True
-    return np.split(held, offsets[1:])
+    total = min(max(round(count * test), 1), count - 1)
+    order = rng.permutation(count)
+    # The places in this order of the samples of each class, one class after the other.
+    by_class = np.argsort(labels[order], kind="stable")
+    sizes = np.bincount(labels)
+    starts = np.cumsum(sizes) - sizes
+    taken, remainders = np.divmod(total * sizes, count)
+    taken[np.lexsort((by_class[starts], -remainders))[: total - taken.sum()]] += 1
+    place_in_class = np.arange(count) - np.repeat(starts, sizes)
+    held = np.zeros(count, dtype=np.bool_)
+    held[order[by_class[place_in_class < np.repeat(taken, sizes)]]] = True
+    return held
 
 
 def _hold_out_units(units: NDArray[Any], test: float, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -87,10 +87,8 @@ def epsilon_of(exposure: Exposure, noise_multiplier: float, delta: float) -> flo
     epsilon = _of_gaussians(exposure.with_full_participation.queries, noise, delta)
     if not exposure.sampled or noise < _LITTLE_NOISE:
         return epsilon
-    # All are upper bounds. That for cohorts of a fixed size is the larger one if they are most of the clients.
-    if any(each.fixed for each in exposure.sampled):
-        return min(epsilon, _of_fixed_cohorts(exposure, noise, delta))
-    return min(epsilon, _of_poisson_cohorts(exposure, noise, delta))
+    # Both are upper bounds. That for cohorts of a fixed size is the larger one if they are most of the clients.
+    return min(epsilon, _of_cohorts(exposure, noise, delta))
 
 
 def noise_for(exposure: Exposure, epsilon: float, delta: float) -> float:
@@ -140,27 +138,25 @@ def _of_gaussians(queries: int, noise: float, delta: float) -> float:
     return float(brentq(excess, 0.0, high, xtol=1e-9))
 
 
-def _of_poisson_cohorts(exposure: Exposure, noise: float, delta: float) -> float:
-    """The epsilon where clients are drawn independently of each other."""
+def _of_cohorts(exposure: Exposure, noise: float, delta: float) -> float:
+    """The epsilon where clients are drawn: independently of each other, or in cohorts of a fixed size.
+
+    With a fixed size, the data of one client are replaced.
+    """
     library = _dp_accounting()
-    accountant = library.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
+    fixed = any(each.fixed for each in exposure.sampled)
+    if fixed:
+        accountant = library.rdp.RdpAccountant(_ORDERS, library.NeighboringRelation.REPLACE_ONE)
+    else:
+        accountant = library.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
     if exposure.queries:
         accountant.compose(library.GaussianDpEvent(noise / sqrt(exposure.queries)))
+    gaussian = library.GaussianDpEvent(noise)
     for each in exposure.sampled:
-        share = min(each.expected / each.clients, 1.0)
-        accountant.compose(library.PoissonSampledDpEvent(share, library.GaussianDpEvent(noise)), each.rounds)
-    return float(accountant.get_epsilon(delta))
-
-
-def _of_fixed_cohorts(exposure: Exposure, noise: float, delta: float) -> float:
-    """The epsilon where cohorts have a fixed size, and one client's data are replaced."""
-    library = _dp_accounting()
-    accountant = library.rdp.RdpAccountant(_ORDERS, library.NeighboringRelation.REPLACE_ONE)
-    if exposure.queries:
-        accountant.compose(library.GaussianDpEvent(noise / sqrt(exposure.queries)))
-    for each in exposure.sampled:
-        gaussian = library.GaussianDpEvent(noise)
-        event = library.SampledWithoutReplacementDpEvent(each.clients, int(each.expected), gaussian)
+        if fixed:
+            event = library.SampledWithoutReplacementDpEvent(each.clients, int(each.expected), gaussian)
+        else:
+            event = library.PoissonSampledDpEvent(min(each.expected / each.clients, 1.0), gaussian)
         accountant.compose(event, each.rounds)
     return float(accountant.get_epsilon(delta))
 

@@ -97,9 +97,6 @@ def _strata(algorithm: Any, rounds: int) -> Disclosure:
     from fedstrata.algorithms.evidence.split_half import split_half_rounds
     from fedstrata.algorithms.strata.outliers import outlier_training_rounds
 
-    no_noise = ""
-    if algorithm.test_schedule != "schedule":
-        no_noise = "with algorithm.test_schedule = 'stability' the number of tests is not known before the run"
     folds = 2 if algorithm.folds == 2 else 4
     return Disclosure(
         server_needs="updates",
@@ -107,8 +104,6 @@ def _strata(algorithm: Any, rounds: int) -> Disclosure:
         # With central noise no comparison takes several rounds. A test of the last round is followed by none.
         further_sums=split_half_rounds(rounds - 1),
         further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
-        no_central_noise=no_noise,
-        no_local_noise=no_noise,
     )
 
 

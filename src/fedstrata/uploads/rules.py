@@ -14,14 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import floor
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.base.randomness import generator
 from fedstrata.core.aggregation import Rule, RuleAggregation, plain_mean, weighted_mean
 from fedstrata.core.rows import Rows
-
-_Options = ParamSpec("_Options")
 
 _CHUNK_VALUES = 2**22
 """The number of values that are looked at together: 32 MB in float64."""
@@ -90,27 +87,19 @@ class _Members:
         return squares.sqrt()
 
 
-def _in_each_cluster(
-    rule: Callable[Concatenate[_Members, _Options], torch.Tensor],
-) -> Callable[Concatenate[Rows, torch.Tensor, torch.Tensor, int, _Options], torch.Tensor]:
+def _in_each_cluster(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Apply a rule from the updates of one cluster to a row, (p,) float64, in every cluster: (k, p) float32."""
 
     @wraps(rule)
     def of_clusters(
-        updates: Rows,
-        weights: torch.Tensor,
-        labels: torch.Tensor,
-        k: int,
-        /,
-        *args: _Options.args,
-        **options: _Options.kwargs,
+        updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int, **options: float | None
     ) -> torch.Tensor:
         found = torch.zeros(k, updates.values.shape[1])
         order = updates.clients.argsort()
         for cluster in labels.unique().tolist():
             rows = order[labels[order] == cluster]
             members = _Members(updates.values, rows, weights[rows].double())
-            found[cluster] = rule(members, *args, **options).float()
+            found[cluster] = rule(members, **options).float()
         return found
 
     return of_clusters
@@ -212,43 +201,6 @@ def centered_clip(members: _Members, *, clip_norm: float | None = None, clip_qua
         # The mean of f (x - v), with a factor f for each update x and the centre v.
         centre = centre + members.scaled_mean(factors) - centre * factors.mean()
     return centre
-
-
-def bucketed(
-    updates: Rows, weights: torch.Tensor, labels: torch.Tensor, size: int, generator: torch.Generator
-) -> tuple[Rows, torch.Tensor, torch.Tensor]:
-    """Replace updates by means over random buckets of the members of a cluster, before a rule of aggregation.
-
-    Karimireddy, He, Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022, Algorithm 1.
-    The more the honest members differ, the more a robust rule leaves out of them; their means differ less.
-
-    Args:
-        updates: The updates, (m, p).
-        weights: The weight of each, (m,), > 0.
-        labels: The cluster of each, (m,).
-        size: The number of members of a bucket (s); the last bucket of a cluster may have fewer. 1 changes nothing.
-        generator: The random numbers.
-
-    Returns:
-        The weighted mean of each bucket, named by the smallest id of its clients, (b, p); the sum of the weights of
-        each, (b,); and the cluster of each, (b,).
-    """
-    if size == 1 or not len(updates.clients):
-        return updates, weights, labels
-    order = updates.clients.argsort()
-    shuffled = order[torch.randperm(len(order), generator=generator)]
-    bucket = torch.empty(len(order), dtype=torch.int64)
-    owners = list[int]()
-    for cluster in labels.unique().tolist():
-        for rows in shuffled[labels[shuffled] == cluster].split(size):
-            bucket[rows] = len(owners)
-            owners.append(cluster)
-    means = weighted_mean(updates, weights, bucket, len(owners))
-    sums = torch.zeros(len(owners), dtype=weights.dtype).index_add(0, bucket, weights)
-    names = torch.full((len(owners),), int(updates.clients.max()) + 1).scatter_reduce(
-        0, bucket, updates.clients, reduce="amin"
-    )
-    return Rows(names, means), sums, torch.tensor(owners)
 
 
 def _byzantine(m: int, share: float) -> int:
@@ -366,7 +318,7 @@ AGGREGATIONS: Mapping[str, Rule] = {
 ``server``."""
 
 MEANS = ("mean", "plain_mean")
-"""The rules that are not robust. Means of random buckets would change nothing in them but chance."""
+"""The rules that are not robust."""
 
 MAY_HAND_ON_ONE = ("krum", "geometric_median")
 """The rules whose result may be the update of a single client: the geometric median is that of one with more than half
@@ -379,26 +331,13 @@ def options_of(rule: str) -> tuple[str, ...]:
     return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
-def aggregation_of(rule: str, values: Mapping[str, Any], *, least_clients: int, seed: int) -> RuleAggregation:
+def aggregation_of(rule: str, values: Mapping[str, Any], *, least_clients: int) -> RuleAggregation:
     """The aggregation by the rule of a name.
 
     Args:
         rule: The name.
-        values: The keys of the table ``server``: the options of all rules, and the size of buckets.
+        values: The keys of the table ``server``, with the options of all rules.
         least_clients: The least number of clients whose updates move a model.
-        seed: The seed of the run, by which buckets are drawn.
     """
     options = {name: values[name] for name in options_of(rule)}
-    chosen = partial(AGGREGATIONS[rule], **options) if options else AGGREGATIONS[rule]
-    size = values["bucket_size"]
-    of_round = partial(_bucketed_rule, chosen, size, seed) if size > 1 else None
-    return RuleAggregation(chosen, least_clients, of_round)
-
-
-def _bucketed_rule(rule: Rule, size: int, seed: int, round: int) -> Rule:
-    """A rule that is given means of buckets, which are drawn anew in each round."""
-
-    def of_buckets(updates: Rows, weights: torch.Tensor, labels: torch.Tensor, k: int) -> torch.Tensor:
-        return rule(*bucketed(updates, weights, labels, size, generator(seed, "buckets", round)), k)
-
-    return of_buckets
+    return RuleAggregation(partial(AGGREGATIONS[rule], **options) if options else AGGREGATIONS[rule], least_clients)

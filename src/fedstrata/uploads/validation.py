@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from statistics import median
 from types import MappingProxyType
@@ -81,9 +81,6 @@ A normalisation layer of torch adds 1e-5 to a variance before it takes the root.
 
 LARGEST_NORM = math.sqrt(float(np.finfo(np.float32).max))
 """Largest norm whose square is a float32 number, 1.8e19: beyond it, neither an update nor a model can be used."""
-
-_WITHOUT_PARTS = (int, float, str, type(None))
-"""The types of values in a state that have no parts."""
 
 _DIVERGED_SHARE = 0.5
 """A round has diverged if more than this share of the answers is not finite."""
@@ -429,19 +426,12 @@ def without_clients(report: Report, clients: Iterable[int]) -> Report:
 
 
 def _unusable(state: State, layout: Layout) -> list[int]:
-    """The tree nodes whose model no client could start from; all nodes if another tensor of p columns is such."""
+    """The tree nodes whose model no client could start from."""
     unusable = _too_long(state.models)
     for place in _running_variances(layout):
         unusable |= (state.models[:, layout.spans[place]] < _LEAST_VARIANCE).any(dim=1).numpy()
-    if unusable.any():
-        return state.nodes[torch.from_numpy(unusable)].tolist()
-    # The tree has no tensors, and the models have been looked at.
-    others = [getattr(state, field.name) for field in fields(state) if field.name not in ("models", "tree")]
-    for tensor in _tensors(others):
-        rows = tensor.ndim in (1, 2) and tensor.shape[-1] == layout.p and tensor.is_floating_point()
-        if rows and _too_long(tensor.reshape(-1, layout.p)).any():
-            return state.nodes.tolist()
-    return []
+    found: list[int] = state.nodes[torch.from_numpy(unusable)].tolist()
+    return found
 
 
 def _too_long(rows: torch.Tensor) -> NDArray[np.bool_]:
@@ -450,23 +440,6 @@ def _too_long(rows: torch.Tensor) -> NDArray[np.bool_]:
     if float(torch.linalg.vector_norm(rows)) <= LARGEST_NORM:
         return np.zeros(len(rows), np.bool_)
     return ~(row_norms(rows, [slice(0, rows.shape[1])]) <= LARGEST_NORM)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """All tensors among some values, or inside them."""
-    left = list(values)
-    while left:
-        value = left.pop()
-        if isinstance(value, _WITHOUT_PARTS):
-            continue
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, tuple):
-            left += value
-        elif is_dataclass(value):
-            left += [getattr(value, field.name) for field in fields(value)]
-        elif isinstance(value, Mapping):
-            left += value.values()
 
 
 def _node_before(before: State, after: State, node: int) -> int:

@@ -7,20 +7,11 @@ import torch
 from builders import trained
 from fedstrata.clustering.groups import GroupIndex
 from fedstrata.core import Layout, Rows, TensorSpec
-from fedstrata.uploads.checks import compared_updates
 from fedstrata.uploads.checks.compared_updates import UpdatesOfClusters, compared_columns, own_clusters
 
 OF = np.array([0, 1, 0, 1, 0, 1, 0])
 CLUSTERS = [np.array([0, 2, 4, 6]), np.array([1, 3, 5])]
 COUNTED = np.array([True, True, False, True, True, True, True])
-
-
-WAYS = {
-    "products": {"_COPIED": 0, "_GRAM_CLIENTS": 0},
-    "copies and Gram matrices": {},
-    "rows and power iterations": {"_COPIED": 0, "_GRAM_CLIENTS": 0},
-}
-"""How sums and axes may be computed, and the constants of the module that lead to it."""
 
 
 def updates_of(values: torch.Tensor, *, products: bool) -> UpdatesOfClusters:
@@ -41,11 +32,9 @@ UNITS = torch.nn.functional.normalize(seven_updates()).double().numpy()
 """The same, scaled to norm 1."""
 
 
-@pytest.fixture(params=WAYS)
-def seven(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> UpdatesOfClusters:
-    """These updates, whose sums and axes are computed in one of the ways."""
-    for name, value in WAYS[request.param].items():
-        monkeypatch.setattr(compared_updates, name, value)
+@pytest.fixture(params=["products", "rows"])
+def seven(request: pytest.FixtureRequest) -> UpdatesOfClusters:
+    """These updates, whose sums and axes are computed from their products, or row by row."""
     return updates_of(seven_updates(), products=request.param == "products")
 
 

@@ -83,8 +83,7 @@ def add_updates(
         state: The state before the round.
         window: The windows before the round.
         report: The report of the round.
-        xi: The change of an update above which stability looks at a weight: a number, "auto" for a share of the step
-            size, or "median", which is Strata's, for the median of its layer: half of it, however large updates are.
+        xi: The change of an update above which stability looks at a weight; "auto" is a share of the step size.
     """
     updates = report.results[TRAIN].updates
     clients = updates.clients
@@ -98,7 +97,7 @@ def add_updates(
     selected = window.selected_weights[clients] | (counts == 1)[:, None]
     # Eq. 19 is applied once, to the first two uploads in a cluster. It has no absolute value; the text has magnitudes.
     change = (uploads[:, -1] - uploads[:, -2]).abs()
-    least = problem.training_of(state.round + 1).lr * _XI_SHARE if xi == "auto" else xi
+    least = problem.training_of(state.round + 1).lr * _XI_SHARE if isinstance(xi, str) else xi
     selected = torch.where((counts == 2)[:, None], _unstable_weights(problem, change, least), selected)
     after = UpdateWindow(
         uploads=window.uploads.index_copy(0, clients, uploads[:, 1:]),
@@ -131,13 +130,11 @@ def _mean_stability(
     return values
 
 
-def _unstable_weights(problem: Problem, change: torch.Tensor, least: float | str) -> torch.Tensor:
+def _unstable_weights(problem: Problem, change: torch.Tensor, least: float) -> torch.Tensor:
     """The columns that changed by more than `least`, (m, q) bool; all columns of a layer in which none did."""
     unstable = torch.zeros_like(change, dtype=torch.bool)
     for columns in _layer_columns(problem):
-        within = change[:, columns]
-        bound = within.median(dim=1, keepdim=True).values if isinstance(least, str) else least
-        beyond = within > bound  # Eq. 19
+        beyond = change[:, columns] > least  # Eq. 19
         unstable[:, columns] = beyond | ~beyond.any(dim=1, keepdim=True)
     return unstable
 

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.bipartition.model_stability import empty_window
 from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_clients, usable_sizes
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.strata.comparisons import conclude_comparisons, start_comparisons
@@ -35,13 +34,7 @@ from fedstrata.algorithms.strata.split_tests import (
     matrices_of,
     run_tests,
 )
-from fedstrata.algorithms.strata.state import (
-    ClusterState,
-    StabilityMonitor,
-    StrataState,
-    monitor_round,
-    with_membership_changes,
-)
+from fedstrata.algorithms.strata.state import ClusterState, StrataState, with_membership_changes
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     TRAIN,
@@ -59,9 +52,6 @@ from fedstrata.core import (
     initial_state,
 )
 from fedstrata.core.server import CheckedUpdates, DecisionChecks, history_of
-
-_STABILITY_UPLOADS = 3
-"""The number of uploads over which the stability of a client is averaged."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,8 +75,6 @@ class Strata:
             docs/methods/strata.md has the assumptions, and the bound for one cluster beside others that differ.
         folds: The number of folds of a client's data that are compared. Auto is 2, and 4 where few clients of a cluster
             answer.
-        test_schedule: When clusters are tested: in the rounds above ("schedule"), or after rounds in which some layer
-            of the members was stable, as in HiCFL ("stability"), each at least 1.5 times as late as the last.
         reassignment_rounds: The number of rounds after a split in which members of the new clusters may still choose
             another of them.
         holdout_check: Whether a split must lower the loss on half B of the data, where the models compared differ only
@@ -102,7 +90,6 @@ class Strata:
 
     alpha: Annotated[float, Interval(gt=0, lt=1)] = 0.05
     folds: Literal[2, 4] | Auto = "auto"
-    test_schedule: Literal["schedule", "stability"] = "schedule"
     reassignment_rounds: NonNegativeInteger = 2
     holdout_check: bool = True
     holdout_models: Literal["group", "personal"] | Auto = "auto"
@@ -114,7 +101,6 @@ class Strata:
     def init(self, problem: Problem) -> StrataState:
         """Everyone in one cluster."""
         n = problem.clients
-        by_stability = self.test_schedule == "stability"
         return extend_state(
             initial_state(problem),
             StrataState,
@@ -123,7 +109,6 @@ class Strata:
             side_tests=torch.zeros(n, dtype=torch.int64),
             newcomers=torch.zeros(n, dtype=torch.bool),
             pending_after_split=torch.zeros(n, dtype=torch.bool),
-            monitor=StabilityMonitor(empty_window(problem, _STABILITY_UPLOADS)) if by_stability else None,
         )
 
     def plan(self, problem: Problem, state: StrataState, cohort: torch.Tensor) -> Plan:
@@ -178,14 +163,13 @@ class Strata:
         unchecked = replace(problem, checks=None)  # What counts is known already.
         after, diagnostics = aggregate(unchecked, started, checked.counted, split.labels, split.parents, decisions)
         after = after_splits(state, after, split, checked.report)
-        monitor, stability = monitor_round(problem, state, checked.report)
         several_rounds = multi_round_events(
             state.multi_rounds, concluded.state.multi_rounds, concluded.by_multi_round, state.nodes
         )
         moved = reassignment_events(before, labels, reassigned)
         events = (*checked.events, *split.events, *several_rounds, *moved, *diagnostics.events)
         matrices = matrices_of(problem.layout, after_tests, tests)
-        return replace(after, monitor=monitor), Diagnostics(events, (*diagnostics.metrics, *stability), matrices)
+        return after, Diagnostics(events, diagnostics.metrics, matrices)
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
         """Pending clients, and others that may choose, belong to the model of lowest loss on their training data."""

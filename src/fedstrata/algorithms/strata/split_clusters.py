@@ -67,7 +67,6 @@ def split_clusters(
                 child = ClusterState(
                     tests=int(state.side_tests[clients].max()),
                     holdout_tests=known.holdout_tests,
-                    last_test_round=known.last_test_round,
                     last_multi_round=known.last_multi_round,
                     reassignment_rounds=reassignment_rounds,
                     group_parent=split.parents[group] if split.parents else -1,

@@ -45,17 +45,10 @@ from fedstrata.core import Decision, Layout, Matrix, Problem, Report, Rows
 
 
 def clusters_due(state: StrataState) -> list[int]:
-    """The clusters that are to be tested in the next round: by the schedule, or once they are stable."""
-    round = state.round + 1
-    idle = [cluster for cluster, known in enumerate(state.clusters) if known.idle]
-    if state.monitor is None:
-        return idle if is_split_half_round(round) else []
-    stable = state.monitor.stable
-    return [
-        cluster
-        for cluster in idle
-        if int(state.nodes[cluster]) in stable and 2 * round >= 3 * state.clusters[cluster].last_test_round
-    ]
+    """The clusters that are to be tested in the next round."""
+    if not is_split_half_round(state.round + 1):
+        return []
+    return [cluster for cluster, known in enumerate(state.clusters) if known.idle]
 
 
 def clusters_to_test(
@@ -156,12 +149,11 @@ def run_tests(
             ids = sent[0].clients
             result = not_tested(len(ids), level, "too_few_members")
             test = SplitTest(cluster, sent, ids, result, Decision(""), generator)
-            clusters[cluster] = replace(known, last_test_round=round)
         else:
             similarity = with_round(problem.layout, known.similarity, sent, labels == cluster)
             test = _test_cluster(problem.layout, cluster, similarity, sent, newcomers, generator, level, round)
             made = known.tests + test.result.tested
-            clusters[cluster] = replace(known, similarity=similarity, last_test_round=round, tests=made)
+            clusters[cluster] = replace(known, similarity=similarity, tests=made)
         if test.result.tested or test.is_single_fold:
             newcomers = newcomers.index_fill(0, sent[0].clients, False) & ~_too_small_for(state, by_cluster[cluster])
         tests.append(test)

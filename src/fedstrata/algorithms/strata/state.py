@@ -6,33 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from fedstrata.algorithms.bipartition.model_stability import (
-    UpdateWindow,
-    add_updates,
-    moving_layers,
-    stability_threshold,
-)
 from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity
 from fedstrata.algorithms.evidence.split_half import MAX_PARTICIPANTS, answer_counts
 from fedstrata.algorithms.strata.holdout import HoldoutComparison
 from fedstrata.algorithms.strata.multi_round import MultiRoundComparison
 from fedstrata.algorithms.strata.outliers import OutlierSearch
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
-from fedstrata.core import TRAIN, Metric, Problem, Report, State
-
-
-@dataclass(frozen=True)
-class StabilityMonitor:
-    """The model stability of every client (HiCFL), which may say when to test.
-
-    Attributes:
-        window: The last uploads of every client.
-        stable: The tree nodes of the clusters that had a stable layer in the last round.
-    """
-
-    window: UpdateWindow
-    stable: tuple[int, ...] = ()
+from fedstrata.core import Report, State
 
 
 @dataclass(frozen=True)
@@ -45,8 +25,6 @@ class ClusterState:
             comparisons of outliers, and of two or three clients, count as tests.
         holdout_tests: The number of hold-out comparisons, of it and of the clusters that it comes from, in which
             error-rate tests might have split its members.
-        last_test_round: The last round in which it, or the cluster that it was split from, was to be tested; 0 before
-            the first.
         most_answers: The largest number of members that answered in one round so far.
         reassignment_rounds: The number of rounds for which its members may still choose another cluster of its split.
         group_parent: The group in the tree of a hold-out comparison whose split made the cluster; -1 for none.
@@ -63,7 +41,6 @@ class ClusterState:
     similarity: FoldSimilarity | None = None
     tests: int = 0
     holdout_tests: int = 0
-    last_test_round: int = 0
     most_answers: int = 0
     reassignment_rounds: int = 0
     group_parent: int = -1
@@ -147,7 +124,6 @@ class StrataState(State):
             that it might become, (n,).
         newcomers: Who came late, or whose data changed, and was not compared with its cluster yet, bool (n,).
         pending_after_split: Who is pending because its cluster was split without it, bool (n,).
-        monitor: The stability of the clients; None where the schedule alone says when to test.
     """
 
     clusters: tuple[ClusterState, ...]
@@ -155,7 +131,6 @@ class StrataState(State):
     side_tests: torch.Tensor
     newcomers: torch.Tensor
     pending_after_split: torch.Tensor
-    monitor: StabilityMonitor | None
 
     def forgetting(self, clients: torch.Tensor) -> Self:
         """The state in which some clients, ids, are pending for another reason than a split of their cluster."""
@@ -172,29 +147,6 @@ class StrataState(State):
     def searches(self) -> dict[int, OutlierSearch]:
         """The running searches for outliers, by cluster."""
         return {cluster: known.search for cluster, known in enumerate(self.clusters) if known.search is not None}
-
-
-def monitor_round(
-    problem: Problem, state: StrataState, report: Report
-) -> tuple[StabilityMonitor | None, tuple[Metric, ...]]:
-    """The monitor with the uploads of the round after a state, and the stability of every layer; None without one."""
-    if state.monitor is None:
-        return None, ()
-    window, stability = add_updates(problem, state, state.monitor.window, report, "median")
-    epsilon = stability_threshold(problem, state.round + 1)
-    updates = report.results[TRAIN].updates
-    stable = list[int]()
-    for node in state.nodes.tolist():
-        members = (window.since_node == node) & stability.full_window
-        values = stability.values[members]
-        if len(values) < MIN_TEST_CLIENTS:
-            continue
-        # HiCFL (Eq. 15), of the mean over the members. A frozen layer has the stability 0, and says nothing.
-        low = (values.mean(dim=0) < epsilon).tolist()
-        moving = moving_layers(problem, updates.at(members[updates.clients]))
-        if any(low[place] for place in moving):
-            stable.append(node)
-    return StabilityMonitor(window, tuple(stable)), stability.metrics
 
 
 def with_membership_changes(state: StrataState) -> StrataState:

@@ -4,7 +4,6 @@
 only a GPU does is in `cuda_graphs`, in `fedstrata.engine.device` and in what `training` calls accelerated.
 """
 
-from fedstrata.engine.vectorized.engine import Vectorized, run_together, why_not_vectorized
-from fedstrata.engine.vectorized.network import BATCH_BYTES, budget
+from fedstrata.engine.vectorized.engine import Vectorized, why_not_vectorized
 
-__all__ = ["BATCH_BYTES", "Vectorized", "budget", "run_together", "why_not_vectorized"]
+__all__ = ["Vectorized", "why_not_vectorized"]

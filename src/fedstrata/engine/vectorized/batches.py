@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -134,28 +133,7 @@ class Resident:
         return inputs.permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs, self._labels[place]
 
 
-_RESIDENT: WeakKeyDictionary[ClientData, dict[torch.device, Resident]] = WeakKeyDictionary()
-
-
-def sample_source(client_data: ClientData, device: torch.device) -> SampleSource:
-    """The samples for a device. A copy on an accelerator is made once for all engines."""
-    if device.type == "cpu":
-        return client_data
-    copies = _RESIDENT.setdefault(client_data, {})
-    if device not in copies:
-        copies[device] = Resident(client_data, device)
-    return copies[device]
-
-
-def read_samples(sources: Sequence[SampleSource], index: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (g, b, ...) and labels (g, b) of some clients.
-
-    Args:
-        sources: The source of each client's samples, (g,). Neighbours with the same one are read together.
-        index: The samples of each client, (g, b).
-    """
-    runs = [(source, len(list(run))) for source, run in groupby(sources)]
-    parts = index.split([length for _, length in runs])
-    found = [source.samples(part.flatten()) for (source, _), part in zip(runs, parts, strict=True)]
-    inputs, labels = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+def read_samples(source: SampleSource, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs (g, b, ...) and labels (g, b) of the samples of some clients, (g, b)."""
+    inputs, labels = source.samples(index.flatten())
     return inputs.unflatten(0, index.shape), labels.unflatten(0, index.shape)

@@ -1,11 +1,10 @@
-"""The batched engine: the clients of one federation, or of several, as one tensor program."""
+"""The batched engine: the clients of a federation as one tensor program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from itertools import islice
 
 import torch
@@ -20,14 +19,14 @@ from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.device import to_device, to_host
 from fedstrata.engine.loop import (
     best_candidate,
+    candidate_rows,
     has_own_end,
     require_training_outputs,
     samples_of_task,
     selection_value,
-    start_row,
 )
 from fedstrata.engine.outside_state import BATCH_NORMS, OutsideState
-from fedstrata.engine.vectorized.batches import chunks, sample_source
+from fedstrata.engine.vectorized.batches import Resident, SampleSource, chunks
 from fedstrata.engine.vectorized.cuda_graphs import session
 from fedstrata.engine.vectorized.network import Network, budget
 from fedstrata.engine.vectorized.scoring import EvalRequest, EvalResults
@@ -36,8 +35,8 @@ from fedstrata.models import layout_of
 from fedstrata.objective.objective import in_user_code
 
 _UPDATES_SHARE = 0.5
-"""Share of the bytes that are worked on at a time which all updates of a round may take on an accelerator. Each task of
-each federation may take an equal part."""
+"""Share of the bytes that are worked on at a time which all updates of a round may take on an accelerator. Each task
+may take an equal part."""
 
 
 class Vectorized:
@@ -54,8 +53,7 @@ class Vectorized:
         precision: The precision of training, "float32", "tf32" or "bfloat16". Weights are float32 in all.
         device: The device that computes, "cpu" or "cuda".
         memory: Bytes that are worked on at a time, about, data and results aside. None is what `budget` says.
-        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left. None is
-            only on an accelerator.
+        im2col: Whether convolutions become matrix products (im2col). None is only on an accelerator.
     """
 
     def __init__(
@@ -96,8 +94,16 @@ class Vectorized:
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
-        (report,) = run_together([(self, plan)])
-        return report
+        with session(self.trainers.network.device):
+            round = _Round(self, plan)
+            scores = round.work()
+        return round.report(scores)
+
+    @cached_property
+    def source(self) -> SampleSource:
+        """The samples, on the device that computes."""
+        device = self.trainers.network.device
+        return self.client_data if device.type == "cpu" else Resident(self.client_data, device)
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """The logits (r, b, classes) of models (r, p) for inputs (b, ...), in evaluation mode, on the CPU."""
@@ -158,72 +164,27 @@ def _kept_between_batches(module: nn.Module, shape: tuple[int, ...], outputs: tu
     return ""
 
 
-def run_together(pairs: Sequence[tuple[Vectorized, Plan]]) -> tuple[Report, ...]:
-    """The reports of several federations' plans. What is alike in them is computed in one batch.
-
-    Clients train together if their networks, devices, trained tensors and kinds of training are the same. Their data,
-    models, seeds and rounds may differ.
-
-    Args:
-        pairs: Engines and their plans; no engine occurs twice.
-    """
-    with ExitStack() as sessions:
-        for device in dict.fromkeys(engine.trainers.network.device for engine, _ in pairs):
-            sessions.enter_context(session(device))
-        uploads = sum(any(task.upload) for _, plan in pairs for task in plan.tasks.values())
-        rounds = [_Round(engine, plan, _UPDATES_SHARE / max(1, uploads)) for engine, plan in pairs]
-        evaluated = [choice for each in rounds for choice in each.evaluated()]
-        chosen = zip(evaluated, _choose(evaluated), strict=True)
-        scores = EvalResults([choice.request(place, choice.index) for choice, (place, _) in chosen])
-        for position in range(max((len(plan.tasks) for _, plan in pairs), default=0)):
-            _work([each for each in rounds if position < len(each.plan.tasks)], position)
-    found = iter(scores.read())
-    return tuple(each.report(found) for each in rounds)
-
-
-def _work(rounds: Sequence[_Round], position: int) -> None:
-    """Do the task at one position of every plan. What a client stores in one is there in the next."""
-    choices = [each.choices(position) for each in rounds]
-    chosen = iter(_choose([choice for own in choices for choice in own]))
-    jobs = [
-        job
-        for each, own in zip(rounds, choices, strict=True)
-        for job in each.jobs(position, own, list(islice(chosen, len(own))))
-    ]
-    moving = list[TrainingJob]()
-    for job in jobs:
-        if job.trainers.network.moving(job.task.trainable):
-            moving.append(job)
-        else:
-            job.finish(job.start, job.start)
-    train_jobs(moving)
-
-
 @dataclass(frozen=True, eq=False)
 class _Choice:
     """A client that may use some models.
 
     Attributes:
-        round: The plan of the models.
         client: The id of the client.
         candidates: The indices of the models, c of them; -1 for none.
-        local: The tensors of its own that replace those of the model.
+        start: The function from the place of a candidate to the model that it stands for, (p,).
+        own: Whether these models are the client's own, and not those of the plan as they are.
         selection_samples: The training samples on which several candidates are compared.
         index: The samples that the client then trains on or is scored on.
         metric: What is compared, as in `LocalTask.selection_metric`.
-        end: The model with which the client ended the task that it continues, (p,); None where there is none.
-        shares: How far each candidate goes towards it, (c,); None is 1 for all.
     """
 
-    round: _Round
     client: int
     candidates: tuple[int, ...]
-    local: Mapping[int, Tensor]
+    start: Callable[[int], Tensor]
+    own: bool
     selection_samples: Tensor
     index: Tensor
     metric: str = "loss"
-    end: Tensor | None = None
-    shares: Tensor | None = None
 
     @property
     def scored_places(self) -> list[int]:
@@ -234,33 +195,10 @@ class _Choice:
         places = [place for place, model in enumerate(self.candidates) if model >= 0]
         return places if len(places) > 1 and len(self.selection_samples) else []
 
-    def row(self, place: int) -> Tensor:
-        """The model that a candidate stands for, (p,)."""
-        model = self.round.models[self.candidates[place]]
-        share = 1.0 if self.shares is None else float(self.shares[place])
-        return start_row(model, self.local, self.round.network.layout.spans, self.end, share)
-
     def request(self, place: int, index: Tensor) -> EvalRequest:
         """The request to score a candidate. Clients that take models as they are ask about the same model."""
-        own = bool(self.local) or self.end is not None
-        key = (id(self.round), self.candidates[place], (id(self), place) if own else None)
-        return EvalRequest(self.round.network, key, self.row(place), self.round.source, index)
-
-
-def _choose(choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
-    """For each client the place of the candidate with the lowest loss, the first of equals; and all losses, (c,)."""
-    requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
-    found = iter(EvalResults(requests).read())
-    chosen = []
-    for each in choices:
-        losses = torch.full((len(each.candidates),), torch.nan)
-        scores = islice(found, len(each.scored_places))
-        values = [selection_value(each.metric, *score, len(each.selection_samples)) for score in scores]
-        candidates = torch.tensor(each.candidates)
-        if values:
-            losses[candidates >= 0] = torch.tensor(values)
-        chosen.append((best_candidate(candidates, losses), losses))
-    return chosen
+        model = (self.candidates[place], (id(self), place) if self.own else None)
+        return EvalRequest(model, self.start(place), index)
 
 
 class _Round:
@@ -269,17 +207,14 @@ class _Round:
     Args:
         engine: The engine.
         plan: The plan.
-        updates_share: The share of the bytes that are worked on at a time which the updates of a task may take.
     """
 
-    def __init__(self, engine: Vectorized, plan: Plan, updates_share: float) -> None:
+    def __init__(self, engine: Vectorized, plan: Plan) -> None:
         """Bring the models to the device that computes."""
-        self._updates_share = updates_share
-        network = engine.trainers.network
-        self.network = network
-        self.source = sample_source(engine.client_data, self.network.device)
-        self.models = to_device(plan.models, self.network.device)
-        self.plan = plan
+        self._network = engine.trainers.network
+        self._device = self._network.device
+        self._source = engine.source
+        self._plan = replace(plan, models=to_device(plan.models, self._device))
         self._client_data = engine.client_data
         self._store = engine.store
         self._trainers = engine.trainers
@@ -287,55 +222,93 @@ class _Round:
         self._saved: dict[int, dict[int, Tensor]] = {client: {} for client in plan.cohort.tolist()}
         self._finite: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
         self._saves: dict[int, list[Tensor]] = {client: [] for client in plan.cohort.tolist()}
-        self._column_mask = cache(lambda mask: to_device(network.layout.column_mask(mask), network.device))
+        self._column_mask = cache(lambda mask: to_device(self._network.layout.column_mask(mask), self._device))
         self._results = dict[str, Result]()
         self._ends = dict[tuple[str, int], Tensor]()
 
-    def evaluated(self) -> list[_Choice]:
+    def work(self) -> EvalResults:
+        """Score the evaluations, then do the tasks. What a client stores in one is there in the next."""
+        evaluated = self._evaluated()
+        chosen = zip(evaluated, self._choose(evaluated), strict=True)
+        scores = EvalResults(
+            self._network, self._source, [choice.request(place, choice.index) for choice, (place, _) in chosen]
+        )
+        for name, task in self._plan.tasks.items():
+            choices = self._choices(name)
+            jobs = self._jobs(name, choices, self._choose(choices))
+            if self._network.moving(task.trainable):
+                train_jobs(self._trainers.of(task), self._source, jobs)
+            else:
+                for job in jobs:
+                    job.finish(job.start, job.start)
+        return scores
+
+    def _choose(self, choices: Sequence[_Choice]) -> list[tuple[int, Tensor]]:
+        """For each client the place of the candidate of lowest loss, the first of equals; and all losses, (c,)."""
+        requests = [each.request(place, each.selection_samples) for each in choices for place in each.scored_places]
+        found = iter(EvalResults(self._network, self._source, requests).read())
+        chosen = []
+        for each in choices:
+            losses = torch.full((len(each.candidates),), torch.nan)
+            scores = islice(found, len(each.scored_places))
+            values = [selection_value(each.metric, *score, len(each.selection_samples)) for score in scores]
+            candidates = torch.tensor(each.candidates)
+            if values:
+                losses[candidates >= 0] = torch.tensor(values)
+            chosen.append((best_candidate(candidates, losses), losses))
+        return chosen
+
+    def _evaluated(self) -> list[_Choice]:
         """The clients that are scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
-        before = self.plan.round - 1
+        before = self._plan.round - 1
+        spans = self._network.layout.spans
         choices = list[_Choice]()
-        for evaluation in self.plan.evaluations.values():
-            for client, candidates in zip(evaluation.clients.tolist(), evaluation.candidates.tolist(), strict=True):
-                selection_samples = self._client_data.train(client, round=before)
-                index = self._client_data.held_out(client, evaluation.split, before)
+        for evaluation in self._plan.evaluations.values():
+            rows = zip(evaluation.clients.tolist(), evaluation.candidates.tolist(), strict=True)
+            for row, (client, candidates) in enumerate(rows):
                 local = self._local_tensors(client, evaluation.load_local)
-                choices.append(_Choice(self, client, tuple(candidates), local, selection_samples, index))
+                choice = _Choice(
+                    client=client,
+                    candidates=tuple(candidates),
+                    start=candidate_rows(self._plan, evaluation, row, local, None, spans),
+                    own=bool(local),
+                    selection_samples=self._client_data.train(client, round=before),
+                    index=self._client_data.held_out(client, evaluation.split, before),
+                )
+                choices.append(choice)
         return choices
 
-    def choices(self, position: int) -> list[_Choice]:
-        """The clients that have work in the task at a position."""
+    def _choices(self, name: str) -> list[_Choice]:
+        """The clients that have work in a task."""
         choices = list[_Choice]()
-        task, *later = list(self.plan.tasks.values())[position:]
+        task, *later = list(self._plan.tasks.values())[list(self._plan.tasks).index(name) :]
         is_last_use = all(each.continues != task.continues for each in later)
         end_of = self._ends.pop if is_last_use else self._ends.get
-        rows = zip(self.plan.cohort.tolist(), task.candidates.tolist(), strict=True)
+        rows = zip(self._plan.cohort.tolist(), task.candidates.tolist(), strict=True)
         for row, (client, candidates) in enumerate(rows):
-            index, selection_samples = samples_of_task(self._client_data, self.plan, task, row)
+            index, selection_samples = samples_of_task(self._client_data, self._plan, task, row)
             if not len(index):
                 continue
+            local = self._local_tensors(client, task.load_local)
+            end = end_of((task.continues, client), None)
             choice = _Choice(
-                round=self,
                 client=client,
                 candidates=tuple(candidates),
-                local=self._local_tensors(client, task.load_local),
+                start=candidate_rows(self._plan, task, row, local, end, self._network.layout.spans),
+                own=bool(local) or end is not None,
                 selection_samples=selection_samples,
                 index=index,
                 metric=task.selection_metric,
-                end=end_of((task.continues, client), None),
-                shares=None if task.shares is None else task.shares[row],
             )
             choices.append(choice)
         return choices
 
-    def jobs(
-        self, position: int, choices: Sequence[_Choice], chosen: Sequence[tuple[int, Tensor]]
-    ) -> list[TrainingJob]:
+    def _jobs(self, name: str, choices: Sequence[_Choice], chosen: Sequence[tuple[int, Tensor]]) -> list[TrainingJob]:
         """Note the choices of the clients for a task, and make their jobs. Updates are filled in as they come."""
         jobs = list[TrainingJob]()
-        name, task = list(self.plan.tasks.items())[position]
-        shape = (len(choices), self.network.layout.p)
+        task = self._plan.tasks[name]
+        shape = (len(choices), self._network.layout.p)
         updates = self._empty_updates(*shape) if any(task.upload) else unsent_rows(*shape)
         losses = torch.empty(len(choices), task.candidates.shape[1])
         models = list[int]()
@@ -343,14 +316,12 @@ class _Round:
             row.copy_(found)
             models.append(choice.candidates[place])
             job = TrainingJob(
-                trainers=self._trainers,
-                source=self.source,
-                plan=self.plan,
+                plan=self._plan,
                 task=task,
                 client=choice.client,
                 index=choice.index,
-                start=choice.row(place),
-                received=self.models[models[-1]],
+                start=choice.start(place),
+                received=self._plan.models[models[-1]],
                 finish=partial(self._finish, name, choice.client, update),
             )
             jobs.append(job)
@@ -361,23 +332,23 @@ class _Round:
 
     def _empty_updates(self, m: int, p: int) -> Tensor:
         """Memory for updates (m, p): on the device that computes, if they do not take too much of it."""
-        device = self.network.device
-        if device.type != "cpu" and 4 * m * p <= self.network.memory * self._updates_share:
-            return torch.empty(m, p, device=device)
-        return empty_rows(m, p, device.type)
+        tasks = sum(any(task.upload) for task in self._plan.tasks.values())
+        if self._device.type != "cpu" and 4 * m * p <= self._network.memory * _UPDATES_SHARE / tasks:
+            return torch.empty(m, p, device=self._device)
+        return empty_rows(m, p, self._device.type)
 
     def _finish(self, name: str, client: int, update: Tensor, start: Tensor, end: Tensor) -> None:
         """Save the local tensors of a client, and write its update (p,), from where it started and ended."""
-        task = self.plan.tasks[name]
-        if name in self.plan.continued:
+        task = self._plan.tasks[name]
+        if name in self._plan.continued:
             self._ends[name, client] = end.clone()
-        saved = {t: end[span].clone() for t, span in enumerate(self.network.layout.spans) if task.save_local[t]}
+        saved = {t: end[span].clone() for t, span in enumerate(self._network.layout.spans) if task.save_local[t]}
         if saved:
             self._all_local_tensors(client).update(saved)
             self._saved[client] |= saved
         if task.save_if_finite:
             self._saves[client].append(end.isfinite().all())
-        if has_own_end(self.plan, name):
+        if has_own_end(self._plan, name):
             self._finite[client].append(end.isfinite().all())
         if not any(task.upload):
             return
@@ -388,37 +359,34 @@ class _Round:
             values = torch.where(self._column_mask(task.upload), values, 0.0)
         update.copy_(values, non_blocking=update.is_pinned())  # what lies in a file is waited for
 
-    def report(self, found: Iterator[tuple[int, float]]) -> Report:
-        """Write to the store, and make the report once the device has done everything.
-
-        Args:
-            found: The correct samples and the mean loss of everyone in `evaluated`, and then of other plans.
-        """
+    def report(self, results: EvalResults) -> Report:
+        """Write to the store, and make the report once the device has done everything; with what `work` returned."""
+        found = iter(results.read())
         finite = self._all_of_each(self._finite)
         saves = self._all_of_each(self._saves)
         for client, saved in self._saved.items():
             if not saves[client]:
                 continue
-            values = dict(zip(saved, to_host(list(saved.values()), self.network.device), strict=True))
+            values = dict(zip(saved, to_host(list(saved.values()), self._device), strict=True))
             if not finite[client]:
                 # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
                 values = {tensor: torch.full_like(each, torch.nan) for tensor, each in values.items()}
-            self._store.write(client, self.plan.round, values)
+            self._store.write(client, self._plan.round, values)
         scores = dict[str, Score]()
-        for name, evaluation in self.plan.evaluations.items():
+        for name, evaluation in self._plan.evaluations.items():
             clients = evaluation.clients.tolist()
             own = list(islice(found, len(clients)))
-            before = self.plan.round - 1
+            before = self._plan.round - 1
             held = (self._client_data.held_out(client, evaluation.split, before) for client in clients)
             samples = _int_tensor(len(index) for index in held)
             losses = torch.tensor([loss for _, loss in own])
             correct = torch.tensor([correct for correct, _ in own], dtype=torch.float64)
             scores[name] = Score(evaluation.clients, correct, samples, losses)
-        return Report(self._results, scores, client_stats_of(self.plan, self._client_data))
+        return Report(self._results, scores, client_stats_of(self._plan, self._client_data))
 
     def _all_of_each(self, flags: Mapping[int, Sequence[Tensor]]) -> dict[int, bool]:
         """Whether all flags of a client are true, by client. All are fetched from the device at once."""
-        fetched = iter(map(bool, to_host([flag for own in flags.values() for flag in own], self.network.device)))
+        fetched = iter(map(bool, to_host([flag for own in flags.values() for flag in own], self._device)))
         return {client: all([next(fetched) for _ in own]) for client, own in flags.items()}
 
     def _local_tensors(self, client: int, mask: Mask) -> dict[int, Tensor]:
@@ -429,8 +397,8 @@ class _Round:
     def _all_local_tensors(self, client: int) -> dict[int, Tensor]:
         """All tensors that a client keeps by now, on the device that computes."""
         if client not in self._local:
-            stored = self._store.read(client, before=self.plan.round)
-            self._local[client] = {tensor: to_device(values, self.network.device) for tensor, values in stored.items()}
+            stored = self._store.read(client, before=self._plan.round)
+            self._local[client] = {tensor: to_device(values, self._device) for tensor, values in stored.items()}
         return self._local[client]
 
 

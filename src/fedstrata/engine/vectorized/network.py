@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from hashlib import blake2b
-from io import BytesIO
-from itertools import count
 from math import prod
 from types import MethodType
 
@@ -17,15 +14,13 @@ from torch.func import functional_call, vmap
 from fedstrata.base.errors import ModelError, UserCodeError, first_line, users_trace
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.device import without_cudnn
-from fedstrata.engine.outside_state import BATCH_NORMS, Describer, is_norm, normalises_over_batch
+from fedstrata.engine.outside_state import BATCH_NORMS, is_norm, normalises_over_batch
 
-BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
+_BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
 
 _WORD = (1 << 32) - 1
 """The largest number of 32 bits."""
-_MAX_HASHES = 8
-"""Sizes of batches whose hashed places a dropout layer keeps; the first ones are those of `Network.step_bytes`."""
 _STRIDE = 0x9E3779B9
 """2^32 divided by the golden ratio: its multiples are spread evenly over all numbers of 32 bits."""
 
@@ -33,9 +28,9 @@ _STRIDE = 0x9E3779B9
 def budget(device: torch.device) -> int:
     """Bytes that are worked on at a time, at most a quarter of an accelerator's memory.
 
-    What is free at the moment does not count. Otherwise engines that are to train together would differ.
+    What is free at the moment does not count: how many clients are computed together may change last bits.
     """
-    most = BATCH_BYTES[device.type]
+    most = _BATCH_BYTES[device.type]
     if device.type != "cuda":
         return most
     return min(most, torch.cuda.get_device_properties(device).total_memory // 4)
@@ -51,11 +46,10 @@ class Network:
         precision: The precision of training: "float32", "tf32" for products on CUDA, or "bfloat16" for what is safe in
             it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
-        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
+        im2col: Whether convolutions become matrix products (im2col).
         class_weights: The weight of each class in the loss, (classes,); empty where all count alike.
 
     Attributes:
-        identity: A text that is equal for networks that compute the same function in the same way.
         precision: The precision of training.
         class_weights: The weight of each class in the loss, (classes,) on the device; None where all count alike.
         salts: The names of the salts of dropout.
@@ -80,8 +74,6 @@ class Network:
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
-        settings = (sorted(self.frozen), device, precision, memory, im2col, class_weights)
-        self.identity = f"{_description(module, layout)} {layout} {settings}"
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self.precision = precision
         self.class_weights = torch.tensor(class_weights, device=device) if class_weights else None
@@ -191,28 +183,6 @@ class Network:
         return sum(size for place, size in kept.items() if place not in weights)
 
 
-_NUMBERS = count()
-"""A number for each network that cannot be described, so that it is equal to no other."""
-
-
-def _description(module: nn.Module, layout: Layout) -> str:
-    """A digest of what a network is made of, but for the values of the tensors of its layout.
-
-    Networks that are described alike compute alike. One that cannot be pickled is equal to no other: it may compute
-    with what only the function knows that made its class or its hooks.
-    """
-    content = BytesIO()
-    # As in the mode of evaluation, which is no part of what it is made of.
-    copy = deepcopy(module).eval()
-    state = copy.state_dict(keep_vars=True)
-    try:
-        moving = [state[slot.name] for slot in layout.tensors]
-        Describer(content, {id(tensor): (type(tensor), tensor.dtype, tensor.shape) for tensor in moving}).dump(copy)
-    except Exception:  # whatever the things that a network holds raise when they are pickled
-        return f"network {next(_NUMBERS)}"
-    return blake2b(content.getvalue()).hexdigest()
-
-
 def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
@@ -225,7 +195,7 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
 
     Args:
         module: The network, which stays as it is.
-        im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
+        im2col: Whether convolutions become matrix products (im2col).
     """
     module = deepcopy(module)
     # A layer becomes one of another class, so that all else that it has stays: attributes, hooks, a forward of its own.
@@ -234,8 +204,6 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
             Dropout.convert(layer, _CHANNELWISE[type(layer)])
         elif im2col and type(layer) is nn.Conv2d and _is_plain(layer):
             layer.__class__ = Im2colConv2d
-        elif im2col and type(layer) is nn.Linear:
-            layer.__class__ = LeftLinear
     for layer in module.modules():
         if isinstance(layer, BATCH_NORMS):
             layer.register_forward_pre_hook(lambda _, given: (given[0].float(),))
@@ -266,7 +234,6 @@ class Dropout(nn.Module):
     p: float
     salt: Tensor
     _channelwise: bool
-    _hashes: dict[tuple[int, torch.device], Tensor]
 
     @classmethod
     def convert(cls, layer: nn.Module, channelwise: bool) -> None:
@@ -279,7 +246,6 @@ class Dropout(nn.Module):
         layer.__class__ = cls
         assert isinstance(layer, cls)
         layer._channelwise = channelwise
-        layer._hashes = {}
         layer.register_buffer("salt", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -287,23 +253,10 @@ class Dropout(nn.Module):
         if not self.training or not self.p:
             return inputs
         shape = inputs.shape[:2] + (1,) * (inputs.ndim - 2) if self._channelwise else inputs.shape
-        places = self._hashed_places(prod(shape), inputs.device).view(shape)
+        places = _hash(torch.arange(prod(shape), device=inputs.device)).view(shape)
         kept = _hash((places + self.salt) & _WORD) >= int(self.p * (_WORD + 1))
         self.salt.add_(_STRIDE)
         return inputs * kept / max(1 - self.p, torch.finfo(torch.float32).tiny)
-
-    def _hashed_places(self, count: int, device: torch.device) -> Tensor:
-        """A hash of each of so many places, (count,) int64, which is the same in every step.
-
-        Those of the first sizes of batches are kept for good: recordings read them where they are. A size is met before
-        anything with it is recorded (`Replay`).
-        """
-        known = self._hashes.get((count, device))
-        if known is None:
-            known = _hash(torch.arange(count, device=device))
-            if device.type != "cpu" and len(self._hashes) < _MAX_HASHES:
-                self._hashes[count, device] = known
-        return known
 
 
 _CHANNELWISE: dict[type[nn.Module], bool] = {
@@ -342,24 +295,6 @@ class Im2colConv2d(nn.Conv2d):
         weight = self.weight.permute(2, 3, 1, 0).reshape(-1, units)
         found = patches.flatten(3) @ weight
         return (found if self.bias is None else found + self.bias).permute(0, 3, 1, 2)
-
-
-class LeftLinear(nn.Linear):
-    """A linear layer whose weight is the left factor of its product.
-
-    The gradient of the weight then lies in memory as the weight does. That of torch's layer is transposed, and for many
-    clients with few samples it takes longer to copy than to compute.
-    """
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map (b, features) to (b, units), or more axes before the last one."""
-        if inputs.ndim != 2:
-            return super().forward(inputs)
-        if self.bias is None:
-            found = self.weight @ inputs.mT
-        else:
-            found = torch.addmm(self.bias[:, None], self.weight, inputs.mT)
-        return found.mT.contiguous()  # as torch's layer leaves it, for what follows may view it in another shape
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:

@@ -28,17 +28,13 @@ class EvalRequest:
     """The request to score one model on some samples.
 
     Attributes:
-        network: The network of the model.
         model: The identity of the model. The samples of all requests for one model are computed together.
         row: The model, (p,).
-        source: The source of the samples, the same for all requests for a model.
         index: The samples, (s,), at least one.
     """
 
-    network: Network
     model: Hashable
     row: Tensor
-    source: SampleSource
     index: Tensor
 
 
@@ -65,22 +61,24 @@ class EvalResults:
     """The samples classified correctly and the mean cross-entropy for each request. `read` waits for the device.
 
     Args:
-        requests: The requests, of any networks.
+        network: The network of the models.
+        source: The source of the samples.
+        requests: The requests.
     """
 
-    def __init__(self, requests: Sequence[EvalRequest]) -> None:
+    def __init__(self, network: Network, source: SampleSource, requests: Sequence[EvalRequest]) -> None:
         """Compute."""
         self._sizes = [len(request.index) for request in requests]
         self._chunks = list[_Chunk]()
-        networks: dict[str, dict[Hashable, list[int]]] = {}
+        if not requests:
+            return
+        models = dict[Hashable, list[int]]()
         for number, request in enumerate(requests):
-            networks.setdefault(request.network.identity, {}).setdefault(request.model, []).append(number)
-        for models in networks.values():
-            ordered = sorted(models.values(), key=self._batches, reverse=True)
-            first = requests[ordered[0][0]]
-            shown, _ = first.source.samples(to_device(first.index[:1], first.network.device))
-            for chunk in chunks(len(ordered), first.network.models_at_once(EVALUATION_BATCH, shown)):
-                self._chunks.append(_compute(requests, ordered[chunk]))
+            models.setdefault(request.model, []).append(number)
+        ordered = sorted(models.values(), key=self._batches, reverse=True)
+        shown, _ = source.samples(to_device(requests[ordered[0][0]].index[:1], network.device))
+        for chunk in chunks(len(ordered), network.models_at_once(EVALUATION_BATCH, shown)):
+            self._chunks.append(_compute(network, source, requests, ordered[chunk]))
 
     def read(self) -> list[tuple[int, float]]:
         """The samples classified correctly and the mean cross-entropy in nats, of every request."""
@@ -98,11 +96,11 @@ class EvalResults:
         return full_batches_and_rest(sum(self._sizes[number] for number in numbers), EVALUATION_BATCH)
 
 
-def _compute(requests: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -> _Chunk:
+def _compute(
+    network: Network, source: SampleSource, requests: Sequence[EvalRequest], models: Sequence[Sequence[int]]
+) -> _Chunk:
     """The losses and hits of some models, sorted as for `epoch_steps`."""
-    firsts = [requests[numbers[0]] for numbers in models]
-    network = firsts[0].network
-    rows = torch.stack([first.row for first in firsts])
+    rows = torch.stack([requests[numbers[0]].row for numbers in models])
     orders = [torch.cat([requests[number].index for number in numbers]) for numbers in models]
     sizes = [len(order) for order in orders]
     table = to_device(arrange(orders, EVALUATION_BATCH), network.device)
@@ -112,7 +110,7 @@ def _compute(requests: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -
     for step in epoch_steps(sizes, EVALUATION_BATCH):
         which = slice(len(step.clients)) if step.whole else to_device(torch.tensor(step.clients), network.device)
         columns = slice(step.column, step.column + step.size)
-        inputs, labels = read_samples([firsts[row].source for row in step.clients], table[which, columns])
+        inputs, labels = read_samples(source, table[which, columns])
         logits = network.predict(rows[which], inputs)
         losses[which, columns] = cross_entropy(logits.movedim(2, 1), labels, network.class_weights, reduction="none")
         if network.class_weights is not None:

@@ -1,4 +1,4 @@
-"""Local training of many clients, of one federation or of several."""
+"""Local training of many clients."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ class TrainingJob:
     """One task of one client.
 
     Attributes:
-        trainers: The trainers of the client's network.
-        source: The source of its samples.
         plan: The plan of the task.
         task: The task.
         client: The id of the client.
@@ -52,8 +50,6 @@ class TrainingJob:
         finish: The function that takes where training started and where it ended, (p,) each.
     """
 
-    trainers: Trainers
-    source: SampleSource
     plan: Plan
     task: LocalTask
     client: int
@@ -61,12 +57,6 @@ class TrainingJob:
     start: Tensor
     received: Tensor
     finish: Callable[[Tensor, Tensor], None]
-
-    @property
-    def kind(self) -> Hashable:
-        """What is equal for jobs that are trained together."""
-        task = self.task
-        return self.trainers.network.identity, task.trainable, task.training, task.prox_weight, self.counted_batch
 
     @property
     def counted_batch(self) -> int | None:
@@ -128,19 +118,16 @@ class Stack:
         return self.each(lambda tensor: tensor[:g])
 
 
-def train_jobs(jobs: Sequence[TrainingJob]) -> None:
-    """Train, and finish every job. Jobs of one kind are trained together, whatever federation they are of."""
-    kinds: dict[Hashable, list[TrainingJob]] = {}
+def train_jobs(trainer: Trainer, source: SampleSource, jobs: Sequence[TrainingJob]) -> None:
+    """Train, and finish every job of a task. Those with steps of the same size are trained together."""
+    by_batch = dict[int | None, list[TrainingJob]]()
     for job in jobs:
-        kinds.setdefault(job.kind, []).append(job)
-    sources = {job.source: number for number, job in enumerate(jobs)}
-    for alike in kinds.values():
-        first = alike[0]
-        trainer = first.trainers.of(first.task)
-        batch = first.batch
-        alike.sort(key=lambda job: (full_batches_and_rest(job.samples, batch), sources[job.source]), reverse=True)
-        for chunk in chunks(len(alike), trainer.clients_at_once(alike)):
-            starts, ends = trainer.run(alike[chunk])
+        by_batch.setdefault(job.counted_batch, []).append(job)
+    for alike in by_batch.values():
+        batch = alike[0].batch
+        alike.sort(key=lambda job: full_batches_and_rest(job.samples, batch), reverse=True)
+        for chunk in chunks(len(alike), trainer.clients_at_once(source, alike)):
+            starts, ends = trainer.run(source, alike[chunk])
             for job, start, end in zip(alike[chunk], starts, ends, strict=True):
                 job.finish(start, end)
 
@@ -225,16 +212,16 @@ class Trainer:
         """Bytes that are kept between two runs."""
         return sum(tensor.nbytes for stack in (self._stack, self._aside) for tensor in stack.tensors)
 
-    def clients_at_once(self, jobs: Sequence[TrainingJob]) -> int:
+    def clients_at_once(self, source: SampleSource, jobs: Sequence[TrainingJob]) -> int:
         """The number of clients that fit into memory together, at least one."""
-        inputs, _ = jobs[0].source.samples(to_device(jobs[0].index[:1], self._device))
+        inputs, _ = source.samples(to_device(jobs[0].index[:1], self._device))
         batch = jobs[0].batch or max(job.samples for job in jobs)
         kept, copies = self._network.step_bytes(inputs)
         sample = 2 * inputs.nbytes + 2 * kept
         rows = 6 + 2 * (self._proximal + len(self._stack.moments))
         return max(1, self._network.memory // (4 * rows * self._network.layout.p + 2 * copies + batch * sample))
 
-    def run(self, jobs: Sequence[TrainingJob]) -> tuple[Tensor, Tensor]:
+    def run(self, source: SampleSource, jobs: Sequence[TrainingJob]) -> tuple[Tensor, Tensor]:
         """Train jobs, sorted as for `epoch_steps`; where they started and where they ended, (g, p) each."""
         g = len(jobs)
         batch = jobs[0].batch
@@ -249,12 +236,11 @@ class Trainer:
         least = 2 if self._network.batch_norm else 1  # the variance of one sample is undefined
         epoch = list(epoch_steps([job.samples for job in jobs], batch, least))
         apart = [None if step.whole else to_device(torch.tensor(step.clients), self._device) for step in epoch]
-        sources = [tuple(jobs[row].source for row in step.clients) for step in epoch]
         for number in range(table.shape[1]):
-            for step, rows, owners in zip(epoch, apart, sources, strict=True):
+            for step, rows in zip(epoch, apart, strict=True):
                 columns = slice(step.column, step.column + step.size)
                 clients = slice(len(step.clients)) if rows is None else rows
-                self._advance(stack, rows, owners, table[clients, number, columns])
+                self._advance(stack, rows, source, table[clients, number, columns])
         return starts, self._ends(stack, starts)
 
     def _fill(self, stack: Stack, starts: Tensor, jobs: Sequence[TrainingJob]) -> None:
@@ -293,29 +279,29 @@ class Trainer:
                 ends[:, spans[place]] = tensor.flatten(1)
         return ends
 
-    def _advance(self, stack: Stack, rows: Tensor | None, sources: tuple[SampleSource, ...], index: Tensor) -> None:
+    def _advance(self, stack: Stack, rows: Tensor | None, source: SampleSource, index: Tensor) -> None:
         """One step of the first clients of a stack, or of some rows of it.
 
         Args:
             stack: The stack.
             rows: The rows, (g,); None for the first ones.
-            sources: The source of each client's samples, (g,). A recorded step reads from the same ones for ever.
+            source: The source of the samples. A recorded step reads from the same one for ever.
             index: The samples of the step, (g, b).
         """
         g, b = index.shape
         if rows is None:
-            self._replay(("first", b, sources), partial(self._step, stack.first(g), sources), index)
+            self._replay(("first", g, b), partial(self._step, stack.first(g), source), index)
             return
         aside = self._aside.first(g)
         for own, all in zip(aside.tensors, stack.tensors, strict=True):
             torch.index_select(all, 0, rows, out=own)
-        self._replay(("aside", b, sources), partial(self._step, aside, sources), index)
+        self._replay(("aside", g, b), partial(self._step, aside, source), index)
         for own, all in zip(aside.tensors, stack.tensors, strict=True):
             all.index_copy_(0, rows, own)
 
-    def _step(self, stack: Stack, sources: Sequence[SampleSource], index: Tensor) -> None:
+    def _step(self, stack: Stack, source: SampleSource, index: Tensor) -> None:
         """One step of every client of a stack, in place. All tensors that it touches stay where they are."""
-        inputs, labels = read_samples(sources, index)
+        inputs, labels = read_samples(source, index)
         leaves = [part.detach().requires_grad_() for part in self._parts(stack)]
         with products_in(self._network.precision):
             logits = self._network.logits(self._names, [*leaves, *stack.fixed], inputs, train=True)

@@ -35,12 +35,6 @@ _AXIS_COLUMNS = 4096
 _AXIS_STEPS = 20
 """The number of power iterations that find the principal axis."""
 
-_GRAM_CLIENTS = 512
-"""For up to so many clients of a cluster, these multiply by the products of its updates, which are then few."""
-
-_COPIED = 2**20
-"""Clusters whose updates have up to so many numbers are copied, as a call for each row would take longer."""
-
 _LEAST_NORM = 1e-15
 """Products of updates with a smaller norm may be too small for float32."""
 
@@ -160,14 +154,16 @@ class UpdatesOfClusters:
         return along, self.clusters.sums(along * counted)[of]
 
     def _along_computed_sums(self, counted: Bools) -> tuple[Floats, Floats]:
-        """The same without the cosine of each two updates, which would be many."""
+        """The same without the cosine of each two updates, which would be many; row by row, without a copy."""
         along = np.empty(len(counted))
         squares = np.empty(len(counted))
-        weights = (counted / self.norms).astype(np.float32)
         for members in self._members():
-            products = _products_by_copy if len(members) * self.values.shape[1] <= _COPIED else _products_by_row
-            total, products_with_total = products(self.values, self.rows[members], weights[members])
-            along[members] = products_with_total / self.norms[members]
+            total = torch.zeros(self.values.shape[1])
+            for place in members.tolist():
+                if counted[place]:
+                    total.add_(self.values[self.rows[place]], alpha=1 / float(self.norms[place]))
+            for place in members.tolist():
+                along[place] = float(torch.dot(self.values[self.rows[place]], total)) / self.norms[place]
             squares[members] = float(torch.dot(total, total))
         return along, squares
 
@@ -178,14 +174,18 @@ class UpdatesOfClusters:
         the inner products up to one factor, and 0 for those that are not counted.
         """
         if self._cosines is not None:
-            return _along_axes_by_products(self._cosines * (counted[:, None] & counted), self.clusters)
+            products = self._cosines * (counted[:, None] & counted)
+            # No eigenvalue is above 1 then, and the largest is at least 1 / m: its power is a number.
+            scaled = products / self.clusters.sizes[self.clusters.of]
+            found: Floats = np.linalg.matrix_power(scaled, _AXIS_STEPS) @ products.sum(axis=1)
+            return found
         columns = evenly_spread(self.values.shape[1], _AXIS_COLUMNS)
         some = self.values.index_select(1, columns).index_select(0, torch.from_numpy(self.rows))
         units = some / torch.from_numpy(self.norms)[:, None]
         along = np.zeros(len(counted))
         for members in self._members():
             places = members[counted[members]]
-            along[places] = _along_axis_of_rows(units.index_select(0, torch.from_numpy(places)))
+            along[places] = _along_axis(units.index_select(0, torch.from_numpy(places)))
         return along
 
     @cached_property
@@ -208,44 +208,16 @@ class UpdatesOfClusters:
             yield np.flatnonzero(self.clusters.of == cluster)
 
 
-def _along_axes_by_products(products: Floats, clusters: GroupIndex) -> Floats:
-    """The inner product of each row with the first principal axis of its cluster, up to one factor for each, (m,).
+def _along_axis(units: torch.Tensor) -> Floats:
+    """How far rows of norm 1, (m, k), point along their first principal axis, (m,).
 
-    Args:
-        products: The inner product of each two rows of norm 1 that are in one cluster, (m, m), and 0 elsewhere.
-        clusters: The cluster of each row.
+    The axis is found by power iterations that begin with the sum of the rows.
     """
-    # No eigenvalue is above 1 then, and the largest is at least 1 / m: its power is a number.
-    scaled = products / clusters.sizes[clusters.of]
-    along: Floats = np.linalg.matrix_power(scaled, _AXIS_STEPS) @ products.sum(axis=1)
-    return along
-
-
-def _along_axis_of_rows(units: torch.Tensor) -> Floats:
-    """The same for the rows (m, k) of one cluster, by power iterations that begin with the sum of the rows, (m,)."""
-    if len(units) <= _GRAM_CLIENTS:
-        everyone = GroupIndex(np.zeros(len(units), np.int64), 1)
-        return _along_axes_by_products((units @ units.T).double().numpy(), everyone)
     axis = units.sum(dim=0)
     for _ in range(_AXIS_STEPS):
         axis = units.T @ (units @ axis)
         axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
     return (units @ axis).numpy()
-
-
-def _products_by_copy(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
-    """The weighted sum of some rows of values (a, q), (q,), and its inner product with each, (m,): by a copy."""
-    some = values.index_select(0, torch.from_numpy(rows))
-    total = torch.from_numpy(weights) @ some
-    return total, (some @ total).numpy()
-
-
-def _products_by_row(values: torch.Tensor, rows: Ints, weights: Floats) -> tuple[torch.Tensor, Floats]:
-    """The same row by row, without a copy."""
-    total = torch.zeros(values.shape[1])
-    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-        total.add_(values[row], alpha=weight)
-    return total, np.array([float(torch.dot(values[row], total)) for row in rows.tolist()], np.float32)
 
 
 def of_clients(history: Any, ids: Ints) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.groups import Bools, Ints
+from fedstrata.clustering.groups import Bools
 from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ComparedUpdates
 
 _TOLERANCE = 1e-4
@@ -38,11 +38,8 @@ def copied(updates: ComparedUpdates, left_out: Bools) -> Bools:
         A bool (n,).
     """
     found = np.zeros(len(left_out), np.bool_)
-    alike = _alike_in_norm(updates)
-    if not len(alike):
-        return found
     norms = updates.norms.tolist()
-    for cluster in np.unique(updates.own[alike]).tolist():
+    for cluster in np.unique(updates.own[updates.own >= 0]).tolist():
         answered = np.flatnonzero(updates.own == cluster).tolist()
         groups = _same_updates(updates, norms, answered)
         if 2 * sum(map(len, groups)) < len(answered):
@@ -50,19 +47,6 @@ def copied(updates: ComparedUpdates, left_out: Bools) -> Bools:
                 _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))
                 found[others] = True
     return found
-
-
-def _alike_in_norm(updates: ComparedUpdates) -> Ints:
-    """The places of compared updates of nearly the same norm as another one, whichever cluster that is in.
-
-    Equal updates have equal norms.
-    """
-    norms = updates.norms
-    compared = np.flatnonzero((updates.own >= 0) & (norms > ZERO_NORM))
-    order = compared[norms[compared].argsort()]
-    ascending = norms[order]
-    alike = ascending[1:] - ascending[:-1] <= _TOLERANCE * ascending[1:]
-    return order[1:][alike]
 
 
 def _same_updates(updates: ComparedUpdates, norms: Sequence[float], rows: Sequence[int]) -> list[list[int]]:
@@ -86,7 +70,7 @@ def _same_updates(updates: ComparedUpdates, norms: Sequence[float], rows: Sequen
 
 
 def _group_of(row: int, groups: Sequence[list[int]], norms: Sequence[float], values: torch.Tensor) -> list[int] | None:
-    """The group of those that have sent the same as a client; None if nobody has.
+    """The group of those that have sent the same as a client; None if nobody has. Equal updates have equal norms.
 
     Args:
         row: The place of its update.
