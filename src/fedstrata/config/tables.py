@@ -38,7 +38,7 @@ from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
-from fedstrata.uploads.attacks.updates import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
+from fedstrata.uploads.attacks.updates import BACKDOOR, DATA_ATTACKS, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.uploads.checks.update_checks import CheckName
 from fedstrata.uploads.compression import CompressionKind
 from fedstrata.uploads.rules import AGGREGATIONS, MEANS, options_of
@@ -400,8 +400,8 @@ class AttackTable(Table):
         """Refuse keys that the kind does not use."""
         unused = {
             NO_ATTACK: ("share", "where", "from_round", "strength", "losses"),
+            **dict.fromkeys(DATA_ATTACKS, ("from_round",)),
             LABEL_FLIP: ("from_round", "strength"),
-            BACKDOOR: ("from_round",),
             "zero": ("strength",),
         }
         _refuse_unused(self, unused.get(self.kind, ()), "kind")
