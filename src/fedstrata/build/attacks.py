@@ -57,7 +57,9 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
                 f"{experiment.partition['scheme']!r} has none; use another, or leave attack.{key} out"
             )
     groups = truth if table.where == "one_cluster" else None
-    idle = _idle_clients(experiment)
+    # The clients that never take part: those that give their data to others, and those without weight.
+    idle = {event.takes_data_of for event in experiment.events.change}
+    idle |= {client for client, weight in enumerate(experiment.cohort.weights) if not weight}
     ids = choose_byzantine(experiment.data.clients, table.share, groups, experiment.seed, idle)
     if len(ids) == experiment.data.clients - len(idle):
         raise ExperimentError(
@@ -74,12 +76,6 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
         groups=truth,
         losses=table.losses,
     )
-
-
-def _idle_clients(experiment: Experiment) -> set[int]:
-    """The clients that never take part: those that give their data to others, and those without weight."""
-    without_weight = {client for client, weight in enumerate(experiment.cohort.weights) if not weight}
-    return without_weight | {event.takes_data_of for event in experiment.events.change}
 
 
 def check_attack(experiment: Experiment) -> None:

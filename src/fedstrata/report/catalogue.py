@@ -124,14 +124,10 @@ def _environment() -> Environment:
     made = Environment(
         loader=DictLoader(parts), undefined=StrictUndefined, variable_start_string="{", variable_end_string="}"
     )
-    made.filters |= {name: partial(_formatted, spec=spec) for name, spec in _FORMATS.items()}
+    made.filters |= {name: f"{{:{spec}}}".format for name, spec in _FORMATS.items()}
     made.filters |= {"chance": _chance, "brief": brief, "size": size, "joined": joined, "capital": capital}
     made.filters |= {"finite": isfinite, "plural": lambda count, noun: plural(int(count), noun)}
     return made
-
-
-def _formatted(value: float, spec: str) -> str:
-    return format(value, spec)
 
 
 def _chance(share: float) -> str:
