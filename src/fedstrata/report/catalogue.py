@@ -125,12 +125,8 @@ def _environment() -> Environment:
         loader=DictLoader(parts), undefined=StrictUndefined, variable_start_string="{", variable_end_string="}"
     )
     made.filters |= {name: f"{{:{spec}}}".format for name, spec in _FORMATS.items()}
-    made.filters |= {"chance": _chance, "brief": brief, "size": size, "joined": joined, "capital": capital}
-    made.filters |= {
-        "finite": isfinite,
-        "number": format_number,
-        "plural": lambda count, noun: plural(int(count), noun),
-    }
+    made.filters |= {"chance": _chance, "brief": brief, "number": format_number, "finite": isfinite, "size": size}
+    made.filters |= {"joined": joined, "capital": capital, "plural": lambda count, noun: plural(int(count), noun)}
     return made
 
 
