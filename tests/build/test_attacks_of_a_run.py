@@ -10,7 +10,7 @@ import torch
 import fedstrata as fs
 from builders import federation, keys, run
 from fedstrata.base.errors import ExperimentError, UserCodeError
-from fedstrata.build.attacks import with_trigger
+from fedstrata.build.attacks import attacked_data
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
@@ -144,7 +144,7 @@ def test_a_backdoor_needs_samples_of_numbers() -> None:
     byzantine = build_run(experiment).byzantine
     tokens = replace(dataset, inputs=dataset.inputs.flatten(1).long(), mean=(), std=())
     with pytest.raises(ExperimentError, match=r"expected samples of numbers in memory, found tokens"):
-        with_trigger(experiment, tokens, None, byzantine)  # type: ignore[arg-type]  # refused before it is looked at
+        attacked_data(experiment, tokens, None, byzantine)  # type: ignore[arg-type]  # refused before it is looked at
 
 
 def test_a_backdoor_is_learnt_and_told_of_honest_clients(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-from math import cos, pi, sqrt
+from dataclasses import replace
+from math import sqrt
+from typing import get_args
 
 import pytest
 
-from fedstrata.core import LearningRateSchedule, LocalTraining
+from fedstrata.core import LearningRateSchedule, LocalTraining, Schedule
+from fedstrata.core.lr_schedule import USED_KEYS
 
 
 def rates(schedule: LearningRateSchedule, rounds: int) -> list[float]:
@@ -23,7 +26,18 @@ def test_a_cosine_falls_along_half_a_wave_to_its_floor_and_stays_there() -> None
     assert found == pytest.approx([1.0, (1 + sqrt(0.5)) / 2, 0.5, (1 - sqrt(0.5)) / 2, 0.0])
     ends = rates(LearningRateSchedule(kind="cosine", period=2, floor=0.2), 5)
     assert ends == pytest.approx([1.0, 0.6, 0.2, 0.2, 0.2])
-    assert found[1] == pytest.approx((1 + cos(pi / 4)) / 2)
+
+
+@pytest.mark.parametrize("kind", get_args(Schedule))
+def test_a_shape_depends_on_the_keys_that_it_is_said_to_use(kind: Schedule) -> None:
+    schedule = LearningRateSchedule(0.5, kind, period=4)
+    others = {
+        "lr_decay": replace(schedule, decay=0.25),
+        "schedule_rounds": replace(schedule, period=3),
+        "lr_min": replace(schedule, floor=0.5),
+    }
+    used = {key for key, other in others.items() if rates(other, 9) != rates(schedule, 9)}
+    assert used == {*USED_KEYS[kind]}
 
 
 def test_a_warm_up_rises_in_equal_steps_and_the_schedule_begins_after_it() -> None:

@@ -56,10 +56,10 @@ def test_every_page_can_be_reached_from_the_first_one() -> None:
 def test_the_files_and_folders_that_contributors_are_led_to_are_there() -> None:
     text, source = (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "src" / "fedstrata"
     rows = re.findall(r"^\| [^|]+ \| `[^|]+\|[^|]*\|$", text, re.MULTILINE)
-    assert len(rows) == 13
+    assert len(rows) == 19
     for row in rows:
         folder = ""
-        for path in re.findall(r"`([\w/]+\.(?:py|html)|\w+/)`", row):
+        for path in re.findall(r"`([\w/]+\.(?:py|html|toml)|[\w/]+/)`", row):
             # A file without a folder lies in that of the one before.
             folder = path.rpartition("/")[0] or folder
             assert (source / path).exists() or (source / folder / path).exists(), path

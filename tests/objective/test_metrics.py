@@ -5,6 +5,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from fedstrata.objective import METRICS, Objective
+from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 from fedstrata.objective.metrics import mistakes
 
 LOGITS = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]])
@@ -69,6 +70,15 @@ def test_samples_of_padding_alone_are_not_right() -> None:
 def test_the_score_of_padding_alone_is_unknown(name: str) -> None:
     """Scikit-learn refuses to score nothing, which ended a run."""
     assert isnan(METRICS[name](torch.zeros(1, 3, 2), torch.full((1, 3), -100)))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_a_number_of_as_many_samples_as_it_says(name: str) -> None:
+    """The hardest clients have samples of one class, or equal numbers."""
+    for samples in (samples for samples in (1, 2, 3) if not Objective(metric=name).may_be_unknown(samples)):
+        outputs = FOUND[:samples] if name in METRICS_OF_NUMBERS else LOGITS[:samples]
+        targets = NUMBERS[[0] * samples] if name in METRICS_OF_NUMBERS else CLASSES[[0] * samples]
+        assert not isnan(METRICS[name](outputs, targets))
 
 
 def test_how_wrong_a_number_is_is_bounded() -> None:

@@ -60,6 +60,7 @@ def test_attacks_on_updates_that_nobody_sends_are_told(name: str) -> None:
         ({"probe": {"gap": ["dcos"]}}, r"^probe\.gap = \['dcos'\]: needs a partition with true groups"),
         ({"probe": {"unstable_weights": True}}, r"^probe\.unstable_weights = true: needs an algorithm that keeps"),
         ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm\.layers = 'convv' matches no layer"),
+        ({"algorithm": {"name": "fedper", "personal": ["head", "x"]}}, r"^algorithm\.personal = 'x' matches no layer"),
     ],
 )
 def test_a_run_on_the_clients_of_another_is_refused_as_it_is_alone(changes: dict[str, Any], message: str) -> None:

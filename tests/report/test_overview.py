@@ -12,7 +12,7 @@ from fedstrata.objective.metric_info import METRIC_INFOS
 from fedstrata.records.schema import Scores
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.overview import MOST_CONCERNS, concerns, gains, overview, reasons
-from fedstrata.report.page import cluster_means, render
+from fedstrata.report.page import render
 from fedstrata.report.reader import RunRecords, read
 from fedstrata.report.references import Reference
 
@@ -21,7 +21,7 @@ RUNS = Path(__file__).parent / "runs"
 
 def of(records: RunRecords) -> SimpleNamespace:
     clusters = Clusters(records)
-    found = overview(clusters, cluster_means(clusters))
+    found = overview(clusters)
     assert found is not None
     return SimpleNamespace(**found)
 
@@ -120,5 +120,5 @@ def test_of_many_clients_to_look_at_the_first_are_named_and_the_others_counted(r
 def test_before_the_first_round_there_is_no_answer(tmp_path: Path) -> None:
     records = read(write(tmp_path / "run", count=1, finished=False))
     nothing = replace(records, rounds=(), matrices=(), scores={})
-    assert overview(Clusters(nothing), {}) is None
+    assert overview(Clusters(nothing)) is None
     assert "In short" not in render(nothing)

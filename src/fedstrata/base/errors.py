@@ -95,7 +95,13 @@ class ModelError(InputError):
 
 
 class LayoutError(InputError):
-    """A selector matches no layer of the network."""
+    """A selector matches no layer of the network.
+
+    Attributes:
+        selector: The selector.
+    """
+
+    selector: str = ""
 
 
 class RecordError(InputError):

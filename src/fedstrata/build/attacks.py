@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import mean
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -57,7 +57,9 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
                 f"{experiment.partition['scheme']!r} has none; use another, or leave attack.{key} out"
             )
     groups = truth if table.where == "one_cluster" else None
-    idle = _idle_clients(experiment)
+    # The clients that never take part: those that give their data to others, and those without weight.
+    idle = {event.takes_data_of for event in experiment.events.change}
+    idle |= {client for client, weight in enumerate(experiment.cohort.weights) if not weight}
     ids = choose_byzantine(experiment.data.clients, table.share, groups, experiment.seed, idle)
     if len(ids) == experiment.data.clients - len(idle):
         raise ExperimentError(
@@ -74,12 +76,6 @@ def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tenso
         groups=truth,
         losses=table.losses,
     )
-
-
-def _idle_clients(experiment: Experiment) -> set[int]:
-    """The clients that never take part: those that give their data to others, and those without weight."""
-    without_weight = {client for client, weight in enumerate(experiment.cohort.weights) if not weight}
-    return without_weight | {event.takes_data_of for event in experiment.events.change}
 
 
 def check_attack(experiment: Experiment) -> None:
@@ -164,36 +160,48 @@ def _own_attack(kind: str, attack: Callable[..., Any], known: Knowledge) -> torc
     return found.to(own.dtype)
 
 
-def with_flipped_labels(
+AttackedData: TypeAlias = tuple[Dataset, Partition, Trigger | None]
+"""The data and the partition that clients train on, and the trigger of a backdoor; None where there is none."""
+
+
+def attacked_data(
     experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients | None
-) -> Partition:
-    """The partition in which Byzantine clients flip their labels, where the experiment says so.
+) -> AttackedData:
+    """What clients train on, where the attack of an experiment changes the data of Byzantine ones.
 
     Raises:
-        ExperimentError: When the networks do not learn classes.
+        ExperimentError: When the networks do not learn classes, or the data do not fit the attack.
     """
-    if byzantine is None or experiment.attack.kind != LABEL_FLIP:
-        return partition
-    _refuse_other_losses(experiment, dataset)
+    kind = experiment.attack.kind
+    if byzantine is None or kind not in DATA_ATTACKS:
+        return dataset, partition, None
+    if dataset.targets is not None:
+        raise ExperimentError(
+            f"attack.kind = {kind!r}: expected a loss of classes, found local.loss = {experiment.local.loss!r}; use "
+            "local.loss = 'cross_entropy', or another attack"
+        )
+    return _DATA_CHANGES[kind](experiment, dataset, partition, byzantine)
+
+
+def _flipped_labels(
+    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients
+) -> AttackedData:
+    """Byzantine clients flip their labels."""
     relabel = partition.relabel.copy()
     ids = np.array(byzantine.ids)
     relabel[ids] = relabel.shape[1] - 1 - relabel[ids]
-    return replace(partition, relabel=relabel)
+    return dataset, replace(partition, relabel=relabel), None
 
 
-def with_trigger(
-    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients | None
-) -> tuple[Dataset, Trigger | None]:
-    """The data with the backdoor of Byzantine clients, and its trigger, where the experiment says so.
+def _with_trigger(
+    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients
+) -> AttackedData:
+    """Samples of Byzantine clients have the trigger of a backdoor.
 
     Raises:
-        ExperimentError: When the networks do not learn classes, there is no such class, or samples are tokens or lie on
-            the disk.
+        ExperimentError: When there is no such class, or samples are tokens or lie on the disk.
     """
     table = experiment.attack
-    if byzantine is None or table.kind != BACKDOOR:
-        return dataset, None
-    _refuse_other_losses(experiment, dataset)
     if table.target >= dataset.classes:
         raise ExperimentError(
             f"attack.target = {table.target}: expected a class of the data, from 0 to {dataset.classes - 1}"
@@ -205,16 +213,15 @@ def with_trigger(
             "another attack"
         )
     trigger = trigger_of(dataset, table.target)
-    return with_backdoor(dataset, partition, byzantine.ids, trigger, table.poisoned, experiment.seed), trigger
+    poisoned = with_backdoor(dataset, partition, byzantine.ids, trigger, table.poisoned, experiment.seed)
+    return poisoned, partition, trigger
 
 
-def _refuse_other_losses(experiment: Experiment, dataset: Dataset) -> None:
-    """Refuse an attack on classes where the networks learn something else."""
-    if dataset.targets is not None:
-        raise ExperimentError(
-            f"attack.kind = {experiment.attack.kind!r}: expected a loss of classes, found local.loss = "
-            f"{experiment.local.loss!r}; use local.loss = 'cross_entropy', or another attack"
-        )
+_DATA_CHANGES: Mapping[str, Callable[[Experiment, Dataset, Partition, ByzantineClients], AttackedData]] = {
+    LABEL_FLIP: _flipped_labels,
+    BACKDOOR: _with_trigger,
+}
+"""What each of `DATA_ATTACKS` does to the data."""
 
 
 def honest_summary(

@@ -11,7 +11,7 @@ import torch
 from fedstrata import data
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.build.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
+from fedstrata.build.attacks import attack_warnings, attacked_data, byzantine_clients, check_attack
 from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.build.participation import Participation, participation_of, sampling_weights
@@ -73,8 +73,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
     byzantine = byzantine_clients(experiment, layout, truth)
-    partition = with_flipped_labels(experiment, dataset, partition, byzantine)
-    dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
+    dataset, partition, trigger = attacked_data(experiment, dataset, partition, byzantine)
     objective = weighted_objective(dataset, partition, server.objective)
     spec = replace(_spec(experiment, dataset, partition, participation), objective=objective)
     sizes = _sizes(spec.client_data, 0)

@@ -147,23 +147,15 @@ def private_run(
 
 def _outside_of_the_rounds(experiment: Experiment) -> list[str]:
     """What a run gives away beside the rounds of its algorithm, in words."""
-    # Here, as it loads all that it computes with.
-    from fedstrata.personal.best import Best
-
-    outside = list[str]()
     method = experiment.personal_of()
-    if isinstance(method, Best) and method.prior == "cohort" and experiment.privacy.kind == "central":
-        raise ExperimentError(
-            "personal.prior = 'cohort': expected 'none' with privacy.kind = 'central', as how much a client keeps "
-            "of a tuned model would depend on the losses of all others, without noise"
-        )
+    if experiment.privacy.kind == "central" and (why := getattr(method, "no_central_noise", "")):
+        raise ExperimentError(f"personal.{why}")
     # A method that does not say what it sends may send anything.
     sent = "" if method is None else getattr(method, "sends", "what clients send for a personal method of your own")
-    if sent:
-        outside.append(sent)
+    baseline = ""
     if baseline_of(experiment, experiment.engine) is not None:
-        outside.append("the run of FedAvg beside this one (report.baseline), which has an epsilon of its own")
-    return outside
+        baseline = "the run of FedAvg beside this one (report.baseline), which has an epsilon of its own"
+    return [text for text in (sent, baseline) if text]
 
 
 def _sent_tensors(experiment: Experiment, layout: Layout, plan: Plan) -> Mask:

@@ -17,7 +17,7 @@ from fedstrata.build.probes import check_probes
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import Algorithm, Layout, Plan, Problem
+from fedstrata.core import Algorithm, Plan, Problem
 from fedstrata.engine import ClientData, Engine
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
@@ -28,9 +28,6 @@ from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
 from fedstrata.uploads.steps import UploadStep
 from fedstrata.uploads.validation import ValidAnswers
-
-_LAYER_KEYS = ("layers", "personal")
-"""The keys of algorithms that hold selectors of layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,16 +215,13 @@ def first_plan(algorithm: Algorithm[Any], problem: Problem) -> Plan:
     try:
         return algorithm.plan(problem, algorithm.init(problem), torch.arange(problem.clients))
     except LayoutError as error:
-        raise ExperimentError(f"algorithm.{_key_of(algorithm, problem.layout)} = {error}") from None
+        raise ExperimentError(f"algorithm.{_key_of(algorithm, error.selector)} = {error}") from None
 
 
-def _key_of(algorithm: Algorithm[Any], layout: Layout) -> str:
-    """The key whose selectors match no layer."""
+def _key_of(algorithm: Algorithm[Any], selector: str) -> str:
+    """The key that holds a selector, alone or in a list; the name of the algorithm, where the selector is its own."""
     for each in fields(algorithm):  # type: ignore[arg-type]  # every registered algorithm is a dataclass
         value = getattr(algorithm, each.name)
-        try:
-            if each.name in _LAYER_KEYS:
-                layout.select(*([value] if isinstance(value, str) else value))
-        except LayoutError:
+        if selector in (value if isinstance(value, list | tuple) else [value]):
             return each.name
     return "name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from annotated_types import Interval, Len, MaxLen, MinLen
@@ -31,6 +32,7 @@ from fedstrata.base.limits import (
 from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
+from fedstrata.core.lr_schedule import USED_KEYS
 from fedstrata.data.column_roles import Memory, ReadOptions
 from fedstrata.data.fitting import Wanted
 from fedstrata.data.preparation import Categories, Impute
@@ -38,7 +40,7 @@ from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
-from fedstrata.uploads.attacks.updates import BACKDOOR, LABEL_FLIP, NO_ATTACK, named_attacks
+from fedstrata.uploads.attacks.updates import BACKDOOR, DATA_ATTACKS, LABEL_FLIP, NO_ATTACK, named_attacks
 from fedstrata.uploads.checks.update_checks import CheckName
 from fedstrata.uploads.compression import CompressionKind
 from fedstrata.uploads.rules import AGGREGATIONS, options_of
@@ -269,13 +271,9 @@ class LocalTable(Table):
         if self.steps:
             _refuse_unused(self, ["epochs"], "steps")
         own = self.completed()
-        unused = {
-            "constant": ("lr_decay", "schedule_rounds", "lr_min"),
-            "exponential": ("schedule_rounds", "lr_min"),
-            "step": ("lr_min",),
-            "cosine": ("lr_decay",),
-        }
-        _refuse_unused(own, unused[str(own.schedule)], "schedule")
+        used = USED_KEYS[str(own.schedule)]
+        keys_of_schedules = chain.from_iterable(USED_KEYS.values())
+        _refuse_unused(own, [key for key in keys_of_schedules if key not in used], "schedule")
         if self.schedule == "step" and not (self.lr_decay < 1 and self.schedule_rounds):
             key = "schedule_rounds" if self.lr_decay < 1 else "lr_decay"
             raise wrong_key(key, getattr(self, key), "a decay below 1 after at least 1 round, with schedule = 'step'")
@@ -432,8 +430,8 @@ class AttackTable(Table):
         """Refuse keys that the kind does not use."""
         unused = {
             NO_ATTACK: ("share", "where", "from_round", "strength", "losses"),
+            **dict.fromkeys(DATA_ATTACKS, ("from_round",)),
             LABEL_FLIP: ("from_round", "strength"),
-            BACKDOOR: ("from_round",),
             "zero": ("strength",),
         }
         _refuse_unused(self, unused.get(self.kind, ()), "kind")
@@ -686,7 +684,7 @@ class Experiment(Table):
         if local.warmup_rounds >= self.rounds:
             raise wrong_key("local.warmup_rounds", local.warmup_rounds, f"fewer than rounds = {self.rounds}")
         end = local.warmup_rounds + (local.schedule_rounds or self.rounds)
-        if local.schedule == "cosine" and not local.lr_min and end < self.rounds:
+        if "lr_min" in USED_KEYS[str(local.completed().schedule)] and not local.lr_min and end < self.rounds:
             still = f"from round {end + 1} on of {self.rounds} nothing would be learned"
             raise wrong_key("local.lr_min", local.lr_min, f"a number above 0: {still}")
         metric = local.completed().metric

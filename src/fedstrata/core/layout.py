@@ -136,10 +136,12 @@ class Layout:
         else:
             mask = tuple(any(fnmatchcase(name, selector) for name in own) for own in names)
         if not any(mask):
-            raise LayoutError(
+            error = LayoutError(
                 f"{selector!r} matches no layer; this model has {', '.join(self.layers)}; "
                 f"allowed are their names and patterns, {', '.join(layers)}"
             )
+            error.selector = selector
+            raise error
         return mask
 
     def _parameters(self, layer: str) -> int:

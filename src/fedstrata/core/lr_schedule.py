@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, pi
 from typing import Literal
 
 Schedule = Literal["constant", "exponential", "step", "cosine"]
 """The shapes of a learning rate over the rounds."""
+
+USED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "constant": (),
+    "exponential": ("lr_decay",),
+    "step": ("lr_decay", "schedule_rounds"),
+    "cosine": ("schedule_rounds", "lr_min"),
+}
+"""The keys of ``[local]`` that each shape uses: `decay`, `period` and `floor` of `LearningRateSchedule`.
+
+A shape with "schedule_rounds" lasts all rounds of the run unless that key is given, so that a run cannot be resumed
+with more rounds. One with "lr_min" ends at that rate.
+"""
 
 
 @dataclass(frozen=True)

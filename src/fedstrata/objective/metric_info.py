@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from math import floor, inf, isfinite, log10, sqrt
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from annotated_types import Len
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import RecordError
@@ -55,6 +54,8 @@ class MetricInfo:
         most: The largest value that it can have; None where there is none.
         share_of_samples: Whether it is the mean over a client's test samples of a number from 0 to 1. How far it is
             from its expected value by chance is then known from its value alone.
+        known_from: The number of a client's test samples from which on it is a number whatever they are; None where it
+            may be nan of any number of them, as a metric of the user's own. No file has it.
     """
 
     name: Annotated[str, Len(1, MAX_LABEL_CHARACTERS)]
@@ -64,6 +65,7 @@ class MetricInfo:
     least: float | None = None
     most: float | None = None
     share_of_samples: bool = False
+    known_from: Annotated[int | None, Field(exclude=True)] = None
 
     def __post_init__(self) -> None:
         """Refuse bounds between which there is nothing."""
@@ -195,8 +197,8 @@ _UNIT = "in the unit of the targets"
 METRICS_OF_NUMBERS = ("r2", "mse", "rmse", "mae")
 """The metrics of numbers; the library's others are of classes or labels."""
 
-_share = partial(MetricInfo, least=0.0, most=1.0)
-_error = partial(MetricInfo, larger_is_better=False, least=0.0)
+_share = partial(MetricInfo, least=0.0, most=1.0, known_from=1)
+_error = partial(MetricInfo, larger_is_better=False, least=0.0, known_from=1)
 
 METRIC_INFOS: Mapping[str, MetricInfo] = {
     "accuracy": _share(
@@ -224,6 +226,7 @@ METRIC_INFOS: Mapping[str, MetricInfo] = {
         "the share of the variance of the targets that is explained: 1 is perfect, 0 is as good as their mean, and it "
         "may be negative",
         most=1.0,
+        known_from=2,
     ),
     "mse": _error(
         "mean squared error",
@@ -300,7 +303,7 @@ def metric_of_settings(settings: Mapping[str, Any]) -> MetricInfo:
 
 def dump_metric(info: MetricInfo) -> bytes:
     """Return the content of ``metric.json``."""
-    return (json.dumps(asdict(info), indent=1, allow_nan=False) + "\n").encode()
+    return (json.dumps(TypeAdapter(MetricInfo).dump_python(info), indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_metric(folder: Path) -> MetricInfo:

@@ -67,8 +67,8 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     if not len(truth):
         return nan
     with warnings.catch_warnings():
-        # A client need not have every class that its model predicts.
-        warnings.filterwarnings("ignore", message="y_pred contains classes not in y_true")
+        # A client need not have every class that its model predicts, and may have one alone.
+        warnings.filterwarnings("ignore", message="y_pred contains classes not in y_true|A single label was found")
         return float(_sklearn().balanced_accuracy_score(truth, predicted))
 
 

@@ -178,7 +178,8 @@ class Objective:
 
     def may_be_unknown(self, samples: int) -> bool:
         """Whether the metric of so many samples need not be a number, as R² of one, and any of the user's own."""
-        return self.metric not in METRIC_INFOS or (self.metric == "r2" and samples < 2)
+        known_from = self.metric_info.known_from
+        return known_from is None or samples < known_from
 
     def answer(self, targets: Tensor | None) -> Literal["classes", "labels", "numbers"]:
         """What networks say about samples with such targets; None stands for classes."""

@@ -50,6 +50,16 @@ class Best:
     layers: Selectors = ALL
     prior: Literal["cohort", "none"] = "cohort"
 
+    @property
+    def no_central_noise(self) -> str:
+        """Why it does not fit central noise: with the prior of a cohort, clients learn of the losses of others."""
+        if self.prior == "none":
+            return ""
+        return (
+            "prior = 'cohort': expected 'none' with privacy.kind = 'central', as how much a client keeps of a tuned "
+            "model would depend on the losses of all others, without noise"
+        )
+
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
         """Refuse selectors that match no layer."""
         check_layers(problem.layout, self.layers)

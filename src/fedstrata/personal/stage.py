@@ -74,6 +74,10 @@ class PersonalMethod(Protocol):
     source: ClassVar[str]
     sends: ClassVar[str]
 
+    @property
+    def no_central_noise(self) -> str:
+        """Why it does not fit ``privacy.kind = "central"``, after the key that makes it so; "" where it fits."""
+
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
         """Refuse an algorithm or a network that the method does not fit.
 

@@ -545,14 +545,17 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path
     Raises:
         RecordError: When keys differ that results depend on; the text names them.
     """
+    from fedstrata.core.lr_schedule import USED_KEYS  # reports, which read records too, do without `core`
+
     rounds = [keys.get("rounds") for keys in (before, now)]
     local = now.get("local", {})
+    schedule = local.get("schedule")
     # With other rounds, those that are over would have been others.
     counted = {
         "privacy.epsilon, whose noise": ("privacy.noise_multiplier", now.get("privacy", {}).get("epsilon") is not None),
-        "local.schedule = 'cosine', whose rate": (
+        f"local.schedule = {schedule!r}, whose rate": (
             "local.schedule_rounds",
-            local.get("schedule") == "cosine" and not local.get("schedule_rounds"),
+            "schedule_rounds" in USED_KEYS.get(schedule, ()) and not local.get("schedule_rounds"),
         ),
     }
     for what, (instead, depends) in counted.items():

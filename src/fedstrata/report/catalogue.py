@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined, Template, TemplateError
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
-from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, joined, plural, size
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, format_number, joined, plural, size
 
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 """The texts by what they are about and by their kind."""
@@ -124,14 +124,10 @@ def _environment() -> Environment:
     made = Environment(
         loader=DictLoader(parts), undefined=StrictUndefined, variable_start_string="{", variable_end_string="}"
     )
-    made.filters |= {name: partial(_formatted, spec=spec) for name, spec in _FORMATS.items()}
-    made.filters |= {"chance": _chance, "brief": brief, "size": size, "joined": joined, "capital": capital}
-    made.filters |= {"finite": isfinite, "plural": lambda count, noun: plural(int(count), noun)}
+    made.filters |= {name: f"{{:{spec}}}".format for name, spec in _FORMATS.items()}
+    made.filters |= {"chance": _chance, "brief": brief, "number": format_number, "finite": isfinite, "size": size}
+    made.filters |= {"joined": joined, "capital": capital, "plural": lambda count, noun: plural(int(count), noun)}
     return made
-
-
-def _formatted(value: float, spec: str) -> str:
-    return format(value, spec)
 
 
 def _chance(share: float) -> str:

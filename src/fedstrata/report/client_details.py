@@ -16,7 +16,7 @@ from fedstrata.report.charts.groups import class_names, has_classes
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import ORANGE, RULE, Figure, figure, line, metric_axis, round_axis, rounded
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import compare, stands_out
+from fedstrata.report.references import compare, reference_text, stands_out
 
 MOST_CLIENTS = 300
 """Clients that the page has details of; of more, they would be most of the page."""
@@ -148,7 +148,7 @@ def _better_off(clusters: Clusters, client: int) -> str:
             continue
         pair = clusters.pairs[name].get(client)
         found = compare(samples, value, other, metric, pair)
-        words = {"metric": metric, "other": other, "reference": clusters.reference_text(name)}
+        words = {"metric": metric, "other": other, "reference": reference_text(name, clusters.records.settings)}
         told.append(say("client", "better_off", found=found, pair=pair, **words))
     if not told and clusters.clustered and clusters.records.summary is not None:
         return say("client", "better_off_unknown")

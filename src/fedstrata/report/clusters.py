@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+import numpy as np
+
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import ClientMatrix, known_scores
 from fedstrata.records.schema import Event, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
 from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import Gain, PairedDifference, gain, paired_differences, reference_text
+from fedstrata.report.references import Gain, PairedDifference, gain, paired_differences
 from fedstrata.report.words import ClientNames
 
 
@@ -57,6 +59,14 @@ class Clusters:
         return {} if self.scores is None else known_scores(self.scores)
 
     @cached_property
+    def means(self) -> dict[int, float]:
+        """The mean metric of each final cluster's clients, by the newest scores."""
+        values: dict[int, list[float]] = {}
+        for client, (_, value) in self.measured.items():
+            values.setdefault(self.node_of.get(client, -1), []).append(value)
+        return {node: float(np.mean(values[node])) for node in self.finals if node in values}
+
+    @cached_property
     def pairs(self) -> dict[str, dict[int, PairedDifference]]:
         """The comparisons of clients with each reference sample by sample, where that is known, by algorithm."""
         own = self.records.right_samples
@@ -79,10 +89,6 @@ class Clusters:
     def pending(self) -> frozenset[int]:
         """The clients that wait for a cluster."""
         return frozenset(self.records.last.pending if self.records.last else ())
-
-    def reference_text(self, name: str) -> str:
-        """What an algorithm that this run is compared with stands for."""
-        return reference_text(name, self.records.settings)
 
     @property
     def metric(self) -> MetricInfo:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
 from fedstrata.report.catalogue import plain_sentence, say, sentence
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
-from fedstrata.report.references import has_personal_models, stands_out
+from fedstrata.report.references import has_personal_models, reference_text, stands_out
 from fedstrata.report.words import IN_MEMORY, capital
 
 MOST_GROUPS = 8
@@ -36,7 +36,7 @@ class Concern(NamedTuple):
     why: str
 
 
-def overview(clusters: Clusters, means: Mapping[int, float]) -> dict[str, Any] | None:
+def overview(clusters: Clusters) -> dict[str, Any] | None:
     """Return the four answers, for ``overview.html``; None before the first round.
 
     ``groups`` is a sentence, empty where the algorithm makes none, and ``listed`` the groups: none where there is one.
@@ -46,7 +46,6 @@ def overview(clusters: Clusters, means: Mapping[int, float]) -> dict[str, Any] |
 
     Args:
         clusters: The clusters of the run.
-        means: The mean metric of the clients of each final cluster.
     """
     records = clusters.records
     if records.last is None:
@@ -59,7 +58,7 @@ def overview(clusters: Clusters, means: Mapping[int, float]) -> dict[str, Any] |
         gained = [say("page", "gain_unfinished" if records.summary is None else "gain_unknown")]
     return {
         "groups": _groups(clusters),
-        "listed": _listed(clusters, means),
+        "listed": _listed(clusters),
         "why": reasons(clusters),
         "gained": gained,
         "command": (BASELINE_CALL if in_memory else BASELINE_COMMAND) if unknown and records.summary else "",
@@ -80,12 +79,12 @@ def _groups(clusters: Clusters) -> str:
     return say("page", "groups", clients=placed, groups=len(clusters.finals))
 
 
-def _listed(clusters: Clusters, means: Mapping[int, float]) -> list[dict[str, Any]]:
+def _listed(clusters: Clusters) -> list[dict[str, Any]]:
     """Return each group: its node, its clients, their mean metric, and what distinguishes their data."""
     if not clusters.clustered or len(clusters.finals) < 2:
         return []
     texts = describe_clusters(clusters)
-    shown = {node: clusters.metric.text(mean) for node, mean in means.items()}
+    shown = {node: clusters.metric.text(mean) for node, mean in clusters.means.items()}
     return [
         {"node": node, "clients": clients_of(clusters, node), "mean": shown.get(node, ""), "text": texts.get(node, "")}
         for node in clusters.finals
@@ -123,7 +122,7 @@ def gains(clusters: Clusters) -> list[str]:
     found = []
     for name, reference in clusters.records.references.items():
         told = []
-        text = clusters.reference_text(name)
+        text = reference_text(name, clusters.records.settings)
         if mean is not None:
             told.append(say("page", "gained", metric=metric, value=mean, other=reference.mean, reference=text))
         found_for = clusters.gains[name]
@@ -153,7 +152,7 @@ def _badly_served(clusters: Clusters) -> Iterator[tuple[int, str]]:
     for name, reference in clusters.records.references.items():
         for client in clusters.gains[name].worse:
             values = {"value": clusters.measured[client][1], "other": reference.by_client[client]}
-            text = clusters.reference_text(name)
+            text = reference_text(name, clusters.records.settings)
             yield client, say("page", "worse_than_reference", metric=metric, reference=text, **values)
     mean = clusters.records.final("acc_client")
     for client, (samples, value) in clusters.measured.items():

@@ -6,8 +6,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, event_text, fill, say
@@ -94,17 +92,13 @@ def render(records: RunRecords) -> str:
     suspicions = records.data.warnings if records.data else []
     details = client_details(clusters)
     problems = warnings(records.summary.model_dump()) if records.summary else []
-    means = cluster_means(clusters)
-    found = overview(clusters, means)
     return render_page(
         "page.html",
         [chart for found in charts.values() for chart in found],
         slider,
         details,
         records=records,
-        references={name: WORDS["reference"][name] for name in records.references},
         clusters=clusters,
-        last=records.last,
         title=title(records),
         sentence=result_sentence(clusters),
         assumption=independence_assumption(records),
@@ -114,14 +108,11 @@ def render(records: RunRecords) -> str:
         charts=charts,
         slider=slider,
         metric=records.metric,
-        cluster_means=means,
-        overview=found,
+        overview=overview(clusters),
         most_groups=MOST_GROUPS,
-        described=found is not None and any(each["text"] for each in found["listed"]),
         in_memory=_name(records, "data", "name").startswith(IN_MEMORY),
         details=details is not None,
         clients=client_rows(clusters)[:MOST_ROWS],
-        client_count=len(clusters.node_of),
         events=event_rows(records, clusters.names),
     )
 
@@ -134,12 +125,11 @@ def title(records: RunRecords) -> str:
 
 def facts(records: RunRecords) -> list[tuple[str, str]]:
     """Return the experiment in a few names."""
-    seed = records.settings.get("seed")
     planned = records.settings.get("rounds")
     found = [
         ("partition", _name(records, "partition", "scheme")),
         ("model", _name(records, "model", "name")),
-        ("seed", "" if seed is None else str(seed)),
+        ("seed", str(records.settings.get("seed", ""))),
         ("rounds", f"{len(records.rounds)} of {planned}" if planned else f"{len(records.rounds)}"),
     ]
     return [(name, value) for name, value in found if value]
@@ -156,9 +146,7 @@ def result_sentence(clusters: Clusters) -> str:
     last = records.last
     if last is None:
         return say("page", "no_round")
-    column, other = None, None
-    for name, reference in list(records.references.items())[:1]:
-        column, other = WORDS["reference"][name]["column"], reference.mean
+    name, reference = next(iter(records.references.items()), (None, None))
     return say(
         "page",
         "lead",
@@ -173,8 +161,8 @@ def result_sentence(clusters: Clusters) -> str:
         metric=records.metric,
         mean=records.final("acc_client"),
         worst=records.final("acc_worst"),
-        column=column,
-        other=other,
+        column=None if name is None else WORDS["reference"][name]["column"],
+        other=None if reference is None else reference.mean,
         ari=records.final("ari"),
     )
 
@@ -251,14 +239,6 @@ def independence_assumption(records: RunRecords) -> str:
         return ""
     values = {"alpha": records.setting("algorithm", "alpha"), "unit": records.setting("data", "unit")}
     return say("page", "halves", tested=tested, **values)
-
-
-def cluster_means(clusters: Clusters) -> dict[int, float]:
-    """Return the mean metric of each final cluster's clients, by the newest scores."""
-    values: dict[int, list[float]] = {}
-    for client, (_, value) in clusters.measured.items():
-        values.setdefault(clusters.node_of.get(client, -1), []).append(value)
-    return {node: float(np.mean(values[node])) for node in clusters.finals if node in values}
 
 
 def client_rows(clusters: Clusters) -> list[dict[str, Any]]:

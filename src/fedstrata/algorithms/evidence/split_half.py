@@ -5,8 +5,8 @@ disjoint folds of their data: on the halves A and B, or on four quarters where f
 says when, who takes part, and on what they train. `fold_similarity` says what it shows. The tests of a cluster share an
 error budget alpha.
 
-Strata splits clusters by this test, the split guard lets other algorithms split only what it confirms, and the layer
-scan asks which layer shows groups. `fedstrata.clustering` has the tests themselves.
+Strata splits clusters by this test, and the layer scan asks which layer shows groups. `fedstrata.clustering` has the
+tests themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The charts of a run, as Plotly figures in plain JSON form: the page draws them, and so does the export.
 
-A chart is a function in one of the modules here. It stands in the list that the function of its group returns. Where a
-group stands on the page is said in ``templates/page.html``, and its words are in ``words.toml``.
+A chart is a function in one of the modules here. It stands in the list that the function of its group returns. The
+section of the page that shows a group is the table of its name in ``words.toml``, which also has the words of charts.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import Chart
 
 CHART_GROUPS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
-    "scores": score_charts,
+    "metric": score_charts,
     "groups": group_charts,
     "clusters": cluster_charts,
     "splits": split_charts,
@@ -23,7 +23,7 @@ CHART_GROUPS: Mapping[str, Callable[[Clusters], list[Chart]]] = {
     "layers": layer_charts,
     "cost": cost_charts,
 }
-"""The groups of charts; each makes its charts, or none."""
+"""The groups of charts; each makes its charts, or none. The section "decisions" shows both splits and metrics."""
 
 __all__ = ["CHART_GROUPS", "all_charts", "describe_clusters", "matrix_slider"]
 

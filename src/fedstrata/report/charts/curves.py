@@ -251,7 +251,7 @@ def layer_charts(clusters: Clusters) -> list[Chart]:
 
 def gap_curves(records: RunRecords, measure: str) -> Figure:
     """Draw the gap of every layer over the rounds, with layers coloured by their depth."""
-    by_layer: dict[str, dict[int, float]] = {layer: {} for layer in _layers(records)}
+    by_layer: dict[str, dict[int, float]] = {gap.layer: {} for gaps in records.gaps.values() for gap in gaps}
     for number, gaps in records.gaps.items():
         for gap in gaps:
             if gap.measure == measure:
@@ -263,10 +263,6 @@ def gap_curves(records: RunRecords, measure: str) -> Figure:
     ]
     vertical = axis("gap", zeroline=True, zerolinewidth=2, hoverformat=".3f")
     return figure(traces, 300, xaxis=round_axis(records.rounds), yaxis=vertical, showlegend=True)
-
-
-def _layers(records: RunRecords) -> list[str]:
-    return list(dict.fromkeys(gap.layer for gaps in records.gaps.values() for gap in gaps))
 
 
 def metric_charts(clusters: Clusters) -> list[Chart]:

@@ -3,7 +3,8 @@
 The names are those of the libraries ByzFL and Blades, but for attacks against the clustering, the last ones. Strata
 compares updates of two parts of each client's data, so these send in all tasks of a round what belongs together: a test
 of replication finds in both parts what they made up. The arguments of every function, and what it returns, are those of
-`Attack`. A new one is a function, and an entry in `ATTACKS`.
+`Attack`. A new one is a function, and an entry in `ATTACKS`. An attack on data has its name in `DATA_ATTACKS`, and what
+it does to the data in ``build/attacks.py``.
 """
 
 from __future__ import annotations
