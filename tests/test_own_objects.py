@@ -90,7 +90,9 @@ def program(path: str, *arguments: str) -> None:
 
 def assert_done(engine: str, status: int, out: str, err: str) -> None:
     assert status == 0, err
-    networks = ("__main__:Net", "object:[0-9a-f]{12}:lambda", "object:[0-9a-f]{12}:Net")
+    networks = ["__main__:Net", "object:[0-9a-f]{12}:lambda", "object:[0-9a-f]{12}:Net"]
+    if engine in ("processes", "ray"):
+        del networks[1]
     for line, network in zip(out.splitlines(), networks, strict=True):
         assert re.fullmatch(rf"__main__:Mine {network} {{'k': 3}}", line)
 

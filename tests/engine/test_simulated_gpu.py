@@ -66,7 +66,7 @@ def test_the_papers_networks_are_trained_and_scored_as_without_a_device(name: st
 def test_every_recipe_equals_the_loop_when_its_steps_are_replayed(training: LocalTraining) -> None:
     with SimulatedGPU() as gpu:
         loop, engine, layout, start = twins(SIZES, device="cuda")
-        for round in (1, 2, 3):
+        for round in (1, 2, 3, 4):
             task = fit_of(layout, [[0]] * 5, training=replace(training, lr=training.lr / round), prox_weight=0.1)
             plan = plan_of(start[None], task, round=round)
             found = fetched(engine.run(plan))

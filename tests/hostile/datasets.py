@@ -334,10 +334,10 @@ def _one_large_image(path: Path) -> None:
     noise = Image.frombytes("RGB", (1300, 1300), np.random.default_rng(0).bytes(1300 * 1300 * 3))
     buffer = io.BytesIO()
     noise.save(buffer, "PNG", compress_level=0)
-    images = pa.DictionaryArray.from_arrays(np.zeros(150, np.int32), pa.array([buffer.getvalue()]))
+    images = pa.DictionaryArray.from_arrays(np.zeros(110, np.int32), pa.array([buffer.getvalue()]))
     # Without Arrow's schema it is a column of bytes as any other.
     options = {"dictionary_pagesize_limit": 10 * MIB, "store_schema": False}
-    _table(image=images, label=pa.array(_y(150)), options=options)(path)
+    _table(image=images, label=pa.array(_y(110)), options=options)(path)
 
 
 def _recording(**columns: Any) -> Make:
@@ -382,7 +382,7 @@ def _tables() -> dict[str, Make]:
         ),
         "1,000,000 names of classes": _table(names),
         "names of classes, 100,000 deep": _table('{"info": ' * 100_000, label=far),
-        "one image 150 times": _one_large_image,
+        "one image 110 times": _one_large_image,
         "images elsewhere": _table(image=_encoded([b""] * ROWS, path="/etc/passwd")),
         "images of different sizes": _table(image=_encoded([_png(4), _png(5)] * 20)),
         "a name of a column that colours the terminal": _table(**{"\x1b[31m\n": pa.array([""] * ROWS), "y": far}),
