@@ -30,6 +30,7 @@ from fedstrata.play.used_models import (
     confusion_of,
     models_in_use,
     right_samples,
+    scores_of_probabilities,
     write_used_models,
 )
 from fedstrata.records.arrays import last_scores
@@ -100,6 +101,8 @@ def finish_run(
     rounds = folder.rounds()
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
     digests = folder.client_digests()
+    classified = classify_test_samples(setup, state, used)
+    weights = setup.server.objective.class_weights
     all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
         "algorithm": experiment.algorithm.name,
@@ -113,15 +116,16 @@ def finish_run(
         **({} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}),
         **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
+        **({} if classified is None else scores_of_probabilities(setup, *classified)),
+        **({"class_weights": list(weights)} if weights else {}),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
         **last.summary,
         "versions": versions(),
         "machine": machine(setup.engine.device),
     }
     write_used_models(folder.path, setup, state, used)
-    classified = classify_test_samples(setup, state, used)
-    folder.add_confusion(None if classified is None else confusion_of(classified))
-    folder.add_right_samples({} if classified is None else right_samples(classified))
+    folder.add_confusion(None if classified is None else confusion_of(classified[0]))
+    folder.add_right_samples({} if classified is None else right_samples(classified[0]))
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None

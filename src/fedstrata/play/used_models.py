@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -144,9 +144,13 @@ MOST_ROWS = 2_000_000
 """Pairs of classes of all clients; more are not recorded. There are at most as many as test samples."""
 
 
+MOST_OUTPUTS = 2**25
+"""Outputs for all test samples that are kept at most: 128 MB of float32."""
+
+
 def classify_test_samples(
     setup: RunSetup, state: State, used: Sequence[ModelInUse], change: Callable[[Tensor], Tensor] | None = None
-) -> Tensor | None:
+) -> tuple[Tensor, Tensor] | None:
     """Classify the test samples of each client with the model that it uses.
 
     Args:
@@ -156,15 +160,16 @@ def classify_test_samples(
         change: Changes the inputs (b, ...) of samples before they are normalised; None leaves them as they are.
 
     Returns:
-        The client, the class and the predicted class of every test sample, (s, 3) int64. Those of one client are in the
-        order of its test data. None where networks learn no classes, and on real devices, which keep their test
-        samples.
+        The client, the class and the predicted class of every test sample, (s, 3) int64, and the outputs, (s, classes),
+        or (s, 0) where they are too many. Samples of one client are in the order of its test data. None where networks
+        learn no classes, and on real devices, which keep their test samples.
     """
     data = setup.client_data
     test = {each.client: data.test(each.client, state.round) for each in used}
     if data.dataset.targets is not None or not test or not all(map(len, test.values())):
         return None
-    rows = list[Tensor]()
+    width = data.dataset.classes if sum(map(len, test.values())) * data.dataset.classes <= MOST_OUTPUTS else 0
+    parts = list[tuple[Tensor, Tensor]]()
     # Clients without tensors of their own share the model of their cluster, and so its batches.
     shared = dict[int, list[int]]()
     for client, model, own in used:
@@ -172,17 +177,21 @@ def classify_test_samples(
             shared.setdefault(model, []).append(client)
         elif model is not None:
             row = start_row(state.models[model], own, setup.server.problem.layout.spans)
-            rows.append(_classify(setup, row, [client], [test[client]], change))
+            parts.append(_classify(setup, row, [client], [test[client]], width, change))
     for model, clients in shared.items():
-        rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients], change))
-    return torch.cat(rows) if rows else None
+        tests = [test[client] for client in clients]
+        parts.append(_classify(setup, state.models[model], clients, tests, width, change))
+    if not parts:
+        return None
+    classified, outputs = map(torch.cat, zip(*parts, strict=True))
+    return classified, outputs
 
 
 def confusion_of(classified: Tensor) -> Confusion | None:
     """Count the test samples of each client by their class and the class that they are taken for.
 
     Args:
-        classified: As of `classify_test_samples`.
+        classified: The client, the class and the predicted class of every sample, (s, 3).
 
     Returns:
         The counts of all clients; None where they are too many.
@@ -202,20 +211,39 @@ def right_samples(classified: Tensor) -> dict[int, NDArray[np.bool_]]:
     return dict(zip(clients.tolist(), rows, strict=True))
 
 
+def scores_of_probabilities(setup: RunSetup, classified: Tensor, outputs: Tensor) -> dict[str, Any]:
+    """What the summary says of class probabilities; nothing where outputs are none, or were not kept.
+
+    Args:
+        setup: What the run was built from.
+        classified: The client, the class and the predicted class of every sample, (s, 3).
+        outputs: The outputs for them, (s, classes).
+    """
+    if not setup.server.objective.classifies or outputs.shape[1] < 2:
+        return {}
+    from fedstrata.objective.probabilities import probability_scores
+
+    found = probability_scores(classified[:, 0], classified[:, 1], outputs)
+    names = setup.client_data.dataset.class_names or tuple(map(str, range(outputs.shape[1])))
+    return {"probabilities": {"classes": list(names), **found}} if found else {}
+
+
 def _classify(
     setup: RunSetup,
     row: Tensor,
     clients: Sequence[int],
     tests: Sequence[Tensor],
+    width: int,
     change: Callable[[Tensor], Tensor] | None,
-) -> Tensor:
-    """The client, the class and the predicted class of every test sample of some clients, (s, 3).
+) -> tuple[Tensor, Tensor]:
+    """The client, the class and the predicted class of every test sample of some clients, (s, 3), and the outputs.
 
     Args:
         setup: What the run was built from.
         row: The model of these clients, (p,).
         clients: Their ids.
         tests: Their test samples.
+        width: How many of the outputs for a sample are kept: all or none.
         change: Changes the inputs before they are normalised; None leaves them as they are.
     """
     index = torch.cat(list(tests))
@@ -223,10 +251,15 @@ def _classify(
     truth = setup.client_data.labels(index)
     # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
     predicted = torch.empty_like(truth)
+    outputs = torch.empty(len(truth), width)
     batches = _batches(setup.client_data, index, change)
-    for part, inputs in zip(predicted.split(EVALUATION_BATCH), batches, strict=True):
-        part.copy_(setup.clients.outputs(row[None], inputs)[0].argmax(dim=1))
-    return torch.stack((owners, truth, predicted), dim=1)
+    for part, kept, inputs in zip(
+        predicted.split(EVALUATION_BATCH), outputs.split(EVALUATION_BATCH), batches, strict=True
+    ):
+        found = setup.clients.outputs(row[None], inputs)[0]
+        part.copy_(found.argmax(dim=1))
+        kept.copy_(found[:, :width])
+    return torch.stack((owners, truth, predicted), dim=1), outputs
 
 
 def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor] | None) -> Iterator[Tensor]:
@@ -237,7 +270,7 @@ def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor]
         return
     for part in index.split(EVALUATION_BATCH):
         raw, _ = data.raw_samples(part)
-        yield data.dataset.normalise(change(raw))
+        yield data.dataset.normalise(change(raw), data.owner[part])
 
 
 def backdoor_summary(
@@ -275,7 +308,8 @@ def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) ->
     classified = classify_test_samples(setup, state, used, setup.trigger.stamp)
     if classified is None:
         return {}
-    owners, _, predicted = classified[classified[:, 1] != setup.trigger.target].T
+    samples, _ = classified
+    owners, _, predicted = samples[samples[:, 1] != setup.trigger.target].T
     fooled = (predicted == setup.trigger.target).double()
     return {client: float(fooled[owners == client].mean()) for client in owners.unique().tolist()}
 
