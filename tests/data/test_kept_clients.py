@@ -119,6 +119,7 @@ def test_what_is_masked_in_rows_is_a_gap(x: Any) -> None:
         ({"a": (X, Y), "b": (X[:, :2], Y)}, "'b': expected arrays of double"),
         ({"a": (X.astype(np.uint8), Y), "b": (X, Y)}, "expected arrays of uint8"),
         ({"a": (X[:0], Y[:0])}, "has no samples"),
+        ({"a": (torch.tensor(X).to_sparse(), Y)}, "client 'a': expected arrays, found a sparse matrix"),
         ({"a": table(), "b": (X, Y)}, "'b' has no column 'age'"),
         ({"a": table(), "b": table().drop_columns(["age"])}, "'b' has no column 'age'"),
         ({"a": table(age=[1.0, np.inf])}, "client 'a': row 1 of column 'age' holds no finite number"),

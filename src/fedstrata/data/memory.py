@@ -95,7 +95,8 @@ def _table(client: str | int, split: Split | None, data: Any) -> Table:
         data: The samples.
     """
     who = f"client {shown(client)}"
-    if hasattr(data, "toarray") or getattr(data, "is_sparse", False):
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
+    if any(hasattr(part, "toarray") or getattr(part, "is_sparse", False) for part in parts):
         raise DataError(f"{who}: expected arrays, found a sparse matrix; make a dense array of it")
     rows = _arrow_table(client, data)
     if rows is None:
