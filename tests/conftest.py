@@ -30,12 +30,23 @@ QUICK = (
 LONGEST = (
     "engine/test_ray.py",
     "test_every_algorithm.py",
-    "test_parity.py",
+    "experiments/test_doc_pages.py",
+    "engine/test_processes.py",
+    "algorithms/test_strata.py",
     "hostile/test_hostile_input.py",
     "base/test_resources.py",
     "hostile/test_run_folders.py",
-    "experiments/test_doc_pages.py",
-    "engine/test_processes.py",
+    "test_parity.py",
+    "flower/test_server.py",
+    "comparison/test_comparison_run.py",
+    "report/test_report_export.py",
+    "test_own_objects.py",
+    "engine/test_simulated_gpu.py",
+    "flower/test_compressed_federation.py",
+    "flower/test_stragglers.py",
+    "docs/test_training.py",
+    "play/test_runs_on_disk.py",
+    "play/test_interrupt.py",
 )
 """The files that take longest."""
 

@@ -71,7 +71,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},
     "strata": {
         "lavish": {"holdout_check": False, "reassignment_rounds": 0},
-        "quarters": {"folds": 4},
+        # At 0.9 nearly all deals are drawn before a test says no.
+        "quarters": {"folds": 4, "alpha": 0.3},
     },
 }
 """Keys that change the shape of what an algorithm does, by what the tests call them."""
@@ -81,6 +82,9 @@ CASES = {name: Case(name, EAGER.get(name, {})) for name in ALGORITHMS} | {
     for name, variants in VARIANTS.items()
     for variant, keys in variants.items()
 }
+
+MERELY_MEASURED = {"fedclust-whole", "fedtsdp-literal", "fl_hc-cosine", "flis-cut", "layercfl-weights", "pacfl-mean"}
+"""Variants of a distance, a linkage or a weight alone: tests of their algorithms show it, and the others all else."""
 
 WANDERS = {
     "centralized": "the data of all clients are in the union, those of whoever has left included",
@@ -109,7 +113,7 @@ def test_the_class_of_every_algorithm_is_imported_by_its_own_name() -> None:
 
 
 def test_the_lists_of_cases_name_cases() -> None:
-    assert {*EAGER, *VARIANTS} <= set(ALGORITHMS) and {*WANDERS, *NESTED, *DRAWN} <= set(CASES)
+    assert {*EAGER, *VARIANTS} <= set(ALGORITHMS) and {*MERELY_MEASURED, *WANDERS, *NESTED, *DRAWN} <= set(CASES)
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -118,7 +122,7 @@ def test_every_algorithm_names_its_source_and_says_what_it_is(name: str) -> None
     assert kind.source and (kind.__doc__ or "-").splitlines()[0].endswith(".")
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[label for label in CASES if label not in MERELY_MEASURED])
 def label(request: pytest.FixtureRequest) -> str:
     """What a case is called; of the module, so that all tests of a case follow each other and share its runs."""
     return str(request.param)

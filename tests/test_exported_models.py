@@ -1,4 +1,4 @@
-"""The models of every algorithm, taken home: their predictions on raw samples are those that the run has scored."""
+"""Models taken home: their predictions on raw samples are those that the run has scored."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,6 @@ from torch import nn
 
 import builders
 import fedstrata
-from fedstrata.algorithms import ALGORITHMS
 from fedstrata.engine import ClientData
 from fedstrata.models import make
 from fedstrata.results.export import INDEX
@@ -39,8 +38,11 @@ ALONE = {"name": "hicfl", "epsilon": 2.0, "rho": 1.0, "ending": "personal", "pat
 PERSONAL = ("ditto", "fedper", "fedrep", "finetune", "lg_fedavg", "local")
 """Algorithms by which each client ends with a model of its own."""
 
+SHARED = ("centralized", "cfl", "fedavg", "fedbn", "fedtsdp", "ifca", "strata")
+"""Algorithms with one model for all, or one for each cluster, of which clients may keep a part."""
+
 CASES: dict[str, dict[str, Any]] = {
-    **{name: {"algorithm": {"name": name, **EAGER.get(name, {})}} for name in ALGORITHMS},
+    **{name: {"algorithm": {"name": name, **EAGER.get(name, {})}} for name in (*SHARED, *PERSONAL)},
     "hicfl, every client alone at the end": {"algorithm": ALONE, "rounds": 30, "cohort": None},
     **{
         f"{name} with batch normalisation": {"algorithm": {"name": name}, "model": {"name": f"{__name__}:normalised"}}

@@ -87,7 +87,7 @@ def test_layers_are_named_by_where_the_groups_are() -> None:
 @pytest.mark.parametrize(("m", "views", "level"), [(6, 1, 0.1), (8, 3, 0.03), (20, 2, 0.03)])
 def test_alike_clients_are_split_as_often_as_the_level_says(m: int, views: int, level: float) -> None:
     draw, values = seeded(m), []
-    for _ in range(250):
+    for _ in range(150):
         first, second = torch.randn(2, m, 20 * views, generator=draw)
         layers = {str(view): torch.arange(20 * view, 20 * view + 20) for view in range(views)}
         values.append(compared(first, second, layers, draw, level).p)
@@ -98,7 +98,7 @@ def test_alike_clients_are_split_as_often_as_the_level_says(m: int, views: int, 
 @pytest.mark.slow
 def test_likeness_keeps_the_level_when_one_client_has_ten_times_the_samples_of_another() -> None:
     draw, noises, values = seeded(5), 10 ** torch.linspace(0.5, 0, 20)[:, None], []
-    for _ in range(300):
+    for _ in range(200):
         first, second = (3 + noises * torch.randn(20, 100, generator=draw) for _ in range(2))
         values.append(compared(first, second, {"all": torch.arange(100)}, draw, level=0.05).confirmed)
     assert np.mean(values) < 0.1

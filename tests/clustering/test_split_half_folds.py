@@ -42,7 +42,7 @@ def test_two_groups_among_few_clients_are_found_far_below_what_re_pairing_could_
 @pytest.mark.parametrize(("f", "m"), [(2, 8), (3, 4), (4, 5)])
 def test_identical_clients_are_split_as_often_as_the_level_says(f: int, m: int) -> None:
     draw, values = seeded(10 * f + m), []
-    for _ in range(150):
+    for _ in range(100):
         values.append(groups_tested(updates(f, m, draw=draw), draw, level=0.02).p)
     rates = [np.mean(np.array(values) <= level) for level in (0.05, 0.2, 0.5)]
     assert rates == pytest.approx([0.05, 0.2, 0.5], abs=0.09)
@@ -52,7 +52,7 @@ def test_identical_clients_are_split_as_often_as_the_level_says(f: int, m: int) 
 @pytest.mark.parametrize("members", [1, 2, 8])
 def test_identical_newcomers_are_set_apart_no_more_often_than_the_level_says(members: int) -> None:
     draw, values = seeded(members), []
-    for _ in range(300):
+    for _ in range(200):
         folds = updates(4, members + 1, draw=draw)
         values.append(newcomers_tested(folds, last(members + 1), draw, level=0.05).confirmed)
     assert np.mean(values) < 0.08

@@ -143,7 +143,7 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
 
 @pytest.mark.parametrize(
     ("saves", "engine"),
-    [(5, "loop"), (7, "loop"), (9, "loop"), (8, "batched")],
+    [(5, "loop"), (7, "loop"), (8, "batched")],
 )
 def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
     saves: int, engine: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -195,9 +195,12 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.wait", impatient)
 
 
-def test_ray_is_the_loop_in_every_bit() -> None:
+def test_ray_is_the_loop_in_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster of one core, whose only process does the tasks in turn: each process takes long to start."""
+    monkeypatch.setattr(tasks, "cores", lambda: 1)
+    check(Parallel(SITE, Ray(SITE, 1)), [rich(3, [CLIENTS])])
     engine = Parallel(SITE, Ray(SITE, 2))
-    check(engine, [rich(), rich(2, [0, 20, 33]), rich(3, [CLIENTS])])
+    check(engine, [rich(), rich(2, [0, 20, 33])])
     engine.close()
     assert Ray(SITE).workers >= 1
     import ray  # only now, for what it binds to is settled when it is imported first

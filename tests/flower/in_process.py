@@ -18,9 +18,11 @@ from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan
+from fedstrata.engine import ClientData
 from fedstrata.engine.device import one_thread
+from fedstrata.flower import client_app
 from fedstrata.flower.client_app import Device, register, work
-from fedstrata.flower.client_data import export_client_data
+from fedstrata.flower.client_data import export_client_data, read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registration
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.federation import Federation as Members
@@ -48,6 +50,23 @@ KEYS: dict[str, Any] = {
 TaskIdentity.task_id = 1
 TaskIdentity.run_id = 1
 TaskIdentity.node_id = 1
+
+_READ: dict[tuple[Path, int, int, int, str], ClientData] = {}
+
+
+def read_once(path: Path, client: int, config: RunConfig) -> ClientData:
+    """The data of a client as `read_client_data` reads them, for each message anew only if the file has changed."""
+    if not path.is_file():
+        return read_client_data(path, client, config)
+    file = path.stat()
+    key = (path, file.st_mtime_ns, file.st_size, client, repr(replace(config, run="")))
+    if key not in _READ:
+        _READ[key] = read_client_data(path, client, config)
+    return _READ[key]
+
+
+# A device that has a process for each message reads its file in each, which takes half of the time of its work.
+client_app.read_client_data = read_once  # type: ignore[attr-defined]  # which it imports
 
 DOES = {"train": work, "query.register": register}
 """What a device does with a message, by its type, as `client_app` has it."""

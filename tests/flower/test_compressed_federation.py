@@ -30,8 +30,8 @@ def bytes_up(run: Run) -> list[int]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_federation_has_the_bits_and_bytes_of_the_simulation(kind: str, here: Deployed, tmp_path: Path) -> None:
-    real = here.run(tmp_path / "real", network=NETWORKS[kind])
-    wanted = here.simulated(tmp_path / "simulated", {}, network=NETWORKS[kind])
+    real = here.run(tmp_path / "real", network=NETWORKS[kind], rounds=3)
+    wanted = here.simulated(tmp_path / "simulated", {}, network=NETWORKS[kind], rounds=3)
     assert torch.equal(real.state.models, wanted.state.models)
     assert torch.equal(real.state.labels, wanted.state.labels)
     assert bytes_up(real) == bytes_up(wanted)

@@ -12,7 +12,7 @@ from personal_stage import METHODS, REFUSED, with_stage
 from personal_stage import play as play_personal
 from turns import same
 
-KEYS = keys(played_rounds.KEYS, data={"clients": 8, "samples": 32})
+KEYS = keys(played_rounds.KEYS, data={"clients": 6, "samples": 32})
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "centralized"])

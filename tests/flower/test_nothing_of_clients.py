@@ -35,7 +35,7 @@ def test_a_server_keeps_nothing_of_a_single_client(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / CANARY).mkdir()
-    made = federation({**in_process.KEYS, "rounds": 3, "algorithm": {"name": name}}, tmp_path / CANARY)
+    made = federation({**in_process.KEYS, "rounds": 2, "algorithm": {"name": name}}, tmp_path / CANARY)
     sent = set[bytes]()
 
     def note(message: Message, reply: Message) -> list[Message]:

@@ -263,7 +263,7 @@ def _arrays() -> dict[str, Make]:
         "a class of 2**64 - 1": _saved_in(x=_x(), y=np.full(ROWS, 2**64 - 1, np.uint64)),
         "150,000 classes": _saved_in(x=np.zeros((150_000, 1), np.uint8), y=np.arange(150_000)),
         "a class of a million characters": _saved_in(x=_x(2), y=np.array(["a", "b" * 1_000_000])),
-        "samples of 40,000,000 numbers": _saved_in(x=np.zeros((2, 40_000_000), np.uint8), y=np.array([0, 1])),
+        "samples of 31,000,000 numbers": _saved_in(x=np.zeros((2, 31_000_000), np.uint8), y=np.array([0, 1])),
     }
 
 
@@ -334,10 +334,10 @@ def _one_large_image(path: Path) -> None:
     noise = Image.frombytes("RGB", (1300, 1300), np.random.default_rng(0).bytes(1300 * 1300 * 3))
     buffer = io.BytesIO()
     noise.save(buffer, "PNG", compress_level=0)
-    images = pa.DictionaryArray.from_arrays(np.zeros(500, np.int32), pa.array([buffer.getvalue()]))
+    images = pa.DictionaryArray.from_arrays(np.zeros(110, np.int32), pa.array([buffer.getvalue()]))
     # Without Arrow's schema it is a column of bytes as any other.
     options = {"dictionary_pagesize_limit": 10 * MIB, "store_schema": False}
-    _table(image=images, label=pa.array(_y(500)), options=options)(path)
+    _table(image=images, label=pa.array(_y(110)), options=options)(path)
 
 
 def _recording(**columns: Any) -> Make:
@@ -350,7 +350,7 @@ def _recording(**columns: Any) -> Make:
 def _tables() -> dict[str, Make]:
     far = pa.array([0, 10**12] * (ROWS // 2))
     long = "x" * 2_000_000
-    side = 40_000_000
+    side = 31_000_000
     names = json.dumps({"info": {"features": {"label": {"names": ["a"] * 1_000_000}}}})
     nested = json.loads("[" * 50 + "1.0" + "]" * 50)
     return {
@@ -359,12 +359,12 @@ def _tables() -> dict[str, Make]:
         "an encrypted footer": _edited(lambda content: content[:-4] + b"PARE"),
         "a footer of NULs": _edited(lambda content: content[:-200] + bytes(192) + content[-8:]),
         "20,000,000 equal rows": _alike(20_000_000, 1.0),
-        "80,000 equal lists of 2,000 numbers": _alike(80_000, [1.0] * 2000),
+        "40,000 equal lists of 2,000 numbers": _alike(40_000, [1.0] * 2000),
         "1,200 columns": _table(**{f"c{i}": pa.array([i] * ROWS) for i in range(1200)}),
         "lists, 50 deep": _table(list=pa.array([nested] * ROWS)),
         "lists of different lengths": _table(list=pa.array([[1.0], [1.0, 2.0]] * 20)),
         "lists of what is no number": _table(list=pa.array([[float("nan")]] * ROWS)),
-        "a list of 40,000,000 numbers": _table(
+        "a list of 31,000,000 numbers": _table(
             list=pa.ListArray.from_arrays([0, side, 2 * side], np.zeros(2 * side, np.uint8)),
             label=pa.array([0, 1]),
             options={"write_statistics": False},
@@ -373,8 +373,8 @@ def _tables() -> dict[str, Make]:
         "a class below 0": _table(label=pa.array([-1] * ROWS)),
         "classes of fractions": _table(label=pa.array([0.5] * ROWS)),
         "classes that are missing": _table(label=pa.array([0, None] * 20)),
-        "120,000 classes in words": _table(
-            list=pa.array([[1]] * 120_000), label=pa.array([str(i) for i in range(120_000)])
+        "101,000 classes in words": _table(
+            list=pa.array([[1]] * 101_000), label=pa.array([str(i) for i in range(101_000)])
         ),
         "a class of 2,000,000 characters": _table(label=pa.array(["a", long] * 20)),
         "a text of 2,000,000 characters among 3,000": _table(
@@ -382,7 +382,7 @@ def _tables() -> dict[str, Make]:
         ),
         "1,000,000 names of classes": _table(names),
         "names of classes, 100,000 deep": _table('{"info": ' * 100_000, label=far),
-        "one image 500 times": _one_large_image,
+        "one image 110 times": _one_large_image,
         "images elsewhere": _table(image=_encoded([b""] * ROWS, path="/etc/passwd")),
         "images of different sizes": _table(image=_encoded([_png(4), _png(5)] * 20)),
         "a name of a column that colours the terminal": _table(**{"\x1b[31m\n": pa.array([""] * ROWS), "y": far}),

@@ -129,7 +129,7 @@ DATA_NAMES = (
     "a/" * 400_000,
     "~nobody-of-this-name/a.npz",
     "/",
-    "/proc",
+    "/proc/self",
     "/dev/zero",
     "/etc/passwd",
     "**/**/**/**",

@@ -23,6 +23,9 @@ Partition = set[frozenset[int]]
 FEW_AND_MANY = pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)])
 """Each test plays 20 random scripts always, and 40 more where slow tests run."""
 
+FEW_AND_SOME = pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 40), marks=pytest.mark.slow)])
+"""The same for scripts that take long, of which 20 more are played."""
+
 
 def partition(labels: Sequence[int]) -> Partition:
     """The clusters as sets of client ids, whatever their numbers are. Pending clients are in none."""

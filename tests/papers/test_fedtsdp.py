@@ -20,7 +20,7 @@ from builders import layout_with
 from fedstrata.algorithms.fedtsdp import FedTSDP, FedTSDPState
 from fedstrata.core import Metric, Problem
 from fedstrata.testing import Scripted, toy_problem
-from papers.scripts import FEW_AND_MANY, Floats, Ids, as_sent, partition
+from papers.scripts import FEW_AND_SOME, Floats, Ids, as_sent, partition
 
 KEYS: dict[str, Any] = {"radius2": 3.5, "weight_gain": "literal"}
 """What makes the library literal. The size of the public batch is not published, so scripts have their own."""
@@ -182,7 +182,7 @@ def hopkins_of(metrics: tuple[Metric, ...]) -> float:
     return next(metric.value for metric in metrics if metric.name == "hopkins")
 
 
-@FEW_AND_MANY
+@FEW_AND_SOME
 def test_clusters_models_weights_and_layers_are_those_of_algorithm_1(seeds: range) -> None:
     triggers = 0
     regrouped = 0
@@ -225,7 +225,7 @@ def received_by(algorithm: FedTSDP, problem: Problem, state: FedTSDPState, cohor
     return sent
 
 
-@FEW_AND_MANY
+@FEW_AND_SOME
 def test_of_the_connected_clients_all_are_clustered_and_nobody_else(seeds: range) -> None:
     """Line 6: only m of the K clients are connected in a round. Here every round clusters them."""
     for seed in seeds[: len(seeds) // 2]:

@@ -18,7 +18,7 @@ from builders import layout_with
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.testing import toy_problem
 from papers.scripts import (
-    FEW_AND_MANY,
+    FEW_AND_SOME,
     Floats,
     Ids,
     Partition,
@@ -145,7 +145,7 @@ def random_script(seed: int) -> tuple[Floats, Ids, Settings]:
     return turning_updates(rng, n, int(rng.integers(11, 17))), rng.integers(1, 50, size=n), literal
 
 
-@FEW_AND_MANY
+@FEW_AND_SOME
 def test_labels_split_rounds_and_references_are_those_of_equations_12_to_19(seeds: range) -> None:
     nested = 0
     reasons = Counter[str]()

@@ -200,11 +200,10 @@ def test_a_run_that_is_stopped_in_the_middle_of_a_round_finishes_it_and_goes_on_
     assert whole.summary["clusters"] > 1 and left(folder) == left(whole.folder)
 
 
-@pytest.mark.parametrize("out", ["", "the runs"])
-def test_a_comparison_that_is_stopped_names_a_command_that_goes_on_as_never_stopped(out: str, here: Path) -> None:
+def test_a_comparison_that_is_stopped_names_a_command_that_goes_on_as_never_stopped(here: Path) -> None:
     given = ["my experiment.toml", "--algorithms", "fedavg, cfl", "--seeds", "0", "--set", "local.lr=0.2"]
-    again = stopped("compare", *given, *(["--out", out] if out else []))
-    folder = out or "runs/my experiment-compare"
+    again = stopped("compare", *given)
+    folder = "runs/my experiment-compare"
     assert again.endswith(f" --resume --out '{folder}'")
     typed(again)
     whole = fs.compare("my experiment.toml", ["fedavg", "cfl"], [0], "whole", sets=["local.lr=0.2"], quiet=True)

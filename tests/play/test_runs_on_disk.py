@@ -1,7 +1,6 @@
 """A run whose samples are on the disk equals the run in memory, and takes no memory for them."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,16 @@ import pytest
 from pyarrow import csv
 
 import fedstrata as fs
+import forked
 from builders import left
 from fedstrata.build.build import build_run
+from fedstrata.build.data_warnings import run_data
 from fedstrata.config import load_experiment
+from fedstrata.data import fitting, mapped, parquet
+from fedstrata.data.mapped import InputWriter
+from fedstrata.engine import ClientData, client_data
 from fedstrata.engine.parallel.messages import pack, unpack
+from fedstrata.play import client_descriptions
 from own_data import arrays, as_test, keys, save
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -83,64 +88,62 @@ def test_no_sample_on_the_disk_is_sent_to_workers(tmp_path: Path) -> None:
     assert received.prepare(index).equal(setup.client_data.dataset.prepare(index))
 
 
-TRAINING = """
-import sys
-from fedstrata.data import mapped, parquet
-from fedstrata.data.mapped import InputWriter
-from fedstrata.engine import ClientData, client_data
+def trained(folder: str, memory: str) -> None:
+    """Train on a data set, and print how many bytes that has taken at most, in a process of its own."""
+    # The memory that is used is that of a few blocks. Small ones need no large file to show it.
+    mapped._BLOCK_NUMBERS = client_data._NUMBERS_AT_ONCE = client_descriptions._NUMBERS_AT_ONCE = 2**18
+    fitting._NUMBERS_AT_ONCE = 2**20
+    run_data._MOST_BYTES = 2**20
+    parquet._ROWS_BYTES = 2**20
+    peak = 0
 
-# The memory that is used is that of a few blocks. Small ones need no large file to show it.
-mapped._BLOCK_NUMBERS = 2**18
-parquet._ROWS_BYTES = 2**20
-client_data._NUMBERS_AT_ONCE = 2**18
+    def measured(function: Callable[..., Any]) -> Callable[..., Any]:
+        def measure(*given: Any) -> Any:
+            nonlocal peak
+            found = function(*given)
+            peak = max(peak, anonymous())
+            return found
 
-def anonymous():
-    lines = open("/proc/self/status").read().splitlines()
+        return measure
+
+    InputWriter.add = measured(InputWriter.add)  # type: ignore[method-assign]
+    ClientData.raw_samples = measured(ClientData.raw_samples)  # type: ignore[method-assign]
+    tables = {
+        "rounds": 1,
+        "data": {"clients": 4, "samples": 0, "memory": memory},
+        "model": {"name": "mlp", "hidden": [2]},
+        "engine": {"name": "loop"},
+        "algorithm": {"name": "fedavg"},
+    }
+    build_run(load_experiment(tables | {"data": {"name": "digits", "clients": 2}}))  # all modules are imported now
+    before = anonymous()
+    fs.run(tables, f"run-{memory}", sets=[f"data.name={folder}"], quiet=True)
+    print(peak - before)
+
+
+def anonymous() -> int:
+    """Bytes of memory of this process that are no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
-
-peak = 0
-def measured(function):
-    def measure(*given):
-        global peak
-        found = function(*given)
-        peak = max(peak, anonymous())
-        return found
-    return measure
-
-InputWriter.add = measured(InputWriter.add)
-ClientData.raw_samples = measured(ClientData.raw_samples)
-
-import fedstrata as fs
-from fedstrata.config import load_experiment
-from fedstrata.build.build import build_run
-
-keys = {
-    "rounds": 1,
-    "data": {"clients": 4, "samples": 0, "memory": sys.argv[2]},
-    "model": {"name": "mlp", "hidden": [2]},
-    "engine": {"name": "loop"},
-    "algorithm": {"name": "fedavg"},
-}
-build_run(load_experiment(keys | {"data": {"name": "digits", "clients": 2}}))  # all modules are imported now
-before = anonymous()
-fs.run(keys, "run-" + sys.argv[2], sets=["data.name=" + sys.argv[1]], quiet=True)
-print(peak - before)
-"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is told by Linux")
-def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(tmp_path: Path) -> None:
+def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Parquet file of one row group: what holds its pages in memory would hold all of them."""
-    rows, width = 72000, 1000  # a batch of 1,024 of them has 4 MB
+    rows, width = 48000, 1000  # a batch of 1,024 of them has 4 MB
     values = np.random.default_rng(0).random(rows * width, dtype=np.float32)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
     table = pa.table({"x": lists.cast(pa.list_(pa.float32())), "label": np.arange(rows) % 2})
     (tmp_path / "set").mkdir()
     pq.write_table(table, tmp_path / "set" / "train.parquet")
+    monkeypatch.chdir(tmp_path)
     taken = {}
     for memory in ("disk", "ram"):
-        command = [sys.executable, "-c", TRAINING, str(tmp_path / "set"), memory]
-        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
-        taken[memory] = int(done.stdout)
-    assert taken["disk"] < values.nbytes / 3 and values.nbytes < taken["ram"]
+        done = forked.run(trained, str(tmp_path / "set"), memory)
+        assert done.status == 0, done.err
+        taken[memory] = int(done.out)
+    stored = rows * width * 8  # the numbers of a table are kept in float64
+    assert taken["disk"] < stored / 3 and stored < taken["ram"]
     assert left(tmp_path / "run-disk") == left(tmp_path / "run-ram")
