@@ -37,7 +37,7 @@ from fedstrata.play.steps import run_steps
 from fedstrata.records.folder import Folder
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
-METRICS = ("hopkins", "shared_layers", "bipartition_accuracy")
+METRICS = ("hopkins", "shared_layers")
 SUMMARY = (
     *KEPT[:-1],
     "acc_weighted",

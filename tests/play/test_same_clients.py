@@ -58,7 +58,6 @@ def test_attacks_on_updates_that_nobody_sends_are_told(name: str) -> None:
     [
         ({"probe": {"matrices": ["cos"], "layers": ["convv"]}}, r"^probe\.layers = 'convv' matches no layer"),
         ({"probe": {"gap": ["dcos"]}}, r"^probe\.gap = \['dcos'\]: needs a partition with true groups"),
-        ({"probe": {"unstable_weights": True}}, r"^probe\.unstable_weights = true: needs an algorithm that keeps"),
         ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm\.layers = 'convv' matches no layer"),
     ],
 )

@@ -171,7 +171,7 @@ def server_setup(
         noise_seed=noise_seed,
         participants_known=participants_known,
     )
-    check_probes(experiment, algorithm, problem)
+    check_probes(experiment, problem.layout)
     if private is not None and isinstance(private.mechanism, CentralNoise):
         problem = replace(problem, aggregation=private.mechanism)
     compression = None

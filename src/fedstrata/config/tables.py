@@ -500,10 +500,6 @@ class ProbeTable(Table):
         layers: The selectors of layers for `matrices`, as in LayerCFL, with a matrix for each selector. By default
             there is one for each layer, and one for all of them together.
         rounds: The rounds with such matrices; by default every round.
-        bipartition: Whether every round records how right the algorithm's bipartition of each cluster would be, also
-            where none is due. For HiCFL, CFL and LayerCFL.
-        unstable_weights: Whether every round records which weights changed most between the last two uploads of a
-            client. For HiCFL.
         target: The mean of the clients' metric whose first round the summary names: the first that is as good.
     """
 
@@ -511,8 +507,6 @@ class ProbeTable(Table):
     matrices: _Measures = ()
     layers: Annotated[tuple[_Name, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
     rounds: Annotated[tuple[_Round, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
-    bipartition: bool = False
-    unstable_weights: bool = False
     target: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
 
     @model_validator(mode="after")

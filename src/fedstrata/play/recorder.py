@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fedstrata.base.resources import disk_error
-from fedstrata.build.probes import bipartition_metrics, client_matrices, gaps, unstable_weights
+from fedstrata.build.probes import client_matrices, gaps
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
@@ -22,9 +22,7 @@ from fedstrata.core import (
     Evaluation,
     Layout,
     Mask,
-    Metric,
     Plan,
-    ProposesSplits,
     Report,
     Score,
     State,
@@ -117,7 +115,7 @@ class Recorder:
             "absent": sorted({*done.sample.dropped.tolist(), *done.reply.absent} & set(cohort)),
             "rejected": sorted({*done.rejected, *done.reply.rejected}),
             "events": [*done.events, *([reset] if not_finite else [])],
-            "metrics": [asdict(metric) for metric in (*done.diagnostics.metrics, *self._proposals(done))],
+            "metrics": [asdict(metric) for metric in done.diagnostics.metrics],
             "seconds": done.seconds_planning + done.reply.seconds + perf_counter() - done.replied,
             "seconds_training": done.reply.seconds,
             "seconds_server": done.seconds_planning + done.seconds_deciding,
@@ -168,7 +166,7 @@ class Recorder:
             )
 
     def _write_decision(self, done: PlayedRound[Any]) -> None:
-        """Write the layer gaps, matrices, unstable weights and tree of a round."""
+        """Write the layer gaps, matrices and tree of a round."""
         number = done.plan.round
         truth = self.setup.truth(number)
         probe = self.experiment.probe
@@ -183,19 +181,7 @@ class Recorder:
             matrices += client_matrices(layout, done.plan, done.report, n, probe.matrices, probe.layers)
         if matrices:
             self.folder.add_matrices(number, matrices)
-        if probe.unstable_weights:
-            weights = unstable_weights(layout, done.changed, done.report)
-            if weights:
-                self.folder.add_weights(number, weights)
         self.folder.add_tree(done.state.tree)
-
-    def _proposals(self, done: PlayedRound[Any]) -> list[Metric]:
-        """How right the bipartitions would be that the algorithm would make in a round."""
-        algorithm = self.setup.server.algorithm
-        truth = self.setup.truth(done.plan.round)
-        if not self.experiment.probe.bipartition or truth is None or not isinstance(algorithm, ProposesSplits):
-            return []
-        return bipartition_metrics(algorithm, self.setup.server.problem, done.changed, done.report, truth)
 
     def _clusters(self, state: State) -> dict[str, Any]:
         """The part of a record that says who is in which cluster; a client that has left or not joined yet is at -1."""

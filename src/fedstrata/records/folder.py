@@ -54,7 +54,7 @@ from fedstrata.records.schema import (
     parse_tree,
 )
 
-_FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
+_FOLDERS_PER_ROUND = ("clients", "gaps", "matrices")
 """Folders with a file for each round."""
 
 _T = TypeVar("_T")
@@ -265,14 +265,6 @@ class Folder:
             arrays[name] = matrix.values.numpy()
             arrays[name + CLIENTS_SUFFIX] = matrix.clients.numpy()
         self._write_arrays("matrices", round, arrays)
-
-    def add_weights(self, round: int, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Write the weights that changed most in a round: of each layer, the clients (m,) and their places (m, t)."""
-        arrays: dict[str, Any] = {}
-        for layer, (clients, places) in weights.items():
-            arrays[layer] = places.numpy()
-            arrays[layer + CLIENTS_SUFFIX] = clients.numpy()
-        self._write_arrays("weights", round, arrays)
 
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""

@@ -36,7 +36,6 @@ RUN_FOLDER_ENTRIES = (
     "right_samples.parquet",
     "gaps",
     "matrices",
-    "weights",
     "models",
     "checkpoint",
     "tracking",
@@ -52,7 +51,7 @@ BASELINE = "baseline"
 
 
 CLIENTS_SUFFIX = "|clients"
-"""Ends the name of the array in ``matrices/<round>.npz`` or ``weights/<round>.npz`` that holds the clients of rows."""
+"""Ends the name of the array in ``matrices/<round>.npz`` that holds the clients of rows."""
 
 VALIDATION_MEASURE = "acc_validation"
 """The mean of the clients' metric on validation data, in records and in the summary of a run that has some. Settings
