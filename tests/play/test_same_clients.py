@@ -58,7 +58,7 @@ def test_attacks_on_updates_that_nobody_sends_are_told(name: str) -> None:
     [
         ({"probe": {"matrices": ["cos"], "layers": ["convv"]}}, r"^probe\.layers = 'convv' matches no layer"),
         ({"probe": {"gap": ["dcos"]}}, r"^probe\.gap = \['dcos'\]: needs a partition with true groups"),
-        ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm\.layers = 'convv' matches no layer"),
+        ({"algorithm": {"name": "layercfl", "layers": "convv"}}, r"^algorithm: 'convv' matches no layer"),
     ],
 )
 def test_a_run_on_the_clients_of_another_is_refused_as_it_is_alone(changes: dict[str, Any], message: str) -> None:

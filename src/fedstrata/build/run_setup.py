@@ -5,7 +5,7 @@ The server of a run needs no data: whoever holds them, it is made of the experim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from fedstrata.build.probes import check_probes
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import Algorithm, Layout, Plan, Problem
+from fedstrata.core import Algorithm, Plan, Problem
 from fedstrata.engine import ClientData, Engine
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
@@ -28,9 +28,6 @@ from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
 from fedstrata.uploads.steps import UploadStep
 from fedstrata.uploads.validation import ValidAnswers
-
-_LAYER_KEYS = ("layers", "personal")
-"""The keys of algorithms that hold selectors of layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,16 +211,4 @@ def first_plan(algorithm: Algorithm[Any], problem: Problem) -> Plan:
     try:
         return algorithm.plan(problem, algorithm.init(problem), torch.arange(problem.clients))
     except LayoutError as error:
-        raise ExperimentError(f"algorithm.{_key_of(algorithm, problem.layout)} = {error}") from None
-
-
-def _key_of(algorithm: Algorithm[Any], layout: Layout) -> str:
-    """The key whose selectors match no layer."""
-    for each in fields(algorithm):  # type: ignore[arg-type]  # every registered algorithm is a dataclass
-        value = getattr(algorithm, each.name)
-        try:
-            if each.name in _LAYER_KEYS:
-                layout.select(*([value] if isinstance(value, str) else value))
-        except LayoutError:
-            return each.name
-    return "name"
+        raise ExperimentError(f"algorithm: {error}") from None
