@@ -28,7 +28,6 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.resume import Resumable, find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES
 from fedstrata.records.tracking import track
-from fedstrata.report.words import ClientNames
 from fedstrata.results.run import Run, network_factory, outputs_of
 
 _logger = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ def run_steps(
     units = experiment.data.model_copy(update={"unit": setup.client_data.dataset.unit or independent})
     resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
-        folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
+        folder = Folder(root)
         form = setup.client_data.dataset.sample_format
         says = outputs_of(network_factory(resolved, form), resolved, form)
         state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume, says=says)

@@ -137,11 +137,9 @@ class Folder:
 
     Attributes:
         path: Where it is.
-        names: The name of each client, (n,), which tables and the tree show beside its id; empty to write ids alone.
     """
 
     path: Path
-    names: tuple[str, ...] = ()
 
     @property
     def checkpoints(self) -> Path:
@@ -207,8 +205,6 @@ class Folder:
             score.loss.tolist(),
         )
         table = dict(zip(Scores._fields, columns, strict=True))
-        if self.names:
-            table["name"] = [self.names[client] for client in clients]
         self._write_table("clients", record["round"], pa.table(table))
         self.log.add(record)
 
@@ -316,7 +312,6 @@ class Folder:
                 "id": node.id,
                 "parent": node.parent,
                 "members": list(node.members),
-                **({"names": [self.names[client] for client in node.members]} if self.names else {}),
                 "born": node.born,
                 "split": node.split,
                 "layer": node.decision.layer if node.decision else None,
