@@ -35,8 +35,7 @@ from experiments.strata.study import keep
 from fedstrata.base.errors import InputError
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.comparison.document import RunKey
-from fedstrata.comparison.run import ActiveRun, Lockstep
+from fedstrata.comparison.run import Lockstep
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan, Report
 from fedstrata.engine.device import one_thread
@@ -341,14 +340,15 @@ def results_of_match(federation: str, seed: int, methods: Sequence[str], sets: S
         setups, refused = _setups(setup, experiments)
         folders = {method: Path(folder) / method for method in setups}
         work = {method: Work() for method in setups}
-        runs = dict[RunKey, ActiveRun]()
+        devices = {method: LocalStores(setup.clients) for method in setups}
+        runs = dict[str, RunSteps]()
         for method, own in setups.items():
-            steps = measured(run_steps(experiments[method], own, folders[method]), work[method])
-            runs[RunKey(seed, method)] = ActiveRun(steps, own.clients, setup.clients)
-        lockstep = Lockstep(runs)
+            own = replace(own, clients=devices[method])
+            runs[method] = measured(run_steps(experiments[method], own, folders[method]), work[method])
+        lockstep = Lockstep(runs, devices)
         while lockstep.round is not None:
             lockstep.step()
-        failures = {run.algorithm: failure.error for run, failure in lockstep.failures.items()}
+        failures = {method: failure.error for method, failure in lockstep.failures.items()}
         samples = sum(len(setup.client_data.train(client)) for client in range(len(setup.client_data)))
         found = {
             method: {"refused": refused[method]}
@@ -366,7 +366,7 @@ def results_of_match(federation: str, seed: int, methods: Sequence[str], sets: S
 
 
 def _setups(setup: RunSetup, experiments: Mapping[str, Experiment]) -> tuple[dict[str, RunSetup], dict[str, str]]:
-    """What each method needs to run, on devices of its own; and why others refuse the federation."""
+    """What each method needs to run on the clients of a setup; and why others refuse the federation."""
     setups = dict[str, RunSetup]()
     refused = dict[str, str]()
     for method, experiment in experiments.items():
@@ -376,7 +376,7 @@ def _setups(setup: RunSetup, experiments: Mapping[str, Experiment]) -> tuple[dic
         except InputError as error:
             refused[method] = str(error)
             continue
-        setups[method] = replace(own, clients=LocalStores(setup.clients))
+        setups[method] = own
     return setups, refused
 
 

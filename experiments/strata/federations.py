@@ -25,7 +25,7 @@ from fedstrata.config import load_experiment
 from fedstrata.config.hyperparameters import algorithm_from
 from fedstrata.core import Algorithm, Diagnostics, Plan, State
 from fedstrata.engine.device import one_thread
-from fedstrata.engine.shared_work import LocalStores, SharedRequest, run_shared
+from fedstrata.engine.shared_work import LocalStores, run_shared
 from fedstrata.play.rounds import PlanReply, PlayedRound, Rules, no_events, play_rounds
 from fedstrata.uploads.checks.update_checks import Checks
 
@@ -89,8 +89,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         plans = {called: next(steps) for called, steps in running.items()}
         while plans:
             asked = dict(plans)
-            request = SharedRequest(list(asked.values()), setup.clients, [devices[called] for called in asked])
-            (answers,) = run_shared([request])
+            answers = run_shared(list(asked.values()), [devices[called] for called in asked])
             for called, report in zip(asked, answers.reports, strict=True):
                 try:
                     plans[called] = running[called].send(PlanReply(report, 0.0))

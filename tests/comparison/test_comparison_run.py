@@ -2,15 +2,13 @@ import errno
 import json
 import signal
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from comparing import KEYS, left
-from safetensors.torch import load_file
 
 import builders
 import fedstrata as fs
@@ -20,8 +18,7 @@ from fedstrata.algorithms.ditto import Ditto
 from fedstrata.base.errors import InputError, PartitionError
 from fedstrata.build.build import build_run
 from fedstrata.core import Plan, Report, Score
-from fedstrata.engine import Loop, run_together
-from fedstrata.engine.vectorized import BATCH_BYTES
+from fedstrata.engine import Loop
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.progress import ComparisonProgress
 from fedstrata.records.checkpoint import save
@@ -91,60 +88,6 @@ def test_worker_processes_change_no_bit_of_a_comparison(tmp_path: Path) -> None:
         assert builders.left(one) == builders.left(other)
 
 
-def test_the_batched_engine_computes_all_seeds_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but rounding may depend on who else is in the batch."""
-    batches, batched = list[list[int]](), ["engine.name=batched"]
-
-    def counted(pairs: Any) -> Any:
-        batches.append([plan.seed for _, plan in pairs])
-        return run_together(pairs)
-
-    monkeypatch.setattr("fedstrata.engine.shared_work.run_together", counted)
-    together = compare(tmp_path / "all", seeds=[0, 1], sets=batched)
-    assert batches == [[0, 1]] * 5  # four rounds, and the scores of the last; what is private is no part of it
-    alone = [compare(tmp_path / f"seed-{seed}", seeds=[seed], sets=batched) for seed in (0, 1)]
-    counted_alone = [each.jobs for each in alone if each.jobs]
-    assert together.jobs == JobCount(
-        sum(each.asked for each in counted_alone), sum(each.trained for each in counted_alone)
-    )
-    runs = {(run.algorithm, run.seed): run.folder for run in together.runs}
-    for other in (*alone[0].runs, *alone[1].runs):
-        for path in (other.folder / "models").glob("*.safetensors"):
-            mine, theirs = load_file(runs[other.algorithm, other.seed] / "models" / path.name), load_file(path)
-            assert all(torch.allclose(mine[name], theirs[name], rtol=1e-3, atol=1e-4) for name in theirs)
-
-
-def test_what_does_not_fit_in_one_batch_is_done_seed_by_seed_from_then_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = list[int]()
-
-    def small(pairs: Any) -> Any:
-        batches.append(len(pairs))
-        if len(pairs) > 1:
-            raise torch.OutOfMemoryError("too much")
-        return run_together(pairs)
-
-    sets = ["engine.name=batched", "rounds=2"]
-    monkeypatch.setattr("fedstrata.engine.shared_work.run_together", small)
-    found = compare(tmp_path / "all", ("fedavg", "cfl"), seeds=[0, 1], sets=sets)
-    assert batches == [2, *[1] * 6] and all(run.summary for run in found.runs)
-
-
-def test_seeds_are_one_batch_as_far_as_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for the digits, 1797 x 64 numbers, and the updates of one run of 8 clients and 1,210 weights, twice each."""
-    seeds, begin = list[list[int]](), ComparisonProgress.begin
-
-    def noted(progress: ComparisonProgress, running: Sequence[int], names: tuple[str, ...] = ()) -> None:
-        seeds.append(list(running))
-        begin(progress, running, names)
-
-    monkeypatch.setattr(ComparisonProgress, "begin", noted)
-    monkeypatch.setitem(BATCH_BYTES, "cpu", 4 * 2 * (1797 * 64 + 8 * 1210))
-    compare(tmp_path / "all", ("fedavg",), seeds=[0, 1, 2], sets=["engine.name=batched", "rounds=1"])
-    assert seeds == [[0, 1], [2]]
-
-
 def test_the_time_of_all_runs_together_is_that_of_the_work_that_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,9 +114,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return made
 
 
-@pytest.mark.parametrize(("engine", "where"), [("loop", "seed 0"), ("batched", "seeds 0, 1")])
+@pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
-    engine: str, where: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = [f"engine.name={engine}"]
     expected = whole(engine, (0, 1))
@@ -186,7 +129,7 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
 
     with monkeypatch.context() as patch:
         patch.setattr(ComparisonProgress, "show", interrupted)
-        with pytest.raises(Stopped, match=f"^stopped in {where} after round 3; ") as stop:
+        with pytest.raises(Stopped, match=r"^stopped in seed 0 after round 3; ") as stop:
             compare(tmp_path / "broken", seeds=[0, 1], sets=sets)
     assert stop.value.folder == tmp_path / "broken"
     assert [record["round"] for record in records_of(tmp_path / "broken" / "cfl-0")] == [1, 2]
@@ -200,12 +143,12 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
 
 @pytest.mark.parametrize(
     ("saves", "engine", "seeds"),
-    [(5, "loop", [0]), (7, "loop", [0]), (9, "loop", [0]), (8, "batched", [0, 1]), (10, "batched", [0, 1])],
+    [(5, "loop", [0]), (7, "loop", [0]), (9, "loop", [0]), (8, "batched", [0])],
 )
 def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
     saves: int, engine: str, seeds: list[int], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of three algorithms are a round ahead of the others then, or of those of the other seed."""
+    """Some of three algorithms are a round ahead of the others then."""
     sets, count = [f"engine.name={engine}"], 0
     expected = whole(engine, tuple(seeds))
 

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import fit_of, loop_of, plan_of
 
-from fedstrata.core import Clients, Evaluation, LocalTask, LocalTraining, Plan, Report
-from fedstrata.engine import Loop
+from fedstrata.core import Evaluation, LocalTask, LocalTraining, Plan, Report
 from fedstrata.engine.shared_work import (
     LocalStores,
     MergedPlan,
     SharedReports,
-    SharedRequest,
     run_shared,
 )
 from turns import same
@@ -23,14 +20,8 @@ SIZES = [10, 1, 7]
 """Training samples of three clients; half of the second's is nothing."""
 
 
-def answer_of(plans: Sequence[Plan], engine: Clients, stores: Sequence[Clients]) -> SharedReports:
-    """What comes back on one federation."""
-    (reports,) = run_shared([SharedRequest(plans, engine, stores)])
-    return reports
-
-
-def answer(engine: Loop, *plans: Plan) -> SharedReports:
-    return answer_of(plans, engine, [LocalStores(engine) for _ in plans])
+def answer(engine: Any, *plans: Plan) -> SharedReports:
+    return run_shared(plans, [LocalStores(engine) for _ in plans])
 
 
 def alone(plan: Plan) -> Report:
@@ -99,7 +90,7 @@ def test_what_devices_keep_is_never_shared() -> None:
     twice = [replace(plan, round=2, evaluations=evaluations) for plan in once]
     separate = [loop_of(SIZES)[0] for _ in once]
     for plans in (once, twice):
-        answers = answer_of(plans, engine, devices)
+        answers = run_shared(plans, devices)
         assert answers.done == 9
         assert same(answers.reports, tuple(other.run(plan) for other, plan in zip(separate, plans, strict=True)))
     assert not engine.store.tensors()
@@ -107,21 +98,14 @@ def test_what_devices_keep_is_never_shared() -> None:
         assert device.store.tensors() and same(device.store.tensors(), other.store.tensors())
 
 
-def test_federations_share_no_work_and_bear_the_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """18 samples of three clients and as many again: two epochs of one federation cost twice the one of the other."""
-    ticks = iter([0.0, 6.0])  # of what is shared; nothing is private, so all other readings may be the same
+def test_algorithms_bear_the_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs of one algorithm cost twice the one of the other; nothing is private."""
+    ticks = iter([0.0, 6.0])  # of what is shared; all other readings are the same
     monkeypatch.setattr("fedstrata.engine.shared_work.perf_counter", lambda: next(ticks, 6.0))
-    asked, plans = [], []
-    for seed, epochs in ((7, 1), (8, 2)):
-        engine, layout, start = loop_of(SIZES)
-        task = fit_of(layout, [[0]] * 3, training=LocalTraining(epochs=epochs, batch=5, lr=0.1))
-        plans.append(replace(plan_of(start[None], task), seed=seed))
-        asked.append(SharedRequest([plans[-1]] * 2, engine, [LocalStores(engine)] * 2))
-    found = run_shared(asked)
-    assert [answers.done for answers in found] == [3, 3]
-    assert [answers.seconds for answers in found] == [(1.0, 1.0), (2.0, 2.0)]
-    for plan, answers in zip(plans, found, strict=True):
-        assert same(answers.reports, (alone(plan),) * 2)
+    engine, layout, start = loop_of(SIZES)
+    tasks = [fit_of(layout, [[0]] * 3, training=LocalTraining(epochs=n, batch=5, lr=0.1)) for n in (1, 2)]
+    found = answer(engine, *(plan_of(start[None], task) for task in tasks))
+    assert found.done == 6 and found.seconds == (2.0, 4.0)
 
 
 def test_what_is_asked_and_scored_is_shared_as_well() -> None:
@@ -141,7 +125,7 @@ def test_what_is_asked_and_scored_is_shared_as_well() -> None:
         )
 
     plans = [asking([True, True, False], [0, 2], [[0], [0]]), asking([False, True, True], [2, 0], [[0], [1]])]
-    answers = answer_of(plans, Counted(), [LocalStores(engine)] * 2)
+    answers = answer(Counted(), *plans)
     assert same(answers.reports, tuple(map(alone, plans))) and answers.done == 0
     (merged,) = runs
     assert merged.client_stats["classes"].tolist() == [True] * 3

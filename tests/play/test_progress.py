@@ -92,29 +92,17 @@ def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
 
 def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     line, text = shown(terminal=False)
-    progress = ComparisonProgress(10, [3, 5], line)
-    progress.begin([3])
-    progress.note(3, "cfl", record(9))
-    progress.begin([5])
+    progress = ComparisonProgress(10, 2, line)
+    progress.begin(1, 3)
+    progress.note("cfl", record(9))
+    progress.begin(2, 5)
     progress.show(0, 0.4)
-    progress.note(5, "fedavg", record(1, acc_client=0.25))
-    progress.note(5, "cfl", record(1, events=[{"kind": "split", "node": 0}]))
+    progress.note("fedavg", record(1, acc_client=0.25))
+    progress.note("cfl", record(1, events=[{"kind": "split", "node": 0}]))
     progress.show(1, 0.314)
     first, second = text.getvalue().splitlines()
     assert first == "run cfl-5, round 1: split node 0"
     assert second.startswith("seed 5 (2/2)  round  1/10  accuracy:  fedavg 25.0 %  cfl 50.0 %  jobs 31 %  ")
-
-
-def test_a_comparison_of_several_seeds_at_once_shows_the_mean_of_the_scores_that_are_known() -> None:
-    line, text = shown(terminal=False)
-    progress = ComparisonProgress(10, [3, 4, 5], line)
-    progress.begin([3, 4, 5])
-    for name, scores in {"fedavg": (None, 0.5, 0.7), "cfl": (None, None, None)}.items():
-        for seed, accuracy in zip((3, 4, 5), scores, strict=True):
-            progress.note(seed, name, record(1, acc_client=accuracy))
-    progress.show(1, 1.0)
-    said = text.getvalue()
-    assert said.startswith("seeds 3\u20135 (3/3)  round  1/10  accuracy:  fedavg 60.0 %  cfl \u2013  jobs 100 %  ")
 
 
 class Unwritable(StringIO):

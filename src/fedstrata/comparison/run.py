@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, root_folder
@@ -22,18 +19,14 @@ from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import Clients, Plan, State
+from fedstrata.core import Plan, State
 from fedstrata.engine.device import one_thread
-from fedstrata.engine.shared_work import LocalStores, SharedRequest, count_jobs, run_shared
-from fedstrata.engine.vectorized import budget
+from fedstrata.engine.shared_work import LocalStores, count_jobs, run_shared
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import ComparisonProgress, StatusLine
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.report.comparison.folder import JobCount
-
-_FLOAT_BYTES = 4
-"""The bytes of a number."""
 
 
 def compare_experiments(
@@ -42,8 +35,7 @@ def compare_experiments(
     """Run experiments that differ in algorithm, training, server, cohort, network, data keys and seed, or go on.
 
     All runs of a federation go round by round, and equal local jobs are done once. A federation has one seed, network,
-    objective and way to read the data. Federations follow each other. With the batched engine, what algorithms share is
-    one batch of as many seeds as fit in memory.
+    objective and way to read the data. Federations follow each other.
 
     Each run is recorded in a folder of its own, as if it had been run alone: bit for bit, or within the tolerance of
     the batched engine. Its seconds are those of its own work and its part of what was shared. A run that fails does
@@ -62,6 +54,13 @@ def compare_experiments(
         Stopped: After Ctrl-C, when the round is over.
     """
     failures = dict[RunKey, RunFailure]()
+    jobs = JobCount(0, 0)
+    engines = dict[Hashable, EngineTable]()
+    first = _federation_of(experiments[0])
+    federations = dict[_Federation, dict[str, Experiment]]()
+    for each in experiments:
+        if not finished(folder_of(out, each), each.rounds):
+            federations.setdefault(_federation_of(each), {})[each.title] = each
     with one_thread(), StatusLine(quiet) as line, Interrupt(line.keep) as interrupt, ExitStack() as stack:
 
         @cache
@@ -73,216 +72,126 @@ def compare_experiments(
 
         if resume:
             lock()
-        jobs = JobCount(0, 0)
-        queue = _RunQueue(experiments, out, resume, line, lock)
-        while queue.waiting:
-            lockstep = queue.next(lambda: interrupt.asked)
+        metric = objective_of(experiments[0]).metric_info
+        progress = ComparisonProgress(experiments[0].rounds, len(federations), line, metric)
+        for place, (federation, named) in enumerate(federations.items(), start=1):
+            # All seeds have the engine that was chosen for the first one.
+            chosen = {"engine": engines[federation.kind]} if federation.kind in engines else {}
+            own = {name: each.model_copy(update=chosen) for name, each in named.items()}
+            try:
+                setups = _prepare(own)
+            except Exception as error:
+                if federation == first:
+                    raise
+                # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
+                # has no room for does not lose the seeds that are over.
+                failures |= {RunKey(federation.seed, name): RunFailure.of(error) for name in own}
+                continue
+            setup = next(iter(setups.values()))
+            for choice in setup.choices:
+                line.keep(choice)
+            engines[federation.kind] = setup.engine
+            lock()
+            progress.begin(place, federation.seed, setup.names)
+            lockstep = _begin(own, setups, out, progress, line, resume=resume)
             while (round := lockstep.round) is not None and not interrupt.asked:
                 jobs += lockstep.step()
-                queue.progress.show(round - 1, jobs.share)
-            if interrupt.asked and (round is not None or queue.waiting):
+                progress.show(round - 1, jobs.share)
+            if interrupt.asked and (round is not None or place < len(federations)):
                 lockstep.close()
                 after = f" after round {round - 1}" if round and round > 1 else ""
-                raise Stopped(f"stopped in {queue.progress.where}{after}", out)
-            failures |= lockstep.failures
-            del lockstep  # and with it its data, before those of the next federation are read
+                raise Stopped(f"stopped in seed {federation.seed}{after}", out)
+            failures |= {RunKey(federation.seed, name): failure for name, failure in lockstep.failures.items()}
+            del lockstep, setups, setup  # and with them the data, before those of the next federation are read
         lock()
-        return conclude(experiments, out, failures | queue.failures, jobs)
+        return conclude(experiments, out, failures, jobs)
 
 
 class _Federation(NamedTuple):
     """What runs that share their work have in common.
 
     Attributes:
-        group: The number of their network, objective and keys of data, from 0.
+        kind: Their network, objective and keys of data.
         seed: Their seed.
     """
 
-    group: int
+    kind: Hashable
     seed: int
 
 
-class _RunQueue:
-    """The runs that have not begun.
-
-    Args:
-        experiments: The experiments of the comparison. Those that are finished are left out.
-        out: The folder of the comparison.
-        resume: Whether runs go on from the checkpoints in it.
-        line: Where the choice of the engine and the progress are shown.
-        before_first: The function that is called before any run begins, once its experiment is known to fit.
-
-    Attributes:
-        waiting: The federations that have not begun, in their order: all seeds of a group follow each other.
-        progress: The display of the progress.
-        failures: Why runs could not begin.
-    """
-
-    def __init__(
-        self,
-        experiments: Sequence[Experiment],
-        out: Path,
-        resume: bool,
-        line: StatusLine,
-        before_first: Callable[[], None],
-    ) -> None:
-        """Read no data yet."""
-        self._before_first = before_first
-        unfinished = [each for each in experiments if not finished(folder_of(out, each), each.rounds)]
-        groups = dict[Hashable, int]()
-        self._experiments = dict[_Federation, dict[str, Experiment]]()
-        for each in unfinished:
-            federation = _Federation(groups.setdefault(_group_key(each), len(groups)), each.seed)
-            self._experiments.setdefault(federation, {})[each.title] = each
-        self._first_seed = experiments[0].seed
-        self._out = out
-        self._resume = resume
-        self._line = line
-        self._engines = dict[int, EngineTable]()
-        # The sort is stable: seeds stay in their order.
-        self.waiting = sorted(self._experiments, key=lambda federation: federation.group)
-        metric = objective_of(experiments[0]).metric_info
-        self.progress = ComparisonProgress(experiments[0].rounds, [each.seed for each in self.waiting], line, metric)
-        self.failures: dict[RunKey, RunFailure] = {}
-
-    def next(self, stop: Callable[[], bool]) -> Lockstep:
-        """The runs of the next federation; where the engine is batched, of as many of its group as fit in memory.
-
-        Args:
-            stop: The function that is asked before every federation but the first whether there shall be no more.
-
-        Raises:
-            InputError: When something that the first experiment names does not exist or does not fit.
-        """
-        runs = dict[RunKey, ActiveRun]()
-        begun = list[int]()
-        room = 1
-        names: tuple[str, ...] = ()
-        group = self.waiting[0].group
-        while self.waiting and self.waiting[0].group == group and len(begun) < room and not (begun and stop()):
-            federation = self.waiting.pop(0)
-            seed = federation.seed
-            # All seeds of a group have the engine that was chosen for the first one.
-            chosen = {"engine": self._engines[group]} if group in self._engines else {}
-            named = self._experiments[federation].items()
-            experiments = {name: each.model_copy(update=chosen) for name, each in named}
-            try:
-                setup = self._prepare(experiments, group)
-            except Exception as error:
-                if group == 0 and seed == self._first_seed:
-                    raise
-                # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
-                # has no room for does not lose the seeds that are over.
-                self.failures |= {RunKey(seed, name): RunFailure.of(error) for name in experiments}
-                continue
-            begun.append(seed)
-            names = setup.names  # of all seeds: those without names of their own are numbered alike
-            runs |= self._active_runs(seed, experiments, setup)
-            room = _seeds_at_once(setup, len(experiments))
-        self.progress.begin(begun or [seed], names)
-        if runs:
-            self._before_first()
-        return Lockstep(runs)
-
-    def _prepare(self, experiments: Mapping[str, Experiment], group: int) -> RunSetup:
-        """The federation of a seed, which all of its experiments fit.
-
-        Raises:
-            InputError: When a key of one of them does not fit the network or the data.
-        """
-        first = next(iter(experiments.values()))
-        setup = build_run(first)
-        for name, experiment in experiments.items():
-            try:
-                own = on_same_clients(setup, experiment)
-                own.server.algorithm.init(own.server.problem)
-            except InputError as error:
-                raise type(error)(f"{name}: {error}") from None
-        for choice in setup.choices:
-            self._line.keep(choice)
-        self._engines[group] = setup.engine
-        return setup
-
-    def _active_runs(
-        self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
-    ) -> dict[RunKey, ActiveRun]:
-        """The runs of a seed, on one federation and each on devices of its own; none has begun."""
-
-        def note(name: str, record: Mapping[str, Any], state: State) -> None:
-            self.progress.note(seed, name, record)
-
-        runs = {}
-        for name, experiment in experiments.items():
-            devices = LocalStores(setup.clients)
-            running = run_steps(
-                experiment,
-                replace(on_same_clients(setup, experiment), clients=devices),
-                folder_of(self._out, experiment),
-                resume=self._resume,
-                on_round=partial(note, name),
-                tell=self._line.keep,
-            )
-            runs[RunKey(seed, name)] = ActiveRun(running, devices, setup.clients)
-        return runs
-
-
-def _group_key(experiment: Experiment) -> Hashable:
-    """What an engine is made for. Runs that have it in common share a federation of each seed."""
+def _federation_of(experiment: Experiment) -> _Federation:
+    """The federation of an experiment."""
     # Data may lie elsewhere when a comparison is resumed.
     samples = experiment.data.model_dump_json(exclude={"root", "memory"})
-    return samples, experiment.model.model_dump_json(), objective_of(experiment)
+    return _Federation((samples, experiment.model.model_dump_json(), objective_of(experiment)), experiment.seed)
 
 
-def _seeds_at_once(setup: RunSetup, runs: int) -> int:
-    """The number of seeds that may be one batch: their data and updates fit in the memory of a batch.
+def _prepare(experiments: Mapping[str, Experiment]) -> dict[str, RunSetup]:
+    """The setups of the experiments of a federation, on the same clients.
 
-    Args:
-        setup: The federation of one seed.
-        runs: The number of runs of each seed.
+    Raises:
+        InputError: When a key of one of them does not fit the network or the data.
     """
-    problem = setup.server.problem
-    if setup.engine.name != "batched":
-        return 1
-    dataset = setup.client_data.dataset
-    numbers = len(dataset) * prod(dataset.shape) + runs * problem.clients * problem.layout.p
-    return max(1, budget(torch.device(setup.engine.device)) // (_FLOAT_BYTES * numbers))
+    shared = build_run(next(iter(experiments.values())))
+    setups = {}
+    for name, experiment in experiments.items():
+        try:
+            own = on_same_clients(shared, experiment)
+            own.server.algorithm.init(own.server.problem)
+        except InputError as error:
+            raise type(error)(f"{name}: {error}") from None
+        setups[name] = own
+    return setups
 
 
-@dataclass(frozen=True)
-class ActiveRun:
-    """A run that is advanced with others.
+def _begin(
+    experiments: Mapping[str, Experiment],
+    setups: Mapping[str, RunSetup],
+    out: Path,
+    progress: ComparisonProgress,
+    line: StatusLine,
+    *,
+    resume: bool,
+) -> Lockstep:
+    """The runs of a federation up to their first plans, each with local stores of its own."""
+    devices = {name: LocalStores(setup.clients) for name, setup in setups.items()}
 
-    Attributes:
-        steps: The run, not begun.
-        devices: The devices of its algorithm.
-        engine: The engine that computes for all algorithms of the seed.
-    """
+    def note(name: str, record: Mapping[str, Any], state: State) -> None:
+        progress.note(name, record)
 
-    steps: RunSteps
-    devices: Clients
-    engine: Clients
+    runs = {
+        name: run_steps(
+            experiment,
+            replace(setups[name], clients=devices[name]),
+            folder_of(out, experiment),
+            resume=resume,
+            on_round=partial(note, name),
+            tell=line.keep,
+        )
+        for name, experiment in experiments.items()
+    }
+    return Lockstep(runs, devices)
 
 
 class Lockstep:
-    """Runs of several algorithms, with one seed or with several whose federations are one batch to the engine.
-
-    A run that fails is dropped, and the others go on.
+    """Runs of several algorithms on one federation, round by round. A run that fails is dropped; the others go on.
 
     Args:
-        runs: The runs.
+        runs: The runs, not begun, by their names.
+        devices: The clients of each run. They share an engine.
 
     Attributes:
-        failures: Why runs were dropped.
+        failures: Why runs were dropped, by their names.
     """
 
-    def __init__(self, runs: Mapping[RunKey, ActiveRun]) -> None:
+    def __init__(self, runs: Mapping[str, RunSteps], devices: Mapping[str, LocalStores]) -> None:
         """Begin every run, up to its first plan."""
-        self.failures: dict[RunKey, RunFailure] = {}
+        self.failures: dict[str, RunFailure] = {}
         self._runs = runs
-        self._one_batch = True
-        self._plans: dict[RunKey, Plan] = {}
-        for run in runs:
-            self._advance(run)
+        self._devices = devices
+        self._plans: dict[str, Plan] = {}
+        for name in runs:
+            self._advance(name)
 
     @property
     def round(self) -> int | None:
@@ -292,76 +201,53 @@ class Lockstep:
     def step(self) -> JobCount:
         """Do the next round, and return the local jobs of all runs in it."""
         round = self.round
-        due = [run for run, plan in self._plans.items() if plan.round == round]
-        replies = dict[RunKey, PlanReply]()
+        due = [name for name, plan in self._plans.items() if plan.round == round]
+        replies = dict[str, PlanReply]()
         done = self._answer(due, replies)
         asked = sum(count_jobs(reply.report) for reply in replies.values())
-        for run, reply in replies.items():
-            self._advance(run, reply)
+        for name, reply in replies.items():
+            self._advance(name, reply)
         return JobCount(asked, done)
 
     def close(self) -> None:
         """Leave the runs that are not over as they are, ready to be resumed."""
-        for run in self._plans:
-            self._runs[run].steps.close()
+        for name in self._plans:
+            self._runs[name].close()
 
-    def _answer(self, runs: Sequence[RunKey], replies: dict[RunKey, PlanReply]) -> int:
-        """Run the plans of some runs as one batch. Where that fails, go seed by seed, and then run by run.
+    def _answer(self, names: Sequence[str], replies: dict[str, PlanReply]) -> int:
+        """Run the plans of some runs together. Where that fails, go run by run.
 
         Args:
-            runs: The runs.
+            names: The names of the runs.
             replies: Gets the reply to each run that does not fail.
 
         Returns:
             The number of local jobs that were done.
         """
-        seeds = _by_seed(runs)
-        if self._one_batch or len(seeds) == 1:
-            try:
-                found = run_shared(
-                    [
-                        SharedRequest(
-                            [self._plans[run] for run in of_seed],
-                            self._runs[of_seed[0]].engine,
-                            [self._runs[run].devices for run in of_seed],
-                        )
-                        for of_seed in seeds.values()
-                    ]
-                )
-            except Exception as error:
-                # Only its text is kept: an exception would keep all tensors of its frames alive.
-                failure = RunFailure.of(error)
-            else:
-                for of_seed, shared in zip(seeds.values(), found, strict=True):
-                    for run, report, seconds in zip(of_seed, shared.reports, shared.seconds, strict=True):
-                        replies[run] = PlanReply(report, seconds)
-                return sum(shared.done for shared in found)
-            if len(runs) == 1:
-                self._drop(runs[0], failure)
-                return 0
-        if len(seeds) > 1:
-            # What was too much for one batch would be so again.
-            self._one_batch = False
-        parts = list(seeds.values()) if len(seeds) > 1 else [[run] for run in runs]
-        return sum(self._answer(part, replies) for part in parts)
+        try:
+            shared = run_shared([self._plans[name] for name in names], [self._devices[name] for name in names])
+        except Exception as error:
+            # Only its text is kept: an exception would keep all tensors of its frames alive.
+            failure = RunFailure.of(error)
+        else:
+            for name, report, seconds in zip(names, shared.reports, shared.seconds, strict=True):
+                replies[name] = PlanReply(report, seconds)
+            return shared.done
+        if len(names) == 1:
+            self._drop(names[0], failure)
+            return 0
+        return sum(self._answer([name], replies) for name in names)
 
-    def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
+    def _advance(self, name: str, reply: PlanReply | None = None) -> None:
         """Give a run its reply, and take its next plan."""
         try:
-            steps = self._runs[run].steps
-            self._plans[run] = next(steps) if reply is None else steps.send(reply)
+            steps = self._runs[name]
+            self._plans[name] = next(steps) if reply is None else steps.send(reply)
         except StopIteration:
-            del self._plans[run]
+            del self._plans[name]
         except Exception as error:
-            self._drop(run, RunFailure.of(error))
+            self._drop(name, RunFailure.of(error))
 
-    def _drop(self, run: RunKey, failure: RunFailure) -> None:
-        self._plans.pop(run, None)
-        self.failures[run] = failure
-
-
-def _by_seed(runs: Iterable[RunKey]) -> dict[int, list[RunKey]]:
-    seeds = dict[int, list[RunKey]]()
-    for run in runs:
-        seeds.setdefault(run.seed, []).append(run)
-    return seeds
+    def _drop(self, name: str, failure: RunFailure) -> None:
+        self._plans.pop(name, None)
+        self.failures[name] = failure

@@ -23,12 +23,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedstrata.base.errors import ContractError
-from fedstrata.core import Clients, Evaluation, LocalTask, Plan, Report, Result, Rows, Score
+from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.parallel.sharding import merge_results, merge_scores
 from fedstrata.engine.registry import Engine
-from fedstrata.engine.vectorized import Vectorized, run_together
 
 _PASSES_PER_STEP = 3
 """Cost of a training step in forward passes: the backward pass takes about twice as long as the forward pass."""
@@ -42,42 +41,28 @@ _Piece = LocalTask | Evaluation
 class LocalStores:
     """The local stores of one of several algorithms that use one engine.
 
-    Args:
+    Attributes:
         engine: The engine that computes for all of them.
+        store: The local stores of this one.
     """
 
     def __init__(self, engine: Engine) -> None:
         """Start with an empty store."""
         self.store = ClientStore()
-        self._engine = engine
+        self.engine = engine
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
-        others = self._engine.store
-        self._engine.store = self.store
+        others = self.engine.store
+        self.engine.store = self.store
         try:
-            return self._engine.run(plan)
+            return self.engine.run(plan)
         finally:
-            self._engine.store = others
+            self.engine.store = others
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """As `Engine.outputs`."""
-        return self._engine.outputs(models, inputs)
-
-
-@dataclass(frozen=True)
-class SharedRequest:
-    """What several algorithms ask of one federation in a round.
-
-    Attributes:
-        plans: The plans of the algorithms.
-        engine: The engine that does the shared jobs. It uses no local store for them.
-        stores: The clients with the local stores of each algorithm. They do the private jobs.
-    """
-
-    plans: Sequence[Plan]
-    engine: Clients
-    stores: Sequence[Clients]
+        return self.engine.outputs(models, inputs)
 
 
 @dataclass(frozen=True)
@@ -96,35 +81,31 @@ class SharedReports:
     done: int
 
 
-def run_shared(requests: Sequence[SharedRequest]) -> tuple[SharedReports, ...]:
-    """Run plans on several federations, and do the equal jobs of each federation once.
+def run_shared(plans: Sequence[Plan], devices: Sequence[LocalStores]) -> SharedReports:
+    """Run the plans of several algorithms on one federation, and do equal jobs once.
 
-    The shared jobs of all federations are one batch where all engines are vectorized.
+    Args:
+        plans: The plan of each algorithm.
+        devices: The clients of each algorithm. They share an engine.
 
     Raises:
-        ContractError: When the plans on a federation are of several rounds or seeds.
+        ContractError: When the plans are of several rounds or seeds.
     """
-    merged = [MergedPlan(request.plans) for request in requests]
+    merged = MergedPlan(plans)
     began = perf_counter()
-    pairs = [(request.engine, each.plan) for request, each in zip(requests, merged, strict=True) if each.plan]
-    batch = [(engine, plan) for engine, plan in pairs if isinstance(engine, Vectorized)]
-    together = len(batch) == len(pairs)
-    found = iter(run_together(batch) if together else [engine.run(plan) for engine, plan in pairs])
-    common = [next(found) if each.plan else Report() for each in merged]
+    # Nothing that is shared uses a local store.
+    common = devices[0].engine.run(merged.plan) if merged.plan else Report()
     spent = perf_counter() - began
-    costs = [each.costs(report) for each, report in zip(merged, common, strict=True)]
-    rate = spent / (sum(map(sum, costs)) or 1)
-    shared = []
-    for request, each, report, shares in zip(requests, merged, common, costs, strict=True):
-        private = list[Report]()
-        seconds = list[float]()
-        for plan, clients, share in zip(each.private, request.stores, shares, strict=True):
-            began = perf_counter()
-            private.append(clients.run(plan) if plan.tasks or plan.evaluations else Report())
-            seconds.append(rate * share + perf_counter() - began)
-        done = sum(map(count_jobs, (report, *private)))
-        shared.append(SharedReports(each.reports(report, private), tuple(seconds), done))
-    return tuple(shared)
+    costs = merged.costs(common)
+    rate = spent / (sum(costs) or 1)
+    private = list[Report]()
+    seconds = list[float]()
+    for plan, clients, cost in zip(merged.private, devices, costs, strict=True):
+        began = perf_counter()
+        private.append(clients.run(plan) if plan.tasks or plan.evaluations else Report())
+        seconds.append(rate * cost + perf_counter() - began)
+    done = sum(map(count_jobs, (common, *private)))
+    return SharedReports(merged.reports(common, private), tuple(seconds), done)
 
 
 def count_jobs(report: Report) -> int:

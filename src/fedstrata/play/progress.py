@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from statistics import mean
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -161,48 +160,43 @@ class Progress:
 
 
 class ComparisonProgress:
-    """The progress of several algorithms side by side, with one seed after the other or several at once.
+    """The progress of several algorithms side by side, on one federation after the other.
 
     Args:
         rounds: The number of rounds of every run.
-        seeds: The seed of each federation, in their order.
+        federations: The number of federations.
         line: The status line.
         metric: What the scores are.
     """
 
-    def __init__(self, rounds: int, seeds: Sequence[int], line: StatusLine, metric: MetricInfo = ACCURACY) -> None:
+    def __init__(self, rounds: int, federations: int, line: StatusLine, metric: MetricInfo = ACCURACY) -> None:
         """Start the clock."""
         self._metric = metric
         self._rounds = rounds
-        self._seeds = tuple(seeds)
+        self._federations = federations
         self._line = line
         self._names = NO_NAMES
         self._began = perf_counter()
         self._shown = 0
-        self._running: tuple[int, ...] = ()
         self._place = 0
-        self._scores: dict[str, dict[int, tuple[int, float | None]]] = {}
+        self._seed = 0
+        self._scores: dict[str, tuple[int, float | None]] = {}
 
-    @property
-    def where(self) -> str:
-        """The seeds that are running, in words."""
-        return f"seed{'s' if len(self._running) > 1 else ''} {ranges(self._running)}"
-
-    def begin(self, seeds: Sequence[int], names: tuple[str, ...] = ()) -> None:
-        """Begin with the runs of some seeds, whose clients have these names, (n,)."""
+    def begin(self, place: int, seed: int, names: tuple[str, ...] = ()) -> None:
+        """Begin with a federation: its place among all, from 1, its seed, and the names of its clients, (n,)."""
         self._names = ClientNames(names)
-        self._running = tuple(seeds)
-        self._place = self._seeds.index(seeds[-1], self._place) + 1
+        self._place = place
+        self._seed = seed
         self._scores = {}
 
-    def note(self, seed: int, algorithm: str, record: Mapping[str, Any]) -> None:
+    def note(self, algorithm: str, record: Mapping[str, Any]) -> None:
         """Note a finished round of one run; its events stay on the screen."""
-        self._scores.setdefault(algorithm, {})[seed] = record["round"], record["acc_client"]
+        self._scores[algorithm] = record["round"], record["acc_client"]
         for text in event_lines(record, self._names):
-            self._line.keep(f"run {algorithm}-{seed}, round {record['round']}: {text}")
+            self._line.keep(f"run {algorithm}-{self._seed}, round {record['round']}: {text}")
 
     def show(self, round: int, share: float) -> None:
-        """Show the round that all runs have finished, with the metric of each algorithm, its mean over the seeds.
+        """Show the round that all runs have finished, with the metric of each algorithm.
 
         Args:
             round: The round, counted from 1; for 0 nothing is shown.
@@ -211,15 +205,12 @@ class ComparisonProgress:
         if not round:
             return
         self._shown += 1
-        place = self._place
-        scores = []
-        for name, by_seed in self._scores.items():
-            here = [score for reached, score in by_seed.values() if reached == round]
-            known = [score for score in here if score is not None]
-            scores += [f"{name} {self._metric.text(mean(known) if known else None)}"] if here else []
-        ahead = (len(self._seeds) - place + 1) * self._rounds - round
+        scores = [
+            f"{name} {self._metric.text(score)}" for name, (reached, score) in self._scores.items() if reached == round
+        ]
+        ahead = (self._federations - self._place + 1) * self._rounds - round
         left = (perf_counter() - self._began) / self._shown * ahead
-        where = f"{self.where} ({place}/{len(self._seeds)})"
+        where = f"seed {self._seed} ({self._place}/{self._federations})"
         when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
         shown = "  ".join([f"{self._metric.name}:", *scores])
         self._line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")
