@@ -7,21 +7,17 @@ import logging
 import os
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
-from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from scipy.special import stdtrit
 
 from fedstrata.base.errors import ContractError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.partition.scheme import PARTITIONS
 from fedstrata.records.measures import diverged
 from fedstrata.report.comparison.folder import Difference, JobCount, Row, Statistic, SweepChoice, run_warnings
 from fedstrata.report.comparison.page import write_comparison_page
@@ -167,8 +163,6 @@ class Comparison:
 
         All runs of a seed have the same clients, data and cohorts.
         """
-        scheme = self.experiment.get("partition", {}).get("scheme")
-        same_clients = scheme in PARTITIONS and PARTITIONS[scheme].same_clients  # with every seed
         finished: dict[str, dict[int, Outcome]] = {}
         for run in self.runs:
             if run.summary is not None:
@@ -178,7 +172,7 @@ class Comparison:
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric, same_clients=same_clients))
+                found.append(_difference(pairs, self.metric))
         return tuple(found)
 
     def plot(self, chart: str | None = None) -> Figure:
@@ -284,56 +278,25 @@ def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
-def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool) -> Difference:
+def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) -> Difference:
     """The difference of two algorithms, with the one of the better mean first.
 
     Args:
         pairs: A run of each of them, for every seed that both have.
         metric: What they are compared by.
-        same_clients: Whether all seeds have the same clients.
     """
     values = tuple(round(metric.gain(_score(one), _score(other)), _DECIMALS) for one, other in pairs)
     if mean(values) < 0:
-        return _difference([(other, one) for one, other in pairs], metric, same_clients=same_clients)
+        return _difference([(other, one) for one, other in pairs], metric)
     one, other = pairs[0]
     smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
-    seeds = tuple(run.seed for run, _ in pairs)
-    found = Difference(one.algorithm, other.algorithm, seeds, values, _margin(values), smallest)
-    if found.seeds_differ:
-        return found
-    of_clients = _gains_of_clients(pairs, metric, same_clients=same_clients)
-    return found if len(of_clients) < 2 else replace(found, margin=_margin(of_clients))
+    return Difference(one.algorithm, other.algorithm, tuple(run.seed for run, _ in pairs), values, smallest)
 
 
 def _score(run: Outcome) -> float:
     """The mean metric over the clients of a finished run."""
     assert run.summary is not None
     return float(run.summary["acc_client"])
-
-
-def _gains_of_clients(
-    pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool
-) -> list[float]:
-    """By how much each client is better off in the first run of a pair, one number for each independent client.
-
-    The gains of one client with several seeds are not independent. Where the seeds have the same clients, a client
-    counts once, with the mean of its gains.
-    """
-    gains: dict[tuple[int, int], list[float]] = {}
-    for one, other in pairs:
-        own, theirs = _known_in_both(one.clients or {}, other.clients or {})
-        for client, score in own.items():
-            key = (0 if same_clients else one.seed, client)
-            gains.setdefault(key, []).append(metric.gain(score, theirs[client]))
-    return [mean(of_client) for of_client in gains.values()]
-
-
-def _margin(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % t-interval of a mean; None of fewer than two values."""
-    if len(values) < 2:
-        return None
-    quantile = float(stdtrit(len(values) - 1, 0.975))
-    return quantile * stdev(values) / sqrt(len(values))
 
 
 def write_comparison(comparison: Comparison) -> Comparison:
@@ -349,7 +312,14 @@ def write_comparison(comparison: Comparison) -> Comparison:
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
         "table": [asdict(row) for row in comparison.table],
         "differences": [
-            {**asdict(each), "mean": each.mean, "spread": each.spread, "above": each.above, "clear": each.clear}
+            {
+                **asdict(each),
+                "mean": each.mean,
+                "spread": each.spread,
+                "margin": each.margin,
+                "above": each.above,
+                "clear": each.clear,
+            }
             for each in comparison.differences
         ],
     }

@@ -226,7 +226,6 @@ class Natural(Ungrouped):
     source: ClassVar[str] = "the data: HiCFL's users of USC-HAD"
     column: Annotated[str, MinLen(1)]
     works_inside: ClassVar[bool] = False
-    same_clients: ClassVar[bool] = True
 
     def allocate(self, pool: Pool) -> Allocation:
         """Allocate the samples of a pool. The clients get the first values in ascending order, and have their names.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from scipy.special import stdtrit
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
@@ -68,9 +70,6 @@ class Difference:
         other: The other one.
         seeds: The seeds that both have.
         values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
-        margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where the seeds
-            do not differ. A client that several seeds have counts once, with the mean of its differences. None where
-            it is unknown.
         smallest: The smallest difference that can be seen where the metric is shown.
     """
 
@@ -78,7 +77,6 @@ class Difference:
     other: str
     seeds: tuple[int, ...]
     values: tuple[float, ...]
-    margin: float | None = None
     smallest: float = SMALLEST_DIFFERENCE
 
     @cached_property
@@ -92,12 +90,16 @@ class Difference:
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
-    def seeds_differ(self) -> bool:
-        """Whether the seeds tell how large the noise is: there are several, and their differences are not the same.
+    def margin(self) -> float | None:
+        """Half the width of the 95 % t-interval of the mean over the seeds; None where the seeds do not tell the noise.
 
-        With few test samples, one more that is right is often the whole difference, with one seed as with another.
+        They do not where there is one, or where all have the same difference: with few test samples, one more that is
+        right is often the whole of it, with one seed as with another.
         """
-        return self.spread is not None and self.spread >= self.smallest
+        if self.spread is None or self.spread < self.smallest:
+            return None
+        quantile = float(stdtrit(len(self.values) - 1, 0.975))
+        return quantile * self.spread / sqrt(len(self.values))
 
     @property
     def above(self) -> int:
