@@ -41,9 +41,10 @@ from fedstrata.core import Plan, Report
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.steps import RunSteps, run_steps
-from fedstrata.play.used_models import ModelInUse, classify_test_samples, right_samples
-from fedstrata.records.arrays import RightSamples, read_right_samples
+from fedstrata.play.used_models import ModelInUse, classify_test_samples
+from fedstrata.records.arrays import read_right_samples
 from fedstrata.records.folder import Folder
+from fedstrata.records.schema import RightSamples
 from fedstrata.results.run import Run, load
 
 BASE = Path(__file__).parent / "championship.toml"
@@ -427,7 +428,7 @@ def _right_with_cluster_models(setup: RunSetup, folder: Path) -> dict[str, Any]:
     used = [ModelInUse(client, label, {}) for client, label in zip(clients.tolist(), labels, strict=True)]
     classified = classify_test_samples(setup, state, used)
     assert classified is not None, "the federations have test samples with classes"
-    return {"right_cluster": _packed_rows(right_samples(classified))}
+    return {"right_cluster": _packed_rows(classified.right)}
 
 
 def _packed_rows(right: RightSamples) -> dict[str, str]:

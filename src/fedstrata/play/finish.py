@@ -27,9 +27,7 @@ from fedstrata.play.used_models import (
     choices_in_use,
     chosen_models,
     classify_test_samples,
-    confusion_of,
     models_in_use,
-    right_samples,
     write_used_models,
 )
 from fedstrata.records.arrays import last_scores
@@ -119,9 +117,7 @@ def finish_run(
         "machine": machine(setup.engine.device),
     }
     write_used_models(folder.path, setup, state, used)
-    classified = classify_test_samples(setup, state, used)
-    folder.add_confusion(None if classified is None else confusion_of(classified))
-    folder.add_right_samples({} if classified is None else right_samples(classified))
+    folder.add_classified(classify_test_samples(setup, state, used))
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None

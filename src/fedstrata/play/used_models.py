@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstrata.build.run_setup import RunSetup
@@ -21,7 +20,7 @@ from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
 from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
-from fedstrata.records.schema import Confusion
+from fedstrata.records.schema import Classified
 
 _CHOICE = "choice"
 """The task by which clients that may use several models say which one fits their training data best."""
@@ -140,13 +139,9 @@ def write_used_models(folder: Path, setup: RunSetup, state: State, used: Sequenc
     write_client_models(folder, ClientModelsRecord(sample_format=sample_format, clients=clients), personal)
 
 
-MOST_ROWS = 2_000_000
-"""Pairs of classes of all clients; more are not recorded. There are at most as many as test samples."""
-
-
 def classify_test_samples(
     setup: RunSetup, state: State, used: Sequence[ModelInUse], change: Callable[[Tensor], Tensor] | None = None
-) -> Tensor | None:
+) -> Classified | None:
     """Classify the test samples of each client with the model that it uses.
 
     Args:
@@ -156,9 +151,7 @@ def classify_test_samples(
         change: Changes the inputs (b, ...) of samples before they are normalised; None leaves them as they are.
 
     Returns:
-        The client, the class and the predicted class of every test sample, (s, 3) int64. Those of one client are in the
-        order of its test data. None where networks learn no classes, and on real devices, which keep their test
-        samples.
+        What they take them for. None where networks learn no classes, and on real devices, which keep their samples.
     """
     data = setup.client_data
     test = {each.client: data.test(each.client, state.round) for each in used}
@@ -175,31 +168,11 @@ def classify_test_samples(
             rows.append(_classify(setup, row, [client], [test[client]], change))
     for model, clients in shared.items():
         rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients], change))
-    return torch.cat(rows) if rows else None
-
-
-def confusion_of(classified: Tensor) -> Confusion | None:
-    """Count the test samples of each client by their class and the class that they are taken for.
-
-    Args:
-        classified: As of `classify_test_samples`.
-
-    Returns:
-        The counts of all clients; None where they are too many.
-    """
-    columns, samples = classified.unique(dim=0, return_counts=True)
-    if len(columns) > MOST_ROWS:
+    if not rows:
         return None
-    return Confusion(*(np.asarray(column) for column in (*columns.T, samples)))
-
-
-def right_samples(classified: Tensor) -> dict[int, NDArray[np.bool_]]:
-    """Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
-    owners, truth, predicted = classified.numpy().T
-    order = np.argsort(owners, kind="stable")
-    clients, starts = np.unique(owners[order], return_index=True)
-    rows = np.split((truth == predicted)[order], starts[1:])
-    return dict(zip(clients.tolist(), rows, strict=True))
+    columns = torch.cat(rows)
+    by_client = columns[columns[:, 0].argsort(stable=True)]
+    return Classified(*(column.numpy() for column in by_client.T))
 
 
 def _classify(
@@ -275,9 +248,10 @@ def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) ->
     classified = classify_test_samples(setup, state, used, setup.trigger.stamp)
     if classified is None:
         return {}
-    owners, _, predicted = classified[classified[:, 1] != setup.trigger.target].T
-    fooled = (predicted == setup.trigger.target).double()
-    return {client: float(fooled[owners == client].mean()) for client in owners.unique().tolist()}
+    others = classified.truth != setup.trigger.target
+    owners = classified.client[others]
+    fooled = classified.predicted[others] == setup.trigger.target
+    return {client: float(fooled[owners == client].mean()) for client in np.unique(owners).tolist()}
 
 
 def _mean(rates: Sequence[float]) -> float | None:

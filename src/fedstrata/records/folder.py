@@ -36,13 +36,12 @@ from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
 from fedstrata.records.arrays import DAMAGED, read_client_descriptions
 from fedstrata.records.schema import (
+    CLASSIFIED,
     CLIENT_DATA,
     CLIENTS_SUFFIX,
-    CONFUSION,
-    RIGHT_SAMPLES,
     RUN_FOLDER_ENTRIES,
+    Classified,
     ClientDescriptions,
-    Confusion,
     DataRecord,
     Gap,
     MatrixName,
@@ -228,25 +227,12 @@ class Folder:
         except DAMAGED:
             return None
 
-    def add_confusion(self, found: Confusion | None) -> None:
-        """Write which classes the clients' models confuse, for this user alone; None removes what is there."""
+    def add_classified(self, found: Classified | None) -> None:
+        """Write what the clients' models take their test samples for, for this user alone; None removes the file."""
         if found is None:
-            remove_file(self.path / CONFUSION)
-            return
-        replace_file(self.path / CONFUSION, _parquet(pa.table(found._asdict())), private=True)
-
-    def add_right_samples(self, found: Mapping[int, NDArray[np.bool_]]) -> None:
-        """Write which test samples the clients' models classify correctly, for this user alone.
-
-        Args:
-            found: Truth values for the test samples of each client, by its id. Without any, a file that is there is
-                removed.
-        """
-        if not found:
-            remove_file(self.path / RIGHT_SAMPLES)
-            return
-        table = pa.table({"client": list(found), "right": [row.tolist() for row in found.values()]})
-        replace_file(self.path / RIGHT_SAMPLES, _parquet(table), private=True)
+            remove_file(self.path / CLASSIFIED)
+        else:
+            replace_file(self.path / CLASSIFIED, _parquet(pa.table(found._asdict())), private=True)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""

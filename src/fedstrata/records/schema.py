@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
+import numpy as np
 from annotated_types import Ge, Interval
 from numpy import float32, float64, int64, uint8
 from numpy.typing import NDArray
@@ -32,8 +33,7 @@ RUN_FOLDER_ENTRIES = (
     "summary.json",
     "clients",
     "client_data.npz",
-    "confusion.parquet",
-    "right_samples.parquet",
+    "classified.parquet",
     "gaps",
     "matrices",
     "models",
@@ -66,13 +66,8 @@ ALL_CLIENTS = -1
 CLIENT_DATA = "client_data.npz"
 """The file of a run folder that describes the data of every client."""
 
-CONFUSION = "confusion.parquet"
-"""The file of a run folder that says which classes each client's model confuses."""
-
-RIGHT_SAMPLES = "right_samples.parquet"
-"""The file of a run folder that says which test samples each client's model classifies correctly at the end of a run.
-Its columns are ``client`` and ``right``, a list of truth values in the order of the client's test data. Two runs on the
-same clients are compared sample by sample."""
+CLASSIFIED = "classified.parquet"
+"""The file of a run folder that says what each client's model takes its test samples for."""
 
 LARGE = 1e100
 """Larger numbers come from no run, and their squares would overflow."""
@@ -87,6 +82,9 @@ Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
 Ari = Annotated[float, Interval(ge=-1, le=1)]
 Scalar = bool | int | Number | str | None
+
+RightSamples: TypeAlias = Mapping[int, NDArray[np.bool_]]
+"""Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
 
 
 class Scores(NamedTuple):
@@ -127,22 +125,29 @@ class ClientDescriptions(NamedTuple):
     digests: NDArray[uint8] | None = None
 
 
-class Confusion(NamedTuple):
-    """The columns of ``confusion.parquet``: which classes each client's model confuses at the end of a run.
+class Classified(NamedTuple):
+    """The columns of ``classified.parquet``: what each client's model takes its test samples for at the end of a run.
 
-    There is a row for each client and pair of classes with test samples.
+    There is a row for each test sample. Those of one client are in the order of its test data, so that two runs on the
+    same clients are compared sample by sample.
 
     Attributes:
-        client: The client ids, ascending, (rows,).
-        truth: The class of the samples, (rows,).
-        predicted: The class that the model takes them for, (rows,).
-        samples: The number of test samples, (rows,).
+        client: The client ids, ascending, (s,).
+        truth: The class of each sample, (s,).
+        predicted: The class that the client's model takes it for, (s,).
     """
 
     client: NDArray[int64]
     truth: NDArray[int64]
     predicted: NDArray[int64]
-    samples: NDArray[int64]
+
+    @property
+    def right(self) -> RightSamples:
+        """Which test samples of each client are classified correctly."""
+        if not len(self.client):
+            return {}
+        clients, starts = np.unique(self.client, return_index=True)
+        return dict(zip(clients.tolist(), np.split(self.truth == self.predicted, starts[1:]), strict=True))
 
 
 class Gap(NamedTuple):
