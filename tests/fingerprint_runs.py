@@ -284,7 +284,7 @@ def _settings() -> Iterator[tuple[str, Keys]]:
         yield f"partition {label}", {**fedavg, "rounds": 2, "partition": table}
     data = {**DIGITS["data"], "validation": 0.2, "copies": 2, "normalise": "none"}
     yield "data validation copies", {**strata, "data": data}
-    probes = {"gap": ["cos", "dl2"], "matrices": ["l2", "dcos"], "layers": ["head", "all"], "target": 0.5}
+    probes = {"gap": ["cos", "dl2"], "matrices": ["l2", "dcos"], "layers": ["head", "all"]}
     yield "probe strata", {**strata, "probe": probes}
     every = {**probes, "rounds": [2, 4]}
     yield "probe hicfl", {**SHORT, "algorithm": with_eager("hicfl"), "probe": every}

@@ -226,7 +226,6 @@ def _result(folder: Path, variant: str, seed: int) -> dict[str, Any]:
         "variant": variant,
         "seed": seed,
         **{key: _short(summary[key]) for key in SUMMARY},
-        **{key: summary[key] for key in ("target", "rounds_to_target") if key in summary},
         "versions": summary["versions"],
         "machine": summary["machine"],
         "clients": {str(client["client"]): _short(client["accuracy"]) for client in last},

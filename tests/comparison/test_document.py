@@ -177,21 +177,6 @@ def test_what_failed_or_is_not_known_leaves_no_number() -> None:
     assert nothing.rows[0][2:] == ("\N{EN DASH}",) * (len(nothing.titles) - 2)
 
 
-def test_rounds_to_a_target_are_a_column_where_all_runs_have_the_same_one() -> None:
-    """IFCA takes 4 and 8 rounds; CFL never gets there with seed 1, so its 2 rounds with seed 0 are no mean."""
-
-    def targeted(algorithm: str, seed: int, reached: int | None, target: float = 0.9) -> Outcome:
-        return run(algorithm, seed, 0.5, target=target, rounds_to_target=reached)
-
-    known = [targeted("ifca", 0, 4), targeted("ifca", 1, 8), targeted("cfl", 0, 2), targeted("cfl", 1, None)]
-    table = table_of(rows(known), ACCURACY, "algorithm")
-    assert list(table.titles)[-1] == "rounds to target"
-    assert [row[-1] for row in table.rows] == ["6.0 (4 to 8)", "\N{EN DASH}"]
-    for others in ([run("cfl", 2, 0.5, 1)], [targeted("cfl", 2, 3, target=0.8)]):
-        table = table_of(rows([*known, *others]), ACCURACY, "algorithm")
-        assert "rounds to target" not in table.titles
-
-
 def test_bytes_and_seconds_of_a_row_are_with_those_of_the_personal_stage() -> None:
     stage = {"method": "finetune", "seconds": 9.0, "bytes_down": 400.0, "bytes_up": 0.0}
     (row,) = rows([run("cfl", 0, 0.5, personal=stage)])

@@ -54,7 +54,6 @@ def test_a_summary_takes_measures_of_the_last_round_and_sums_of_all() -> None:
     assert summary["rounds"] == 5 and summary["rounds_to_partition"] == 4
     assert summary["bytes_down"] == 50 and summary["seconds"] == 5.0 and summary["acc_client"] == 0.1
     assert summary["rejected"] == 5 and summary["purity"] == 1.0 and summary["truth"] == [0, 0]
-    assert "target" not in summary and "rounds_to_target" not in summary
     unknown = summarise(rounds[:1], None)
     assert unknown["truth"] is None and unknown["rounds_to_partition"] == 1
 
@@ -66,14 +65,11 @@ def test_a_round_of_which_all_answers_were_rejected_has_diverged() -> None:
     assert summarise(rounds, None)["diverged"] == {"rounds": [1, 2], "clients": 0}
 
 
-def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target_that_of_the_first_above() -> None:
+def test_the_best_accuracy_is_that_of_the_first_round_that_has_it() -> None:
     rounds = lines(*({"acc_client": value} for value in (0.25, 0.5, None, 0.75, 0.5, 0.75)))
-    summary = summarise(rounds, None, 0.5)
+    summary = summarise(rounds, None)
     assert (summary["acc_best"], summary["acc_best_round"], summary["acc_client"]) == (0.75, 4, 0.75)
-    assert (summary["target"], summary["rounds_to_target"]) == (0.5, 2)
-    assert summarise(rounds, None, 0.8)["rounds_to_target"] is None
-    sampled = summarise(rounds, None, 0.8, all_score=False)
-    assert sampled["acc_best"] is None and "rounds_to_target" not in sampled
+    assert summarise(rounds, None, all_score=False)["acc_best"] is None
 
 
 def test_clients_with_a_lower_accuracy_than_the_reference_are_counted() -> None:

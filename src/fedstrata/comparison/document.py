@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
@@ -146,14 +146,15 @@ class Comparison:
         """The measures of every algorithm over the seeds, in the order of their first runs."""
         reference = {run.seed: run.clients for run in self.runs if run.algorithm == _REFERENCE_ALGORITHM}
         names = dict.fromkeys(run.algorithm for run in self.runs)
-        targets = {run.summary.get("target") for run in self.runs if run.summary is not None}
-        further = set[str]()
-        if len(targets) == 1 and None not in targets:
-            further.add("rounds_to_target")
-        if any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs):
-            further.add("acc_honest")
+        attacked = any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs)
         return tuple(
-            _row(name, [run for run in self.runs if run.algorithm == name], reference, further, self.metric)
+            _row(
+                name,
+                [run for run in self.runs if run.algorithm == name],
+                reference,
+                self.metric,
+                attacked=attacked,
+            )
             for name in names
         )
 
@@ -195,8 +196,9 @@ def _row(
     name: str,
     runs: Sequence[Outcome],
     reference: Mapping[int, Mapping[int, float] | None],
-    further: Collection[str],
     metric: MetricInfo,
+    *,
+    attacked: bool,
 ) -> Row:
     """The measures of one algorithm.
 
@@ -204,9 +206,8 @@ def _row(
         name: The name of the algorithm.
         runs: Its runs.
         reference: The metric of each client with the reference algorithm, by seed.
-        further: The measures that not every table has: "rounds_to_target" where all finished runs have one and the same
-            target, and "acc_honest" where clients attack.
         metric: What it is.
+        attacked: Whether clients attack, so that the honest ones have a measure of their own.
     """
     summaries = [run.summary for run in runs if run.summary is not None]
     pairs = [
@@ -215,12 +216,8 @@ def _row(
         if name != _REFERENCE_ALGORITHM and run.clients is not None and (others := reference.get(run.seed)) is not None
     ]
     figures = {key: _over_seeds(value_of(summary, key) for summary in summaries) for key in COLUMNS}
-    if "acc_honest" in further:
+    if attacked:
         figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
-    if "rounds_to_target" in further:
-        reached = [summary.get("rounds_to_target") for summary in summaries]
-        # A mean over the seeds that reached the target would favour an algorithm that seldom does.
-        figures["rounds_to_target"] = None if None in reached else _over_seeds(reached)
     return Row(
         algorithm=name,
         seeds=tuple(run.seed for run in runs),

@@ -32,7 +32,7 @@ from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.column_roles import Memory, ReadOptions
-from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
+from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
@@ -500,14 +500,12 @@ class ProbeTable(Table):
         layers: The selectors of layers for `matrices`, as in LayerCFL, with a matrix for each selector. By default
             there is one for each layer, and one for all of them together.
         rounds: The rounds with such matrices; by default every round.
-        target: The mean of the clients' metric whose first round the summary names: the first that is as good.
     """
 
     gap: _Measures = ()
     matrices: _Measures = ()
     layers: Annotated[tuple[_Name, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
     rounds: Annotated[tuple[_Round, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
-    target: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
@@ -653,12 +651,6 @@ class Experiment(Table):
         if local.schedule == "cosine" and not local.lr_min and end < self.rounds:
             still = f"from round {end + 1} on of {self.rounds} nothing would be learned"
             raise wrong_key("local.lr_min", local.lr_min, f"a number above 0: {still}")
-        metric = local.completed().metric
-        least, most = info_named(metric).bounds
-        if self.probe.target is not None and not least <= self.probe.target <= most:
-            raise wrong_key(
-                "probe.target", self.probe.target, f"{least:g} to {most:g}, as local.metric = {metric!r} has no others"
-            )
         return self
 
     @property

@@ -109,7 +109,7 @@ def finish_run(
         "seed": experiment.seed,
         # Data may be others in another run with the same experiment.
         **({} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}),
-        **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric, all_score=all_score),
+        **summarise(rounds, setup.truth(state.round), metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
         **last.summary,

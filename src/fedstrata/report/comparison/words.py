@@ -34,7 +34,7 @@ _SHOWN: Mapping[str, Callable[[Statistic], str]] = {
     "ari": _with_spread,
     "bytes": lambda number: size(number.mean),
     "seconds": lambda number: duration(number.mean),
-    **dict.fromkeys(("clusters", "rounds_to_partition", "rounds_to_target"), _with_range),
+    **dict.fromkeys(("clusters", "rounds_to_partition"), _with_range),
 }
 """How the measures are shown that are no values of the metric."""
 
