@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -97,7 +96,7 @@ def finish_run(
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     used = choices_in_use(setup, last.uses, last.chosen, last.before)
-    digests = folder.client_digests()
+    data = folder.data()
     all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
         "algorithm": experiment.algorithm.name,
@@ -108,7 +107,7 @@ def finish_run(
         "metric": experiment.local.metric,
         "seed": experiment.seed,
         # Data may be others in another run with the same experiment.
-        **({} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}),
+        **({"data_digest": data.digest} if data is not None and data.digest else {}),
         **summarise(rounds, setup.truth(state.round), metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),

@@ -159,7 +159,6 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
     with _open_arrays(path) as arrays:
         counts = _array(arrays, "class_counts", 2)
         classes, features = (_texts(arrays, name) for name in ("class_names", "feature_names"))
-        digests = _array(arrays, "digests", 2) if "digests" in arrays.files else None
         means = None
         if "mean_inputs" in arrays.files:
             means = _array(arrays, "mean_inputs", 2)
@@ -167,7 +166,7 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
     if len(classes) not in (0, counts.shape[1]):
         raise ValueError(f"it does not name its {counts.shape[1]} classes")
     named = means is not None and means.shape[1:] == (len(features),)
-    return ClientDescriptions(counts, means, classes, features if named else (), digests)
+    return ClientDescriptions(counts, means, classes, features if named else ())
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save
 
 from fedstrata.base.errors import RecordError
@@ -34,7 +33,6 @@ from fedstrata.base.files import (
 )
 from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
-from fedstrata.records.arrays import DAMAGED, read_client_descriptions
 from fedstrata.records.schema import (
     CLASSIFIED,
     CLIENT_DATA,
@@ -215,17 +213,7 @@ class Folder:
         if found.mean_inputs is not None:
             arrays["mean_inputs"] = found.mean_inputs.reshape(len(found.mean_inputs), -1)
             arrays["shape"] = np.array(found.mean_inputs.shape[1:])
-        if found.digests is not None:
-            arrays["digests"] = found.digests
         replace_file(self.path / CLIENT_DATA, _packed(arrays), private=True)
-
-    def client_digests(self) -> NDArray[np.uint8] | None:
-        """Return the digest of the data of each client at the start, (n, 32); None where none can be read."""
-        try:
-            return read_client_descriptions(self.path / CLIENT_DATA).digests
-        # Deployments have none. Damage costs the comparison; the page says what is damaged.
-        except DAMAGED:
-            return None
 
     def add_classified(self, found: Classified | None) -> None:
         """Write what the clients' models take their test samples for, for this user alone; None removes the file."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from annotated_types import Ge, Interval
-from numpy import float32, float64, int64, uint8
+from numpy import float32, float64, int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -114,15 +114,12 @@ class ClientDescriptions(NamedTuple):
             (n, channels) of others; None where it would be too large.
         class_names: The name of each class, (classes,), or empty where the data give none.
         feature_names: The name of each value of a mean input of a table, or empty where the data give none.
-        digests: A SHA-256 of the data of each client, (n, 32), by which a run that is resumed knows them again; None
-            where they cannot change, as those of a known data set.
     """
 
     class_counts: NDArray[int64]
     mean_inputs: NDArray[float32] | None
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
-    digests: NDArray[uint8] | None = None
 
 
 class Classified(NamedTuple):
@@ -318,12 +315,15 @@ class DataRecord(Record):
         warnings: What looks wrong with the data, in a line each.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         network: What the network says about a few samples, by which it is known again (`known_outputs`).
+        digest: A SHA-256 of the clients' samples, by which they are known again; empty for those of a known data set,
+            which cannot change, and on real devices.
     """
 
     clients: list[ClientEntry]
     warnings: list[str] = []
     inputs: str = ""
     network: list[Number] = []
+    digest: str = ""
 
     def require_same_network(self, outputs: Sequence[float], place: Path) -> None:
         """Refuse another network than that of the run.
