@@ -4,8 +4,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedstrata.base.errors import ContractError
-from fedstrata.comparison.document import count_worse
 from fedstrata.core import Score
 from fedstrata.records.measures import complete, summarise
 
@@ -70,11 +68,3 @@ def test_the_best_accuracy_is_that_of_the_first_round_that_has_it() -> None:
     summary = summarise(rounds, None)
     assert (summary["acc_best"], summary["acc_best_round"], summary["acc_client"]) == (0.75, 4, 0.75)
     assert summarise(rounds, None, all_score=False)["acc_best"] is None
-
-
-def test_clients_with_a_lower_accuracy_than_the_reference_are_counted() -> None:
-    fedavg = {0: 0.5, 3: 0.75, 7: 0.25}
-    assert count_worse({7: 0.5, 3: 0.5, 0: 0.5}, fedavg) == 1  # only client 3; a tie is no loss
-    assert count_worse(fedavg, fedavg) == 0
-    with pytest.raises(ContractError, match=r"expected scores of clients \[0, 3, 7\], found \[0\]"):
-        count_worse({0: 1.0}, fedavg)

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedstrata.base.errors import ContractError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _logger = logging.getLogger(__name__)
-
-_REFERENCE_ALGORITHM = "fedavg"
-"""The algorithm that each client is compared with."""
-
 
 _DECIMALS = 12
 """The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
@@ -144,18 +139,10 @@ class Comparison:
     @cached_property
     def table(self) -> tuple[Row, ...]:
         """The measures of every algorithm over the seeds, in the order of their first runs."""
-        reference = {run.seed: run.clients for run in self.runs if run.algorithm == _REFERENCE_ALGORITHM}
-        names = dict.fromkeys(run.algorithm for run in self.runs)
         attacked = any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs)
+        names = dict.fromkeys(run.algorithm for run in self.runs)
         return tuple(
-            _row(
-                name,
-                [run for run in self.runs if run.algorithm == name],
-                reference,
-                self.metric,
-                attacked=attacked,
-            )
-            for name in names
+            _row(name, [run for run in self.runs if run.algorithm == name], attacked=attacked) for name in names
         )
 
     @cached_property
@@ -192,62 +179,20 @@ class Comparison:
         return [*self.data_warnings, *(line for run in self.runs if not run.diverged for line in run.warnings)]
 
 
-def _row(
-    name: str,
-    runs: Sequence[Outcome],
-    reference: Mapping[int, Mapping[int, float] | None],
-    metric: MetricInfo,
-    *,
-    attacked: bool,
-) -> Row:
+def _row(name: str, runs: Sequence[Outcome], *, attacked: bool) -> Row:
     """The measures of one algorithm.
 
     Args:
         name: The name of the algorithm.
         runs: Its runs.
-        reference: The metric of each client with the reference algorithm, by seed.
-        metric: What it is.
         attacked: Whether clients attack, so that the honest ones have a measure of their own.
     """
     summaries = [run.summary for run in runs if run.summary is not None]
-    pairs = [
-        _known_in_both(run.clients, others)
-        for run in runs
-        if name != _REFERENCE_ALGORITHM and run.clients is not None and (others := reference.get(run.seed)) is not None
-    ]
     figures = {key: _over_seeds(value_of(summary, key) for summary in summaries) for key in COLUMNS}
     if attacked:
         figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
-    return Row(
-        algorithm=name,
-        seeds=tuple(run.seed for run in runs),
-        failed=tuple(run.seed for run in runs if run.summary is None),
-        figures=figures,
-        lower_than_fedavg=sum(count_worse(own, others, metric) for own, others in pairs) if pairs else None,
-        clients=sum(len(own) for own, _ in pairs),
-    )
-
-
-def _known_in_both(own: Mapping[int, float], other: Mapping[int, float]) -> tuple[dict[int, float], dict[int, float]]:
-    """The scores of two runs, of those clients whose score is known in both."""
-    both = [client for client in own if client in other]
-    return {client: own[client] for client in both}, {client: other[client] for client in both}
-
-
-def count_worse(values: Mapping[int, float], reference: Mapping[int, float], metric: MetricInfo = ACCURACY) -> int:
-    """Return how many clients are worse off than with a reference, such as FedAvg or training alone.
-
-    Args:
-        values: The metric of each client with the model that it uses, by client id.
-        reference: The metric of each client with the reference's model on the same test data, by client id.
-        metric: What it is.
-
-    Raises:
-        ContractError: When the two are not about the same clients.
-    """
-    if values.keys() != reference.keys():
-        raise ContractError(f"expected scores of clients {sorted(reference)}, found {sorted(values)}")
-    return sum(metric.gain(values[client], reference[client]) < 0 for client in reference)
+    failed = tuple(run.seed for run in runs if run.summary is None)
+    return Row(name, tuple(run.seed for run in runs), failed, figures)
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> float | None:

@@ -48,17 +48,12 @@ class Row:
         seeds: The seeds that it was run with.
         failed: The seeds with which it failed.
         figures: The measures by their names; None where no seed has the measure.
-        lower_than_fedavg: The number of clients that are worse off than with FedAvg and the same seed, by the metric;
-            None where that is unknown.
-        clients: The number of clients that were compared so.
     """
 
     algorithm: str
     seeds: tuple[int, ...]
     failed: tuple[int, ...]
     figures: Mapping[str, Statistic | None]
-    lower_than_fedavg: int | None
-    clients: int
 
 
 @dataclass(frozen=True)
