@@ -520,11 +520,10 @@ class RecordsTable(Table):
     """Where else a run is recorded.
 
     Attributes:
-        track: What else gets the numbers of every round, in ``tracking`` in the run folder: TensorBoard, or Weights &
-            Biases in its offline mode. Needs the extra ``track``; nothing is sent anywhere.
+        track: What else gets the numbers of every round, in ``tracking`` in the run folder. Needs the extra ``track``.
     """
 
-    track: Literal["none", "tensorboard", "wandb"] = "none"
+    track: Literal["none", "tensorboard"] = "none"
 
 
 class ReportTable(Table):
