@@ -36,52 +36,46 @@ from fedstrata.records.resume import machine, versions
 from fedstrata.results.run import Run, network_factory
 
 
-@dataclass(frozen=True)
-class ModelsAtEnd:
-    """What the clients use when a run is over.
-
-    Attributes:
-        uses: The models that they use.
-        chosen: The model that each client with several candidates would use, by client.
-        before: The round before which the stores have the tensors of clients' own.
-        summary: What the summary says about personal models.
-    """
-
-    uses: Evaluation
-    chosen: Mapping[int, int]
-    before: int
-    summary: Mapping[str, Any]
-
-
-def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Generator[Plan, PlanReply, ModelsAtEnd]:
+def score_last_models(
+    setup: RunSetup, recorder: Recorder, state: State
+) -> Generator[Plan, PlanReply, tuple[list[ModelInUse], dict[str, Any]]]:
     """Complete the record of the last round by a plan without training.
 
     When the last round of the run is over, the personal stage follows, where there is one.
+
+    Returns:
+        The model that each client uses now, and what the summary says about personal models.
     """
+    problem = setup.server.problem
     uses = models_in_use(setup, state)
+    chosen: Mapping[int, int] = {}
+    before = state.round + 1  # the round before which the stores have the tensors of clients' own
+    summary = dict[str, Any]()
     evaluations = recorder.evaluations(state)
-    before = state.round + 1
-    if not evaluations:
-        return ModelsAtEnd(uses, {}, before, {})
-    choice = Choice.among(setup.server.problem, uses)
-    reply = yield Plan(before, setup.server.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
-    chosen = choice.answers(reply.report)
-    scores = reply.report.scores
-    if setup.server.personal is None or state.round < recorder.experiment.rounds:
+    if evaluations:
+        choice = Choice.among(problem, uses)
+        reply = yield Plan(before, problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+        chosen = choice.answers(reply.report)
+        scores = reply.report.scores
+        if setup.server.personal is not None and state.round >= recorder.experiment.rounds:
+            made = yield from make_personal(setup, state, uses, chosen, before + 1)
+            if made is not None:
+                uses = made.uses
+                before = made.round
+                scores = {**scores, SHARED: scores[CLIENT], **made.scores}
+            summary["personal"] = personal_summary(recorder.experiment.personal.method, scores, made)
         recorder.complete(state, scores)
-        return ModelsAtEnd(uses, chosen, before, {})
-    made = yield from make_personal(setup, state, uses, chosen, before + 1)
-    if made is not None:
-        uses = made.uses
-        before = made.round
-        scores = {**scores, SHARED: scores[CLIENT], **made.scores}
-    recorder.complete(state, scores)
-    summary = personal_summary(recorder.experiment.personal.method, scores, made)
-    return ModelsAtEnd(uses, chosen, before, {"personal": summary})
+    return choices_in_use(setup, uses, chosen, before), summary
 
 
 def finish_run(
-    experiment: Experiment, setup: RunSetup, folder: Folder, out: Path, state: State, last: ModelsAtEnd
+    experiment: Experiment,
+    setup: RunSetup,
+    folder: Folder,
+    out: Path,
+    state: State,
+    used: Sequence[ModelInUse],
+    personal: Mapping[str, Any],
 ) -> Run:
     """Write what a run came to: its summary, its models, and which test samples they get right.
 
@@ -91,11 +85,11 @@ def finish_run(
         folder: The run folder, which has the records of all rounds.
         out: The path by which the user names it.
         state: The state after the last round.
-        last: What the clients use now.
+        used: The model that each client uses now.
+        personal: What the summary says about personal models.
     """
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
-    used = choices_in_use(setup, last.uses, last.chosen, last.before)
     data = folder.data()
     all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
@@ -111,7 +105,7 @@ def finish_run(
         **summarise(rounds, setup.truth(state.round), metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
-        **last.summary,
+        **personal,
         "versions": versions(),
         "machine": machine(setup.engine.device),
     }

@@ -102,10 +102,10 @@ def run_steps(
             )
             if recorder.unsaved:
                 recorder.save(state)
-            last = yield from score_last_models(setup, recorder, state)
+            used, personal = yield from score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
-        run = finish_run(resolved, setup, folder, out, state, last)
+        run = finish_run(resolved, setup, folder, out, state, used, personal)
         if run.summary["acc_client"] is None:
             metric = setup.server.objective.metric_info.name
             tell(f"WARNING: the {metric} of no client is a number after the last round; look at local.metric")
