@@ -239,8 +239,6 @@ class Folder:
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
         models = subfolder(self.path, "models")
-        plain = [dataclasses.asdict(slot) for slot in layout.tensors]
-        replace_file(models / "layout.json", json.dumps(plain, indent=1).encode())
         files = [models / f"cluster-{node}.safetensors" for node in state.nodes.tolist()]
         for file, row in zip(files, state.models, strict=True):
             replace_file(file, save(_tensors(layout, row)))
