@@ -212,7 +212,7 @@ def test_a_run_without_room_on_the_disk_does_not_lose_the_others_and_is_resumed_
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "add", full)
         found = compare(tmp_path / "c")
-    assert [run.resumable for run in found.runs] == [False, True, False]
+    assert [bool(run.error) for run in found.runs] == [False, True, False]
     assert found.troubles[0].startswith("cfl with seed 0 failed: ResourceError: expected free space on the disk, found")
     again = compare(tmp_path / "c", resume=True)
     assert not again.troubles

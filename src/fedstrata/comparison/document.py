@@ -58,7 +58,6 @@ class Outcome:
         clients: The metric of each client at the end, on its own test samples; without those of unknown score.
         error: Why it failed, in one line.
         traceback: Where it failed.
-        resumable: Whether the machine failed and not the run, which can be resumed once the cause is gone.
     """
 
     algorithm: str
@@ -68,7 +67,6 @@ class Outcome:
     clients: Mapping[int, float] | None = None
     error: str = ""
     traceback: str = ""
-    resumable: bool = False
 
     @property
     def diverged(self) -> bool:
@@ -88,21 +86,18 @@ class RunFailure:
     Attributes:
         error: Why it failed, in one line.
         traceback: Where it failed.
-        resumable: Whether the machine failed and not the run.
     """
 
     error: str
     traceback: str
-    resumable: bool
 
     @classmethod
     def of(cls, error: Exception) -> RunFailure:
         """Describe an exception; a failure of the machine in the words of `fedstrata.base.resources`."""
-        known = resource_error(error)
-        cause = known or error
+        cause = resource_error(error) or error
         line = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
         _logger.debug("this is where the error came from", exc_info=error)
-        return cls(line, "".join(traceback.format_exception(error)), resumable=known is not None)
+        return cls(line, "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True, repr=False)
