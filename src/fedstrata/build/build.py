@@ -11,7 +11,7 @@ import torch
 from fedstrata import data
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.build.attacks import attack_warnings, byzantine_clients, check_attack, with_flipped_labels, with_trigger
+from fedstrata.build.attacks import byzantine_clients, check_attack, with_flipped_labels, with_trigger
 from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.build.participation import Participation, participation_of, sampling_weights
@@ -92,8 +92,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         engine=engine,
         why=why,
         names=names,
-        data_warnings=warnings,
-        attack_warnings=tuple(attack_warnings(experiment)),
+        warnings=warnings,
         public=public,
         inputs=inputs_line(dataset),
         byzantine=byzantine,
@@ -142,7 +141,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
     participation = _weighted(participation_of(experiment), experiment, setup.client_data)
     server = server_setup(experiment, problem, participation)
-    return replace(setup, server=server, attack_warnings=tuple(attack_warnings(experiment)))
+    return replace(setup, server=server)
 
 
 def _sizes(client_data: ClientData, round: int) -> list[int]:

@@ -70,8 +70,7 @@ class RunSetup:
         engine: The engine of the experiment, with the choice that "auto" led to.
         why: The reason for this choice in one line; empty when the experiment names the engine.
         names: The name of each client, (n,). Clients without names have their numbers.
-        data_warnings: What looks wrong with the data and the network, in a line each.
-        attack_warnings: The same of the attack.
+        warnings: What looks wrong with the data and the network, in a line each.
         public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         byzantine: The clients that send something else than they have trained; None where all are honest.
@@ -85,18 +84,12 @@ class RunSetup:
     engine: EngineTable
     why: str = ""
     names: tuple[str, ...] = ()
-    data_warnings: tuple[str, ...] = ()
-    attack_warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     public: torch.Tensor | None = None
     inputs: str = ""
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
     on_devices: bool = False
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """All that looks wrong, in a line each."""
-        return (*self.data_warnings, *self.attack_warnings)
 
     @property
     def everyone(self) -> torch.Tensor:
