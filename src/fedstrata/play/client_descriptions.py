@@ -45,9 +45,9 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
     names = dataset.class_names if dataset.targets is None else ("all samples",)
     first = _mean_input(client_data, 0)
     few = first is not None and first.size * len(client_data) <= MOST_NUMBERS
-    means = [_mean_input(client_data, client) for client in clients] if few else []
-    known = [mean for mean in means if mean is not None]
-    mean_inputs = np.stack(known) if len(known) == len(client_data) else None
+    # Whether there is a mean depends on the form of the samples alone.
+    means = (_mean_input(client_data, client) for client in clients)
+    mean_inputs = np.stack([mean for mean in means if mean is not None]) if few else None
     if mean_inputs is not None and dataset.feature_names:
         mean_inputs = _in_deviations(client_data, mean_inputs)
     return ClientDescriptions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -34,8 +33,6 @@ from fedstrata.records.measures import complete
 from fedstrata.records.resume import origin
 from fedstrata.uploads.compression import Compression
 from fedstrata.uploads.validation import divergence_of_loss
-
-_logger = logging.getLogger(__name__)
 
 OnRound: TypeAlias = "Callable[[Mapping[str, Any], State], None]"
 """Is given the complete record of a round, and the state after it."""
@@ -85,23 +82,12 @@ class Recorder:
         diverging = divergence_of_loss(self.setup.server.problem.layout, scores[CLIENT].loss, classifies)
         done["events"] = [*done["events"], *diverging]
         self.folder.add(done, scores[CLIENT])
-        said = objective.metric_info.text(done["acc_client"])
-        _logger.debug("round %d: %d clusters, %s %s", done["round"], done["clusters"], objective.metric_info.name, said)
         self.on_round(done, state)
 
     def write(self, done: PlayedRound[Any]) -> None:
         """Complete the record of the round before, and begin a new one; then save the state."""
         self.complete(done.before, done.reply.report.scores)
         self._write_decision(done)
-        _logger.debug(
-            "round %d: planned in %.3f s, answered in %.3f s, decided in %.3f s; %d of %d answered",
-            done.plan.round,
-            done.seconds_planning,
-            done.reply.seconds,
-            done.seconds_deciding,
-            len(done.sample.cohort) - len(done.sample.dropped) - len(done.reply.absent),
-            len(done.sample.cohort),
-        )
         store = self.setup.clients.store
         number = done.plan.round
         cohort = done.sample.cohort.tolist()
