@@ -80,7 +80,7 @@ class MeanOfMembers(HiCFL):
 class RandomReference(MeanOfMembers):
     """The same with a random client as the reference of each cluster (Figure 10)."""
 
-    def unsteadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
+    def reference_stability(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
         """A random number for each client, the same in all layers, (n, layers)."""
         stream = f"reference of node {int(state.nodes[cluster])}"
         drawn = torch.rand(len(stability.values), generator=problem.generator(stream, state.round + 1))
@@ -219,9 +219,9 @@ class StableCFL:
 
     def init(self, problem: Problem) -> StableCFLState:
         """Everyone in one cluster."""
-        bipartition = no_updates_yet(problem.clients)
+        history = no_updates_yet(problem.clients)
         window = empty_window(problem, self.window)
-        return extend_state(initial_state(problem), StableCFLState, bipartition=bipartition, window=window)
+        return extend_state(initial_state(problem), StableCFLState, cluster_history=history, window=window)
 
     def plan(self, problem: Problem, state: StableCFLState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster."""

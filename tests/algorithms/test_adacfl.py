@@ -207,7 +207,7 @@ def test_newcomers_are_compared_with_the_means_of_members_whatever_the_server_ma
 def test_newcomers_join_the_nearest_snapshot_and_move_nothing() -> None:
     points = torch.cat([PAIRS, torch.tensor([[1.0], [3.0]])])
     algorithm, problem, state = clustered(points, [4, 5])
-    assert snapshot_of(state).epsilon == pytest.approx(4.0) and state.labels.tolist() == [0, 0, 1, 1, -1, -1]
+    assert state.labels.tolist() == [0, 0, 1, 1, -1, -1]
     moved, events = come(algorithm, problem, state, points, [0, 4, 5])
     assert moved.labels.tolist() == [0, 0, 1, 1, 0, 1] and not bool((moved.waiting >= 0).any())
     assert torch.equal(moved.models, state.models + torch.tensor([[0.0], [0.0]]))  # client 0 moved by 0
@@ -251,7 +251,7 @@ def test_a_founder_beside_the_only_cluster_gives_both_a_node() -> None:
     algorithm, problem, state = clustered(points, [2])
     assert len(state.models) == 1
     # Each member is 0.3 away from the other one, and 1.3 times that is a step.
-    assert snapshot_of(state).epsilon == pytest.approx(1.3 * 0.3)
+    assert snapshot_of(state).single_epsilon == pytest.approx(1.3 * 0.3)
     state, events = come(algorithm, problem, state, points, [0, 1, 2])
     assert state.labels.tolist() == [0, 0, 1] and state.nodes.tolist() == [1, 2]
     assert [event["kind"] for event in events] == ["found", "place", "split"]
@@ -259,10 +259,12 @@ def test_a_founder_beside_the_only_cluster_gives_both_a_node() -> None:
 
 
 def test_what_epsilon_is_by_itself() -> None:
-    assert snapshot_of(clustered(PAIRS, [])[2]).epsilon == pytest.approx(4.0)  # between the two clusters
-    assert snapshot_of(clustered(PAIRS, [], epsilon=1.8)[2]).epsilon == 1.8
-    assert snapshot_of(clustered(PAIRS, [], cut=1.4)[2]).epsilon == pytest.approx(4.0)
-    assert snapshot_of(clustered(PAIRS, [], cut=9.0)[2]).epsilon == 9.0  # one cluster: lambda
+    """The distance of the two clusters, or lambda where the cut leaves one."""
+    points = torch.cat([PAIRS, torch.tensor([[20.0]])])
+    for keys, epsilon in (({}, 4.0), ({"epsilon": 1.8}, 1.8), ({"cut": 1.4}, 4.0), ({"cut": 9.0}, 9.0)):
+        state, _ = come(*clustered(points, [4], **keys), points, [4])
+        founded = state.tree[-1].decision
+        assert founded and founded.values["epsilon"] == pytest.approx(epsilon)
 
 
 def test_the_automatic_epsilon_grows_with_the_clusters_that_newcomers_found() -> None:

@@ -88,7 +88,7 @@ def test_automatic_thresholds_are_shares_of_the_longest_update_of_the_cluster() 
 
 def test_a_new_cluster_starts_with_a_peak_of_its_own() -> None:
     state, _ = play(CFL(eps1=0.1, eps2=1.0), toy_problem(4, PLANE), [TORN])
-    assert state.bipartition.max_norms.tolist() == [0.0, 0.0]
+    assert state.cluster_history.max_norms.tolist() == [0.0, 0.0]
 
 
 def test_nothing_is_split_before_the_first_round_that_is_allowed() -> None:

@@ -91,7 +91,7 @@ def test_a_cluster_that_algorithm_2_returns_is_final_and_cfl_examines_it_again(f
 def test_a_final_cluster_keeps_its_decision_when_few_members_answer_later() -> None:
     algorithm = LayerCFL(layers="conv", eps1=1.0, eps2=0.5)
     state, _ = play(algorithm, toy_problem(4), [0.1 * BOTH] * 3, absent=[[], [0, 1, 2], []])
-    assert bool(state.bipartition.final[0]) and decision_of(state).kind == "members_converged"
+    assert bool(state.cluster_history.final[0]) and decision_of(state).kind == "members_converged"
 
 
 @pytest.mark.parametrize("measure", ["dcos", "dl2", "dl1", "cos", "l2", "l1"])
@@ -195,7 +195,7 @@ def test_final_clusters_are_examined_again_when_clients_are_moved_to_them() -> N
     directions = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]]).repeat(2, 1)
     updates = torch.nn.functional.pad(directions, (0, 4))
     state, _ = play(algorithm, problem, [updates] * 2)
-    assert state.bipartition.final.all() and len(state.models) == 2
+    assert state.cluster_history.final.all() and len(state.models) == 2
     other = 1 - int(state.labels[0])
     after, _ = next_round(algorithm, problem, reassign(state, {0: other, 1: other}), updates)
     assert len(after.models) == 3 and int(after.labels[0]) != int(after.labels[2])

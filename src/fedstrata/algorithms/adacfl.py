@@ -24,7 +24,8 @@ from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
 
 _REGISTRATION_STATS = ("classes", "entropy")
-"""What a client sends about its data when it registers (Algorithm 1, lines 1 to 5; Eq. 4)."""
+"""What a client sends about its data when it registers (Algorithm 1, lines 1 to 5). Eq. 4 is `clustering.entropy`; the
+client counts, in `engine.client_data.client_stat`."""
 
 _ENTROPY_GAP = 0.1
 """How far the entropy of a client may be above the lowest of its pre-cluster, as a share of it (Section 5.3)."""
@@ -41,14 +42,14 @@ class Snapshot:
         round: The round of the clustering (t_c, our symbol). A newcomer trains for so many rounds' epochs at the step
             size of this round: as long as the clusters were. The paper does not say from which model, nor how long.
         reference: The initial model, which a newcomer trains, (p,).
-        centroids: The compared columns of each cluster's model, (k, q).
-        epsilon: The distance beyond which a newcomer belonged to no cluster then; for a single one it stays so.
+        centroids: The compared weights of each cluster (theta-hat_g; ours is the mean of its members), (k, q).
+        single_epsilon: Epsilon while there is one cluster, for which Section 5.4 has none.
     """
 
     round: int
     reference: torch.Tensor
     centroids: torch.Tensor
-    epsilon: float
+    single_epsilon: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +92,10 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
             is ours, cuts at the largest step of the merge heights, if one is clear. Of the settings that we tried, the
             paper's 1.4 fits only Adam at 0.01 in round 1.
         epsilon: The distance beyond which a newcomer founds a cluster. "auto" is the largest distance between two
-            clusters. For one cluster it is the cut; where that is "auto", 1.3 times the distance of the farthest member
-            from the mean of the others.
-        round: The first round in which clients may be clustered (t_c; the paper: "after several communication rounds").
+            clusters; the experiments have 1.8. The rule for one cluster is ours: the cut, or where that is "auto", 1.3
+            times the distance of the farthest member from the mean of the others.
+        round: The first round in which clients may be clustered (t_c, our symbol). The paper says "after several
+            communication rounds"; 1 is taken because Table 2 has AdaCFL's final accuracy in round 2.
         precluster: Whether only clients with equally many classes and similar entropy may be grouped.
         compare: Whether a newcomer is compared with the clusters as they were when they were made, or as they are
             now (Algorithm 2, literally).
@@ -146,7 +148,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         """Algorithm 1 once, Algorithm 2 ever after, and FedAvg inside the clusters."""
         if state.snapshot is not None:
             return self._incorporate(problem, state, state.snapshot, report)
-        client_stats = state.client_stats.clone()  # lines 1 to 5
+        client_stats = state.client_stats.clone()  # Algorithm 1, lines 1 to 5
         for column, name in enumerate(_REGISTRATION_STATS):
             if name in report.client_stats:
                 rows = report.client_stats[name]
@@ -170,8 +172,8 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         # Centroids are means of the members' weights, not the new models: the server's optimiser may move those.
         own = moved.labels[clients]
         centroids = weighted_mean(core.Rows(clients, weights), result.sizes, own, len(moved.models))
-        epsilon = self._epsilon(centroids, single_epsilon(centroids, own, weights, result.sizes))
-        snapshot = Snapshot(moved.round, problem.fresh(0), centroids, epsilon)  # fresh(0) is the initial model
+        of_single = single_epsilon(centroids, own, weights, result.sizes)
+        snapshot = Snapshot(moved.round, problem.fresh(0), centroids, of_single)  # fresh(0) is the initial model
         return replace(moved, snapshot=snapshot), diagnostics
 
     def assign(self, problem: core.Problem, state: AdaCFLState, report: core.Report) -> torch.Tensor:
@@ -225,26 +227,26 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
     def _place(self, problem: core.Problem, state: core.State, snapshot: Snapshot, report: core.Report) -> Placement:
         """Algorithm 2, lines 3 to 5: the nearest cluster of each newcomer that answered, in the order of their ids."""
         columns = problem.layout.columns(self._compared(problem))
-        centroids = snapshot.centroids if self.compare == "snapshot" else state.models[:, columns]
+        compared = snapshot.centroids if self.compare == "snapshot" else state.models[:, columns]
         # Once a round (Algorithm 2 takes one newcomer at a time); clusters founded since may lie farther apart.
-        epsilon = self._epsilon(centroids, snapshot.epsilon)
+        epsilon = self._epsilon(compared, snapshot.single_epsilon)
         labels = state.labels.clone()
-        k = len(centroids)
+        k = len(compared)
         distances = dict[int, float]()
         if _REFERENCE_TASK not in report.results:
-            return Placement(labels, centroids[k:], distances, epsilon)
+            return Placement(labels, compared[k:], distances, epsilon)
         updates = report.results[_REFERENCE_TASK].updates
         for row in updates.clients.argsort().tolist():
             client = int(updates.clients[row])
             weights = snapshot.reference[columns] + updates.values[row, columns]
-            away = (centroids.double() - weights.double()).norm(dim=1)
-            label = int(away.argmin())  # Eq. 5
+            away = (compared.double() - weights.double()).norm(dim=1)
+            label = int(away.argmin())  # line 4, Eq. 5
             distances[client] = float(away[label])
             if distances[client] > epsilon:  # Section 5.4; later newcomers may join it
-                label = len(centroids)
-                centroids = torch.cat([centroids, weights[None]])
-            labels[client] = label
-        return Placement(labels, centroids[k:], distances, epsilon)
+                label = len(compared)
+                compared = torch.cat([compared, weights[None]])
+            labels[client] = label  # line 5
+        return Placement(labels, compared[k:], distances, epsilon)
 
     def _incorporate(
         self, problem: core.Problem, state: AdaCFLState, snapshot: Snapshot, report: core.Report

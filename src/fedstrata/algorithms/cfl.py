@@ -63,8 +63,8 @@ class CFL(core.Algorithm[LayerCFLState]):
     ) -> tuple[LayerCFLState, core.Diagnostics]:
         """Bipartition every cluster that meets the criterion, then average."""
         after, diagnostics = self._layercfl.update(problem, state, report)
-        history = after.bipartition
-        return replace(after, bipartition=replace(history, final=torch.zeros_like(history.final))), diagnostics
+        history = after.cluster_history
+        return replace(after, cluster_history=replace(history, final=torch.zeros_like(history.final))), diagnostics
 
     @property
     def _layercfl(self) -> LayerCFL:

@@ -47,7 +47,7 @@ class FedTSDPState(core.State):
 
     Attributes:
         sampling_weights: The sampling weight W of each public sample, (samples,) float64.
-        shared_layers: The number of shared layers, not rounded: L_j of every cluster j, as all shrink at once.
+        shared_layers: The number of shared layers, not rounded: L^s_j of every cluster j, as all shrink at once.
         triggers: How often the clients were clustered.
     """
 
@@ -78,9 +78,13 @@ class Decoupling:
 class FedTSDP(core.Algorithm[FedTSDPState]):
     """FedTSDP: two clusterings when the Hopkins statistic asks for them, and personal layers that grow in number.
 
-    Only clients that answered are clustered, three at least. The others keep their cluster while one goes on from it,
-    or form one of their own if none does. If several do, they wait at its node, and with their next answer they join
-    the one of lowest training loss. So do newcomers, who wait at the root and receive the personal layers too.
+    Defaults are those of section 4.1.4, but for radius2. That of weight_gain is not Eq. 7's, and those of sample and
+    batch are not published.
+
+    Only clients that answered are clustered. Not in the paper: they are three at least. The others keep their cluster
+    while one goes on from it, or form one of their own if none does. If several do, they wait at its node, and with
+    their next answer they join the one of lowest training loss. So do newcomers, who wait at the root and receive the
+    personal layers too.
 
     Attributes:
         radius1: The radius of the first stage, in nats of Jensen-Shannon divergence (epsilon_1).
@@ -93,7 +97,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             from all clients, with 1, it hardly depends on the draw.
         shrink: The factor on the number of shared layers at every clustering (psi^r; r is an index, no exponent).
         weight_gain: The sampling weight that a drawn sample gains at a clustering: |B| / |D|; or literally |D| / |B|
-            (Eq. 7).
+            (Eq. 7), by which one batch gains nearly all weight.
         batch: The number of public samples that are drawn in a round (|B|).
     """
 
@@ -129,7 +133,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
     def plan(self, problem: core.Problem, state: FedTSDPState, cohort: torch.Tensor) -> core.Plan:
         """Train the cluster's shared tensors with one's own personal ones, and upload both (lines 10 to 12, 33 to 39).
 
-        Line 39 uploads the whole model, Section 2.1 the shared layers only.
+        Lines 5 to 7: the cohort is drawn outside. Line 39 uploads the whole model, Section 2.1 the shared layers only.
         """
         plan = core.fedavg_plan(problem, state, cohort)
         personal = self.personal(problem.layout, state.shared_layers)
@@ -157,8 +161,8 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
 
         batch, predictions = predict_batch(problem, state, models, self.batch)  # lines 13 to 15
         sample = ceil(self.sample * len(predictions) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-        draw = problem.generator("hopkins", state.round + 1)
-        statistic = hopkins(predictions, draw, max(1, sample))  # line 16, Eq. 6
+        generator = problem.generator("hopkins", state.round + 1)
+        statistic = hopkins(predictions, generator, max(1, sample))  # line 16, Eq. 6
         values = {"hopkins": statistic, "threshold": self.threshold, "shared_layers": state.shared_layers}
         decision = core.Decision(kind="hopkins_not_above_threshold", values=values)
         found: Decoupling | None = None
@@ -215,7 +219,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
             models: Their models, (m, q).
         """
         divergences = jensen_shannon(predictions)  # line 19, Section 3.2.1, Eq. 5
-        first = dbscan(divergences, self.radius1, self.min_samples)  # line 20, Section 3.2.2
+        first = dbscan(divergences, self.radius1, self.min_samples)  # line 20, Section 3.2.1
         distances, groups, inside = self.second_stage(first, models)  # Section 3.3.1, lines 21 to 26
         radii = {f"radius2 around client {int(clients[row])}": radius for row, radius in inside.items()}
         return Decoupling(
@@ -249,7 +253,7 @@ class FedTSDP(core.Algorithm[FedTSDPState]):
         return distances, torch.from_numpy(renumbered(groups)), radii
 
     def _second_radius(self, distances: torch.Tensor) -> float:
-        """The radius of the second stage among some clients, from their distances (s, s)."""
+        """The radius of the second stage among some clients, from their distances (s, s); the automatic one is ours."""
         if not isinstance(self.radius2, str):
             return self.radius2
         if len(distances) < 2:
@@ -284,9 +288,9 @@ def predict_batch(
     """
     if len(models) < _MIN_HOPKINS_CLIENTS or problem.public is None or problem.predict is None:
         return torch.empty(0, dtype=torch.int64), torch.empty(len(models), 0)
-    draw = problem.generator("public batch", state.round + 1)  # One for all, though line 13 is inside the loop.
+    generator = problem.generator("public batch", state.round + 1)  # One for all, though line 13 is inside the loop.
     weights = state.sampling_weights
-    batch = torch.multinomial(weights, min(size, len(weights)), generator=draw)
+    batch = torch.multinomial(weights, min(size, len(weights)), generator=generator)
     predictions = problem.predict(models, problem.public[batch])
     # A model that overflows is finite and yet predicts nothing: every class alike.
     return batch, predictions.nan_to_num(nan=1 / predictions.shape[2])
@@ -319,7 +323,7 @@ def layer_tensors(layout: core.Layout) -> list[list[int]]:
     return list(found.values())
 
 
-# From new groups to clusters that go on from old ones
+# From new groups to clusters that go on from old ones (not in the paper, but for line 30)
 
 
 def continued_clusters(

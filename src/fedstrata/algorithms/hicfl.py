@@ -2,6 +2,10 @@
 
 Gong, Xing, Liu, Xi, Chen, "Towards hierarchical clustered federated learning with model stability on mobile
 devices", IEEE TMC 2024, section IV; the endings are from section V-C.
+
+Eq. 12 to 14 are `clustering.similarity.stability`. Eq. 15 is here, in `HiCFL.timing`. Eq. 17 and 18 are
+`clustering.separation.reference_split`, and Eq. 19 is in `bipartition.model_stability`. Steps 1 to 3 are FedAvg's:
+`plan` and local training (`core.standard_round`, `engine`).
 """
 
 from __future__ import annotations
@@ -71,21 +75,24 @@ class HiCFLState(State):
 class HiCFL(Algorithm[HiCFLState]):
     """HiCFL: recursive splits by the sign of the cosine to the most stable client, timed by model stability.
 
-    A cluster is examined by the usable answers of its members in this round, if there are enough (quorum, min_split).
-    An answer is usable if its client has filled a window since it came to the cluster. A window holds a client's own
-    last answers, however far apart. A pending client belongs to no cluster now; at its next answer it joins one: of the
-    leaves below the node where it is pending, the one whose model has the lowest training loss. Members without a
-    usable answer when their cluster was split are pending at its node, and newcomers at the root.
+    Not in the paper: a cluster is examined by the usable answers of its members in this round, if there are enough
+    (quorum, min_split). An answer is usable if its client has filled a window since it came to the cluster. A window
+    holds a client's own last answers, however far apart. A pending client belongs to no cluster now; at its next answer
+    it joins one: of the leaves below the node where it is pending, the one whose model has the lowest training loss.
+    Members without a usable answer when their cluster was split are pending at its node, and newcomers at the root.
 
     Attributes:
-        epsilon: The stability below which a layer is stable. "auto" is half the step size.
-        xi: How much an update must change in a weight for stability to look at the weight. "auto" is a twentieth of the
-            step size. Where no weight of a layer changes so much, stability looks at all of them.
-        window: The number of a client's last uploads (W) by which stability is measured, the mean of W - 2 values of S.
-        rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split.
+        epsilon: The S below which a layer is stable (Eq. 15). Small S is stable. "auto" is half the step size, as in
+            section V-A.
+        xi: How much an update must change in a weight for stability to look at the weight (Eq. 19). "auto" is a
+            twentieth of the step size, as in section V-A. Where no weight of a layer changes so much, it looks at all.
         ending: What happens after `patience` rounds without a split. "none" is nothing. "fine" splits each cluster once
             more. "personal" splits until no cluster has members on two sides (the paper: until each has one client).
             These two ignore epsilon and rho. "reorganise" merges clusters that move alike.
+        window: The number of a client's last uploads (W) by which stability is measured, the mean of W - 2 values of S.
+            With 3 it is a single S, where sections IV-B and IV-E average several. With 4, four clusters would take 8
+            rounds, because a window starts anew after a split; the paper has 7 (Table III).
+        rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split.
         patience: The number of rounds without a split after which the clustering is complete. They count from the first
             split on, or from the round in which every layer is stable without one. So a slow first split is waited for.
         quorum: The share of the members asked in a round whose answers must be usable for a cluster to be examined.
@@ -96,11 +103,11 @@ class HiCFL(Algorithm[HiCFLState]):
 
     epsilon: NonNegative | Auto = "auto"
     xi: NonNegative | Auto = "auto"
-    window: Window = 3
-    rho: Share = 0.8
     ending: Literal["none", "fine", "personal", "reorganise"] = "none"
+    window: Window = 3
+    # Not in the paper.
+    rho: Share = 0.8
     patience: PositiveInteger = 10
-    # Not in the paper: rho, patience, quorum, min_split, and a number for the window.
     quorum: Share = 0.5
     min_split: AtLeastTwo = 2
 
@@ -153,8 +160,8 @@ class HiCFL(Algorithm[HiCFLState]):
         layer = str(timing.layer)
         clients = members.updates.clients
         updates = members.updates.take_columns(layout.columns(layout.select(layer))).values.double()
-        unsteadiness = self.unsteadiness(problem, state, stability, cluster)[clients, layout.layers.index(layer)]
-        reference, together = reference_split(updates, unsteadiness)  # Eq. 17 and 18
+        by_layer = self.reference_stability(problem, state, stability, cluster)
+        reference, together = reference_split(updates, by_layer[clients, layout.layers.index(layer)])  # Eq. 17 and 18
         values = {**timing.values, "reference": float(clients[reference])}
         if bool(together.all()):
             return SplitDecision(Decision(kind="same_direction", layer=layer, values=values))
@@ -193,8 +200,8 @@ class HiCFL(Algorithm[HiCFLState]):
         # The paper: the layer that is stable first. Of several, the one with the smallest mean.
         chosen = min(stable or layers, key=lambda place: float((means if stable else decisive)[place]))
         # Section IV-B ends clustering once the norms of all clients are "consistent", undefined. Here a cluster waits.
-        mean = mean_norm(problem, members)
-        largest = max_norm(members.updates.take_columns(problem.layout.conv_and_linear).values)
+        mean = mean_norm(problem, members)  # Delta_ave
+        largest = max_norm(members.updates.take_columns(problem.layout.conv_and_linear).values)  # Delta_max
         ratio = mean / largest if largest > STILL else 1.0  # Members none of whom moves agree.
         kind = "no_stable_layer"
         if stable:
@@ -203,7 +210,7 @@ class HiCFL(Algorithm[HiCFLState]):
             "stability": float(means[chosen]),
             "max_stability": float(values[:, chosen].max()),
             "epsilon": epsilon,
-            "every_member": float(not ending),  # Whether Eq. 15 was asked of every member; recorded.
+            "every_member": float(not ending),  # 0 where Eq. 15 is not asked: at the ending, and in variants.py.
             "mean_norm": mean,
             "max_norm": largest,
             "ratio": ratio,
@@ -216,7 +223,7 @@ class HiCFL(Algorithm[HiCFLState]):
         """What must be below epsilon in each layer, (layers,): the largest S (m, layers) over the members (Eq. 15)."""
         return values.amax(dim=0)
 
-    def unsteadiness(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
+    def reference_stability(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
         """The reference of a cluster has the smallest value in a layer, (n, layers) (Eq. 17)."""
         return stability.values
 

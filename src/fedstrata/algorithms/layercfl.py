@@ -1,9 +1,12 @@
 """CFL on the layers in which clients differ.
 
-"LayerCFL: an efficient federated learning with layer-wised clustering", Cybersecurity 2023, Algorithms 1 and 2.
+Yuan, Qian, Yuan, et al., "LayerCFL: an efficient federated learning with layer-wised clustering", Cybersecurity 2023,
+Algorithms 1 and 2. One round is one pass of Algorithm 1's repeat: `plan` and local training are FedAvg's
+(`core.standard_round`, `engine`).
+
 Compare convolutions under feature skew and fully connected layers under label skew. The paper takes one layer, by
-statistics; `conv` takes all convolutions. Name one, such as `conv4`, to follow the paper. With all layers the method
-is CFL, but for final clusters; its cosine is Eq. 6.
+statistics; `conv` takes all convolutions. Name one to follow the paper, such as `conv4` of `vgg16`, the paper's fourth
+layer. With all layers the method is CFL, but for final clusters; its cosine is Eq. 6.
 
 `LayerCFL` is the paper. With ``layers = "auto"``, `AutoLayerCFL` first finds the layer to compare.
 """
@@ -62,7 +65,8 @@ _EPS1_SHARE = 0.1
 """The automatic eps1, as a share of the longest update of one member. The papers take the largest mean update."""
 
 _EPS2_SHARE = 0.4
-"""The automatic eps2. The code of Sattler et al. has 4 times eps1 (0.4 and 1.6); LayerCFL: eps1 to 10 eps1."""
+"""The automatic eps2, as a share of the longest update in the compared layers: 4 times the share of eps1. The code of
+Sattler et al. has eps1 = 0.4 and eps2 = 1.6, also 4 times; LayerCFL allows 1 to 10 times."""
 
 
 @plain_dataclass(frozen=True)
@@ -87,10 +91,10 @@ class LayerCFLState(State):
     """What LayerCFL remembers.
 
     Attributes:
-        bipartition: What is remembered of every cluster.
+        cluster_history: What is remembered of every cluster.
     """
 
-    bipartition: ClusterHistory
+    cluster_history: ClusterHistory
 
 
 LayerCFLStateT = TypeVar("LayerCFLStateT", bound=LayerCFLState)
@@ -111,10 +115,11 @@ class LayerCFL(Algorithm[LayerCFLState]):
             rounds. Clients with enough samples (48, or fewer where most clients are small) also train on folds of their
             data; the layer whose differences appear again in the other fold is taken. Nothing is split before.
         eps1: The norm of the mean update below which the model of a cluster is stationary. "auto" is a tenth of the
-            largest norm of an update in the cluster so far.
+            largest norm of an update in the cluster so far (the paper: a tenth of the largest norm of the mean update).
         eps2: If the largest norm of an update in the compared layers is at least eps2, the model does not fit every
-            member. "auto" is 0.4 of the largest norm of such an update in the cluster so far.
-        gamma: The largest approximation error that Theorem 1 assumes. 0 switches the theorem off.
+            member. "auto", which is ours, is 0.4 of the largest norm of such an update in the cluster so far.
+        gamma: The largest approximation error that Theorem 1 assumes (gamma_max, the largest gamma_i of Eq. 15). 0
+            switches the theorem off.
         linkage: How similar two groups are. "single" minimises the largest similarity across the two groups exactly.
         measure: What a split is proposed by. A name with d compares updates, such as dcos (Eq. 26) or dl2 (Eq. 24).
             One without compares weights, such as cos (Eq. 25) or l2 (Eq. 23). l1 and dl1 are not in the paper.
@@ -123,7 +128,7 @@ class LayerCFL(Algorithm[LayerCFLState]):
         min_split: The smallest number of members that must have answered for a cluster to be examined.
     """
 
-    source: ClassVar[str] = '"LayerCFL", Cybersecurity 2023'
+    source: ClassVar[str] = "Yuan et al., Cybersecurity 2023"
 
     layers: Selectors = "all"
     eps1: NonNegative | Auto = "auto"
@@ -149,7 +154,7 @@ class LayerCFL(Algorithm[LayerCFLState]):
             LayoutError: When a selector of `layers` matches nothing.
         """
         self._compared_columns(problem)
-        return extend_state(initial_state(problem), LayerCFLState, bipartition=no_updates_yet(problem.clients))
+        return extend_state(initial_state(problem), LayerCFLState, cluster_history=no_updates_yet(problem.clients))
 
     def update(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[LayerCFLState, Diagnostics]:
         """Algorithm 2 for every cluster whose members answered, then the mean of Algorithm 1.
@@ -166,17 +171,17 @@ class LayerCFL(Algorithm[LayerCFLState]):
         return split_and_remember(problem, state, report, answers, decisions)
 
     def examine(self, problem: Problem, state: LayerCFLState, answered: Result, cluster: int) -> SplitDecision:
-        """Algorithm 2 for one cluster, given the answers of its members.
+        """Algorithm 1's until and Algorithm 2 for one cluster, given the answers of its members.
 
         Where the paper returns the model (its else), the cluster is final: it trains on, and is not examined again.
         """
         columns = self._compared_columns(problem)
         layer = ", ".join(selector_tuple(self.layers))
 
-        # Algorithm 2, "select": the updates of this round. It prints theta_t - theta_0, without a client.
+        # Algorithm 2, "Get" (it subtracts two models, without a client) and "Select": Delta theta* of this round.
         updates = answered.updates.take_columns(columns).values
-        eps1 = _threshold(self.eps1, state.bipartition.max_norms[cluster], _EPS1_SHARE)
-        eps2 = _threshold(self.eps2, state.bipartition.max_compared_norms[cluster], _EPS2_SHARE)
+        eps1 = _threshold(self.eps1, state.cluster_history.max_norms[cluster], _EPS1_SHARE)
+        eps2 = _threshold(self.eps2, state.cluster_history.max_compared_norms[cluster], _EPS2_SHARE)
         norm_of_mean = mean_norm(problem, answered)
         largest_norm = max_norm(updates)
         values = {"mean_norm": norm_of_mean, "max_norm": largest_norm, "eps1": eps1, "eps2": eps2}
@@ -185,8 +190,8 @@ class LayerCFL(Algorithm[LayerCFLState]):
         if norm_of_mean >= eps1:
             return SplitDecision(Decision(kind="not_stationary", layer=layer, values=values))
 
-        # Algorithm 2, "if": not if the model is stationary for each member too (Eq. 28 prints weights).
-        # It is tested before the clustering; the outcome is the same. Still members have no directions to compare.
+        # Algorithm 2, "if", first half: some |Delta theta*_i| >= eps2 (Eq. 28 prints weights). It is tested before the
+        # clustering; the outcome is the same. Still members have no directions to compare.
         if largest_norm < eps2 or largest_norm <= STILL:
             everywhere = max_norm(answered.updates.take_columns(problem.layout.conv_and_linear).values)
             kind = "layers_not_trained" if largest_norm <= STILL < everywhere else "members_converged"
@@ -204,9 +209,9 @@ class LayerCFL(Algorithm[LayerCFLState]):
         similarity = compared if measure.larger_is_closer else -compared
         second = bipartition(similarity, linkage=self.linkage).bool()
 
-        # Algorithm 2, "if": are the parts truly different by Theorem 1 (Eq. 20)? By cosines whatever `measure` is.
-        cross_max = float(cosines[~second][:, second].max())
-        bound = theorem_1_bound(cross_max)
+        # Algorithm 2, "if", second half: do the parts satisfy Theorem 1? By cosines whatever `measure` is.
+        cross_max = float(cosines[~second][:, second].max())  # Eq. 10
+        bound = theorem_1_bound(cross_max)  # Eq. 20: sqrt((1 - cross_max) / 2) > gamma_max
         parts = (clients[~second], clients[second])
         values |= {"first_part": float(len(parts[0])), "second_part": float(len(parts[1]))}
         values |= {"cross_max": cross_max, "bound": bound, "gamma": self.gamma}
@@ -230,7 +235,7 @@ def no_updates_yet(clients: int) -> ClusterHistory:
 def with_answers(
     problem: Problem, state: LayerCFLStateT, report: Report, compared: torch.Tensor, **rules: Any
 ) -> tuple[LayerCFLStateT, RoundAnswers]:
-    """The state with the longest updates of a round, and the answers by which clusters are examined, but final ones.
+    """The state with the longest updates of a round, and the answers by which clusters are examined, except final ones.
 
     Args:
         problem: What is fixed for the run.
@@ -239,7 +244,7 @@ def with_answers(
         compared: The columns that are compared, (q,).
         rules: The rules of `collect_answers`.
     """
-    known = state.bipartition
+    known = state.cluster_history
     labels = assign_pending(state, report)
     # By `assign_pending`, or moved between rounds.
     joined = ((labels != state.labels) | (labels != known.labels)) & (labels >= 0)
@@ -256,7 +261,7 @@ def with_answers(
         final=final,
         labels=labels,
     )
-    return replace(state, bipartition=history), answers
+    return replace(state, cluster_history=history), answers
 
 
 def split_and_remember(
@@ -268,7 +273,7 @@ def split_and_remember(
 ) -> tuple[LayerCFLStateT, Diagnostics]:
     """`split_and_average`, with what is remembered of the clusters after it. The parts of a cluster begin anew."""
     moved, diagnostics = split_and_average(problem, state, report, answers, decisions)
-    known = state.bipartition
+    known = state.cluster_history
     final = known.final.clone()
     for cluster, decision in decisions.items():
         final[cluster] = decision.final
@@ -281,7 +286,7 @@ def split_and_remember(
         final=final[places] & whole,
         labels=moved.labels.clone(),
     )
-    return replace(moved, bipartition=history), diagnostics
+    return replace(moved, cluster_history=history), diagnostics
 
 
 def _threshold(value: float | str, largest: torch.Tensor, share: float) -> float:
@@ -317,8 +322,9 @@ class AutoLayerCFL(LayerCFL):
     def init(self, problem: Problem) -> AutoLayerCFLState:
         """Everyone in one cluster, and no evidence."""
         state = LayerCFL().init(problem)
+        history = state.cluster_history
         evidence = no_evidence(problem.layout, problem.clients)
-        return extend_state(state, AutoLayerCFLState, bipartition=state.bipartition, evidence=evidence, layer="")
+        return extend_state(state, AutoLayerCFLState, cluster_history=history, evidence=evidence, layer="")
 
     def plan(self, problem: Problem, state: LayerCFLState, cohort: torch.Tensor) -> Plan:
         """Everyone trains the model of its cluster; for a scan, also on folds of its data."""
@@ -358,5 +364,5 @@ def _with_layer(problem: Problem, state: AutoLayerCFLState, evidence: LayerEvide
     """The state as if this layer had been given from the start, with its largest norm."""
     # Nothing is split before the layer is known: there is one cluster, and the evidence is about it.
     view = list(views_with_bias(problem.layout)).index(layer)
-    history = replace(state.bipartition, max_compared_norms=evidence.max_norms[view : view + 1])
-    return replace(state, bipartition=history, evidence=None, layer=layer)
+    history = replace(state.cluster_history, max_compared_norms=evidence.max_norms[view : view + 1])
+    return replace(state, cluster_history=history, evidence=None, layer=layer)

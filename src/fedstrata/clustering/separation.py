@@ -1,7 +1,7 @@
 """How far apart groups stand in a matrix, when a split into two is provably right, and the split around one client.
 
-LayerCFL Eq. 9 and 22 (gaps), Theorem 1 (Sattler, Mueller and Samek, "Clustered federated learning", 2020), and the
-reference split of HiCFL (Eq. 17 and 18).
+LayerCFL Eq. 9, 10, 21 and 22 (gaps), Theorem 1 (Sattler, Mueller and Samek, "Clustered federated learning", 2020), and
+the reference split of HiCFL (Eq. 17 and 18).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def gap(matrix: Array, truth: Numbers, kind: Literal["similarity", "distance"]) 
 
 
 def theorem_1_bound(cross_max: float) -> float:
-    """The relative noise below which a bipartition is provably right: sqrt((1 - cross_max) / 2) (Theorem 1).
+    """The relative noise below which a bipartition is provably right: sqrt((1 - cross_max) / 2) (LayerCFL Eq. 20).
 
     Args:
         cross_max: The largest cosine across the two groups; one above 1, by rounding, counts as 1.

@@ -17,7 +17,7 @@ from fedstrata.core import TRAIN, Metric, Problem, Report, Rows, State, assign_p
 
 _XI_SHARE = 0.05
 """The automatic xi is this share of the step size (section V-A). How many weights it keeps depends on how large updates
-are: 36 to 55 % in the paper. "median", which is Strata's, keeps half of every layer whatever their size."""
+are: 36 to 55 % in the paper."""
 
 _EPSILON_SHARE = 0.5
 """The automatic epsilon is this share of the step size (section V-A)."""
@@ -28,8 +28,8 @@ class UpdateWindow:
     """The last uploads of every client since it came to its cluster.
 
     Attributes:
-        uploads: The last W - 1 uploads of each client, the newest last, conv and linear columns, (n, W - 1, q). The
-            next upload completes the window.
+        uploads: The last W - 1 uploads (Delta) of each client, the newest last, conv and linear columns,
+            (n, W - 1, q). The next upload completes the window.
         counts: The number of uploads since the client came to its cluster, (n,) int64.
         selected_weights: The columns that stability looks at, (n, q) bool.
         since_node: The tree node of the cluster in which the uploads were made, (n,) int64; -1 before the first.
@@ -84,7 +84,7 @@ def add_updates(
         window: The windows before the round.
         report: The report of the round.
         xi: The change of an update above which stability looks at a weight: a number, "auto" for a share of the step
-            size, or "median" for the median of its layer.
+            size, or "median", which is Strata's, for the median of its layer: half of it, however large updates are.
     """
     updates = report.results[TRAIN].updates
     clients = updates.clients

@@ -63,14 +63,14 @@ class SplitDecision:
 
 
 def max_norm(rows: torch.Tensor) -> float:
-    """The largest norm of a row (LayerCFL Eq. 28); 0 without rows."""
+    """The largest norm of a row (LayerCFL Eq. 28; HiCFL: Delta_max); 0 without rows."""
     if not len(rows):
         return 0.0
     return float(rows.double().norm(dim=1).max())  # Squares of float32 overflow long before their roots.
 
 
 def mean_norm(problem: Problem, usable: Result) -> float:
-    """The norm of the mean update of some clients, over all conv and linear layers (LayerCFL Eq. 27: all tensors)."""
+    """The norm of the mean update, over conv and linear layers (LayerCFL Eq. 27: all tensors; HiCFL: Delta_ave)."""
     updates = usable.updates.take_columns(problem.layout.conv_and_linear)
     together = torch.zeros(len(usable.sizes), dtype=torch.int64)
     # Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
