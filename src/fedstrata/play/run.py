@@ -14,14 +14,14 @@ from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
 from fedstrata.config.selection import baseline_of
-from fedstrata.core import Plan, State, Tree
+from fedstrata.core import State, Tree
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
-from fedstrata.play.steps import RunSteps, run_steps
+from fedstrata.play.steps import run_steps
 from fedstrata.records.arrays import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
@@ -239,28 +239,22 @@ def iterate_experiment(
     line = StatusLine(quiet)
     for choice in setup.choices:
         line.keep(choice)
+    reply: PlanReply | None = None
     with closing(run_steps(experiment, setup, out, resume=resume, on_round=on_round, tell=line.keep)) as steps:
-        found = _advance(steps, None)
-        while not isinstance(found, Run):
+        while True:
             with one_thread():
-                reply = timed_reply(setup.clients, found)
-            found = _advance(steps, reply)
-            if not isinstance(found, Run):
-                yield from scored
-                scored.clear()
+                try:
+                    # A generator that has not begun takes None alone.
+                    plan = steps.send(reply)  # type: ignore[arg-type]
+                except StopIteration as end:
+                    run: Run = end.value
+                    break
+            yield from scored
+            scored.clear()
+            with one_thread():
+                reply = timed_reply(setup.clients, plan)
     finished(out)
     with one_thread(), StatusLine(quiet) as line:
-        run = with_baseline(experiment, found, setup, line, finished, resume=resume)
+        run = with_baseline(experiment, run, setup, line, finished, resume=resume)
     for step in scored:
         yield replace(step, run=run if step is scored[-1] else None)
-
-
-def _advance(steps: RunSteps, reply: PlanReply | None) -> Plan | Run:
-    """The next plan of a run that is sent the reply to the last one, or the finished run."""
-    with one_thread():
-        try:
-            # A generator that has not begun takes None alone.
-            return steps.send(reply)  # type: ignore[arg-type]
-        except StopIteration as end:
-            run: Run = end.value
-            return run
