@@ -15,11 +15,10 @@ import fedstrata
 from fedstrata import cli
 from fedstrata.base.errors import ContractError, EngineError, RecordError, ResourceError
 from fedstrata.comparison import Comparison
-from fedstrata.comparison.document import Outcome
 from fedstrata.config import load_experiment
 from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.play.interrupt import Stopped
-from fedstrata.report.comparison.folder import JobCount
+from fedstrata.report.comparison.folder import JobCount, Outcome
 
 FIGURES = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes_down", "bytes_up", "seconds")
 

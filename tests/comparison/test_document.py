@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.comparison import Comparison
-from fedstrata.comparison.document import Outcome
 from fedstrata.objective.metric_info import ACCURACY
-from fedstrata.report.comparison.folder import Difference, Row, Statistic
+from fedstrata.report.comparison.folder import Difference, Outcome, Row, Statistic
 from fedstrata.report.comparison.words import difference_text, pair_table, result_text, table_of
 
 

@@ -18,7 +18,7 @@ from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison.folder import Difference, JobCount, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.folder import Difference, JobCount, Outcome, Row, Statistic, SweepChoice
 from fedstrata.report.comparison.page import write_comparison_page
 from fedstrata.report.comparison.words import COLUMNS, choice_text, difference_text, row_kind, table_of
 from fedstrata.report.summary import stage_cost
@@ -44,39 +44,6 @@ class RunKey(NamedTuple):
 
     seed: int
     algorithm: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one run.
-
-    Attributes:
-        algorithm: The name of the algorithm in the table.
-        seed: The seed of the run.
-        folder: The folder of its records.
-        summary: The content of its ``summary.json``; None for a run that failed.
-        clients: The metric of each client at the end, on its own test samples; without those of unknown score.
-        error: Why it failed, in one line.
-        traceback: Where it failed.
-    """
-
-    algorithm: str
-    seed: int
-    folder: Path
-    summary: Mapping[str, Any] | None = None
-    clients: Mapping[int, float] | None = None
-    error: str = ""
-    traceback: str = ""
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the run finished and diverged in every round."""
-        return self.summary is not None and diverged(self.summary)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What the reader of the table has to know about the run, in a line each."""
-        return run_warnings(self.algorithm, self.seed, self.summary)
 
 
 @dataclass(frozen=True)
@@ -166,12 +133,17 @@ class Comparison:
     def troubles(self) -> list[str]:
         """What failed or diverged in every round, in a line each."""
         failed = [f"{run.algorithm} with seed {run.seed} failed: {run.error}" for run in self.runs if run.error]
-        return failed + [line for run in self.runs if run.diverged for line in run.warnings]
+        return failed + [line for run in self.runs if _diverged(run) for line in run.warnings]
 
     @property
     def warnings(self) -> list[str]:
         """What else the reader of the table has to know about the data and about single runs, in a line each."""
-        return [*self.data_warnings, *(line for run in self.runs if not run.diverged for line in run.warnings)]
+        return [*self.data_warnings, *(line for run in self.runs if not _diverged(run) for line in run.warnings)]
+
+
+def _diverged(run: Outcome) -> bool:
+    """Whether a run finished and diverged in every round."""
+    return run.summary is not None and diverged(run.summary)
 
 
 def _row(name: str, runs: Sequence[Outcome], *, attacked: bool) -> Row:

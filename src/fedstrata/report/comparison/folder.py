@@ -108,32 +108,31 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class RunEntry:
-    """One run.
+class Outcome:
+    """What came of one run.
 
     Attributes:
-        algorithm: The name of the algorithm.
+        algorithm: The name of the algorithm in the table.
         seed: The seed of the run.
-        folder: The path of the run folder, relative to the folder of the comparison.
-        summary: The summary; None for a run that failed.
-        error: Why the run failed, in one line.
+        folder: The folder of its records; in ``comparison.json`` relative to that of the comparison.
+        summary: The content of its ``summary.json``; None for a run that failed.
+        clients: The metric of each client at the end, on its own test samples; without those of unknown score.
+        error: Why it failed, in one line.
+        traceback: Where it failed.
     """
 
     algorithm: str
     seed: int
-    folder: str
-    summary: Mapping[str, Any] | None
-    error: str
+    folder: Path
+    summary: Mapping[str, Any] | None = None
+    clients: Mapping[int, float] | None = None
+    error: str = ""
+    traceback: str = ""
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader of the table has to know about the run, in a line each."""
-        return run_warnings(self.algorithm, self.seed, self.summary)
-
-
-def run_warnings(algorithm: str, seed: int, summary: Mapping[str, Any] | None) -> list[str]:
-    """Return the warnings of a run, in a line each; none for a run that failed."""
-    return [f"{algorithm} with seed {seed}: {line}" for line in warnings(summary or {})]
+        """What the reader of the table has to know about the run, in a line each; nothing of one that failed."""
+        return [f"{self.algorithm} with seed {self.seed}: {line}" for line in warnings(self.summary or {})]
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class Document(BaseModel):
 
     experiment: dict[str, Any]
     jobs: JobCount | None
-    runs: tuple[RunEntry, ...]
+    runs: tuple[Outcome, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
     metric: MetricInfo
@@ -319,7 +318,7 @@ def _read_algorithms(folder: Path, document: Document, notes: list[str]) -> dict
     return found
 
 
-def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict[str, list[RunRounds]]:
+def _read_runs(folder: Path, runs: Sequence[Outcome], notes: list[str]) -> dict[str, list[RunRounds]]:
     """Return the rounds of the finished runs, by algorithm."""
     found: dict[str, list[RunRounds]] = {}
     for run in runs:
@@ -332,7 +331,7 @@ def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict
             rounds = read_rounds(place, own_notes)
         except RecordError as error:
             # The page is the same, however the folder was named.
-            notes.append(f"The charts are without {name}: {str(error).replace(str(place), run.folder)}")
+            notes.append(f"The charts are without {name}: {str(error).replace(str(place), str(run.folder))}")
             continue
         notes += [f"{name}: {note}" for note in own_notes]
         found.setdefault(run.algorithm, []).append(rounds)
