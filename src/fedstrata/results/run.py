@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,8 +270,16 @@ def network_factory(
     if given is None:
         return partial(make_network, portable(name), kind, model_seed(experiment.seed), options)
     maker = PortableObject(given, getattr(given, "__qualname__", type(given).__name__))
-    own_options = {} if isinstance(given, nn.Module) else options
-    return partial(make_network, maker, kind, model_seed(experiment.seed), own_options)
+    return partial(make_network, maker, kind, model_seed(experiment.seed), _accepted(given, options))
+
+
+def _accepted(maker: Callable[..., nn.Module] | nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options of a run's network that another one takes."""
+    if isinstance(maker, nn.Module):
+        return {}
+    parameters = signature(maker).parameters
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return {name: value for name, value in options.items() if anything or name in parameters}
 
 
 def labels_by_name(names: Sequence[str], nodes: Sequence[int]) -> dict[str, int]:
