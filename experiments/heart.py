@@ -381,7 +381,7 @@ def one(hospitals: Mapping[str, Patients], case: Case, seed: int) -> dict[str, A
     given = dict(clients)
     if case.unlabelled:
         rows = unlabelled_rows(hospitals).astype(np.float32)
-        # The partition takes the first names in ascending order, so that this one is no client.
+        # It comes last, and the partition takes the first ones, so that it is no client.
         given["unlabelled"] = (rows, np.zeros(len(rows), dtype=np.int64))
     (inputs, _), _ = clients["Cleveland"]
     network = Logistic(inputs.shape[1], seed)

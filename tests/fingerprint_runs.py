@@ -282,7 +282,7 @@ def _settings() -> Iterator[tuple[str, Keys]]:
         yield f"local {label}", {**fedavg, "local": {**DIGITS["local"], **table}}
     for label, table in PARTITIONS.items():
         yield f"partition {label}", {**fedavg, "rounds": 2, "partition": table}
-    data = {**DIGITS["data"], "validation": 0.2, "copies": 2, "normalise": "none"}
+    data = {**DIGITS["data"], "validation": 0.2, "copies": 2, "scale": False}
     yield "data validation copies", {**strata, "data": data}
     probes = {"gap": ["cos", "dl2"], "matrices": ["l2", "dcos"], "layers": ["head", "all"]}
     yield "probe strata", {**strata, "probe": probes}

@@ -428,7 +428,7 @@ def _right_with_cluster_models(setup: RunSetup, folder: Path) -> dict[str, Any]:
     used = [ModelInUse(client, label, {}) for client, label in zip(clients.tolist(), labels, strict=True)]
     classified = classify_test_samples(setup, state, used)
     assert classified is not None, "the federations have test samples with classes"
-    return {"right_cluster": _packed_rows(classified.right)}
+    return {"right_cluster": _packed_rows(classified[0].right)}
 
 
 def _packed_rows(right: RightSamples) -> dict[str, str]:

@@ -46,7 +46,7 @@ def clients_of(learned: Any) -> dict[str, tuple[Split, Split]]:
 def test_two_groups_are_found(learned: Any, loss: str, algorithm: str, tmp_path: Path) -> None:
     tables = {
         "rounds": 12,
-        "data": {"normalise": "none"},
+        "data": {"scale": False},
         "model": {"name": "mlp", "hidden": [16]},
         "local": {"loss": loss, "lr": 0.3 if loss == "bce" else 0.1, "batch": 20},
         "algorithm": {"name": algorithm, **KEYS[algorithm]},

@@ -28,9 +28,11 @@ def trained_on(data: ClientData) -> np.ndarray:
 def test_only_training_samples_say_how_all_are_normalised(options: dict[str, Any], tmp_path: Path) -> None:
     data = built(tmp_path, arrays(), unit="trial", **options).client_data
     rows = trained_on(data)
-    assert data.dataset.mean == pytest.approx(rows.mean(axis=0), abs=1e-5)
-    assert data.dataset.std == pytest.approx(rows.std(axis=0), abs=1e-5)
-    assert data.dataset.mean != pytest.approx(arrays()["x"].mean(axis=0), abs=1e-3)
+    prepared = data.dataset.preparation
+    assert prepared is not None
+    assert prepared.mean[0] == pytest.approx(rows.mean(axis=0), abs=1e-5)
+    assert prepared.std[0] == pytest.approx(rows.std(axis=0), abs=1e-5)
+    assert prepared.mean[0] != pytest.approx(arrays()["x"].mean(axis=0), abs=1e-3)
     normalised = np.concatenate([data.samples(data.train(client))[0].numpy() for client in range(len(data))])
     assert normalised.mean(axis=0) == pytest.approx(0, abs=1e-5)
 
@@ -38,12 +40,14 @@ def test_only_training_samples_say_how_all_are_normalised(options: dict[str, Any
 def test_test_samples_of_ones_own_have_no_say_either(tmp_path: Path) -> None:
     far = without(arrays(seed=1), "trial")
     data = built(tmp_path, without(arrays(), "trial") | as_test(far | {"x": far["x"] + 100})).client_data
-    assert data.dataset.mean == pytest.approx(arrays()["x"].mean(axis=0), abs=1e-5)
+    assert data.dataset.preparation is not None
+    assert data.dataset.preparation.mean[0] == pytest.approx(arrays()["x"].mean(axis=0), abs=1e-5)
 
 
 def test_numbers_that_are_not_to_be_normalised_stay(tmp_path: Path) -> None:
-    dataset = built(tmp_path, arrays(), unit="trial", normalise="none").client_data.dataset
-    assert (dataset.mean, dataset.std) == ((0.0,) * 3, (1.0,) * 3)
+    data = built(tmp_path, arrays(), unit="trial", scale=False).client_data
+    raw, _ = data.raw_samples(data.train(0))
+    assert data.samples(data.train(0))[0].tolist() == raw.float().tolist()
 
 
 def test_known_data_sets_keep_the_numbers_of_all_published_results() -> None:

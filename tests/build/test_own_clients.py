@@ -29,9 +29,12 @@ def clients(seed: int = 0) -> dict[str, Any]:
     }
 
 
-def test_a_mapping_of_clients_is_run_with_one_client_for_each_name(tmp_path: Path) -> None:
-    run = fedstrata.run(KEYS, tmp_path / "run", clients=clients(), quiet=True)
-    assert run.names == ("Bern", "Ghent", "Lyon", "Oslo") and run.warnings == ()
+def test_a_mapping_of_clients_is_run_with_one_client_for_each_name_in_its_order(tmp_path: Path) -> None:
+    """The weights of the draw are in the order of the ids. Lyon, the first one here, was the third one."""
+    keys = {**KEYS, "cohort": {"weights": [0, 1, 1, 1], "fraction": 0.75}}
+    run = fedstrata.run(keys, tmp_path / "run", clients=clients(), quiet=True)
+    assert run.names == ("Lyon", "Ghent", "Oslo", "Bern") and run.warnings == ()
+    assert all(0 not in each["cohort"] for each in run.rounds)
     assert run.summary["dataset"].startswith("memory:") and run.summary["partition"] == "natural"
 
 
@@ -39,6 +42,8 @@ def test_clients_network_algorithm_and_rounds_are_enough(tmp_path: Path) -> None
     sites = {name: (site["x"], site["y"]) for name, site in clients().items()}
     run = fedstrata.run(None, tmp_path / "run", clients=sites, model="mlp", algorithm="fedavg", rounds=2, quiet=True)
     assert (run.summary["algorithm"], run.summary["rounds"], len(run.names)) == ("fedavg", 2, 4)
+    fewer = fedstrata.run({**KEYS, "data": {"clients": 3}}, tmp_path / "fewer", clients=clients(), quiet=True)
+    assert any("Bern take no part" in each for each in fewer.warnings)
 
 
 def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +112,11 @@ def test_whole_numbers_that_are_floats_are_told_from_numbers_to_learn() -> None:
         build_run(load_experiment(keys))
 
 
-@pytest.mark.parametrize("normalise", ["auto", "none"])
-def test_tokens_are_never_normalised(tmp_path: Path, normalise: str) -> None:
+@pytest.mark.parametrize("scale", [True, False])
+def test_tokens_are_never_normalised(tmp_path: Path, scale: bool) -> None:
     tokens = np.random.default_rng(0).integers(0, 20, (40, 6))
     name = keep({"a": (tokens, tokens[:, 0] % 2), "b": (tokens[::-1], tokens[::-1, 0] % 2)})
-    data = {"name": name, "tokens": True, "normalise": normalise}
+    data = {"name": name, "tokens": True, "scale": scale}
     model = {"model": {"name": "own_network:token_network"}}
     held = build_run(load_experiment(PLAIN | model | {"data": data})).client_data
     inputs, _ = held.samples(held.train(0))

@@ -65,18 +65,18 @@ def test_settings_with_other_networks_and_data_keys_are_runs_as_if_they_were_alo
     keys = {**IFCA_KEYS, "algorithm": {"name": "fedavg"}}
     grid: dict[str, list[Any]] = {
         "model.hidden": [[4], [16]],
-        "data.normalise": ["auto", "none"],
+        "data.scale": [True, False],
         "local.transform": ["none", "noise"],
     }
     swept = fedstrata.sweep(keys, grid, [0, 1], out=tmp_path / "sweep", quiet=True)
     assert len(swept.table) == 8 and len(swept.comparison.runs) == 16
     assert not any(row.failed for row in swept.table)
-    sets = ["model.hidden=[4]", "data.normalise=none", "local.transform=noise", "seed=1"]
+    sets = ["model.hidden=[4]", "data.scale=false", "local.transform=noise", "seed=1"]
     fedstrata.run(keys, tmp_path / "alone", sets=sets, quiet=True)
     folders = {(run.algorithm, run.seed): run.folder for run in swept.comparison.runs}
-    assert left(folders["hidden=[4] normalise=none transform=noise", 1]) == left(tmp_path / "alone")
+    assert left(folders["hidden=[4] scale=false transform=noise", 1]) == left(tmp_path / "alone")
     common = json.loads((tmp_path / "sweep/comparison.json").read_text())["experiment"]
-    assert common["model"] == {"name": "mlp"} and "normalise" not in common["data"] and common["data"]["clients"] == 8
+    assert common["model"] == {"name": "mlp"} and "scale" not in common["data"] and common["data"]["clients"] == 8
 
 
 def test_equal_work_of_settings_with_one_network_is_done_once(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_network_that_does_not_fit_fails_alone_and_is_named(tmp_path: Path) ->
     assert "name=har_cnn" in trouble and "har_cnn takes windows" in trouble
 
 
-@pytest.mark.parametrize(("key", "value"), [("inputs", ["pulse"]), ("normalise", "none"), ("public", 5), ("size", 6)])
+@pytest.mark.parametrize(("key", "value"), [("inputs", ["pulse"]), ("scale", False), ("public", 5), ("size", 6)])
 def test_data_keys_that_may_be_varied_leave_every_client_its_samples(key: str, value: Any, tmp_path: Path) -> None:
-    assert key in SWEPT_DATA_KEYS and len(SWEPT_DATA_KEYS) == 4
+    assert key in SWEPT_DATA_KEYS and len(SWEPT_DATA_KEYS) == 8
     rng = np.random.default_rng(0)
     if key == "size":
         for place in range(60):

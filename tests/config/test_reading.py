@@ -126,9 +126,19 @@ def test_set_to_another_thing_drops_the_options_of_the_one_in_the_file() -> None
     assert experiment.model.options == {}
 
 
-def test_a_data_set_without_a_network_of_its_own_needs_one(found: None) -> None:
-    with pytest.raises(ExperimentError, match=r"model\.name: expected a network.* 'mine'"):
-        load_experiment({"data": {"name": "mine"}})
+FEATURES = "age,weight,label\n1,2.5,0\n3,4.5,1\n"
+
+
+def test_a_table_of_features_has_a_small_perceptron_and_other_data_need_a_network(tmp_path: Path) -> None:
+    Path("mine.csv").write_text(FEATURES, encoding="utf-8")
+    np.savez("rows.npz", x=np.zeros((4, 3), np.float32), y=np.arange(4) % 2)
+    np.savez("signals.npz", x=np.zeros((4, 2, 3), np.float32), y=np.arange(4) % 2)
+    assert load_experiment({"data": {"name": "mine.csv"}}).model.name == "mlp"
+    assert load_experiment({"data": {"name": "rows.npz"}}).model.name == "mlp"
+    assert load_experiment({"data": {"name": "mine.csv"}, "model": "logistic"}).model.name == "logistic"
+    for other in ({"name": "signals.npz"}, {"name": "rows.npz", "tokens": True}):
+        with pytest.raises(ExperimentError, match=f"model\\.name: expected a network.* '{other['name']}'"):
+            load_experiment({"data": other})
 
 
 @pytest.mark.parametrize("clients", [100_000, 1_000_000])

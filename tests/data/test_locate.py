@@ -96,6 +96,12 @@ def test_a_missing_set_says_where_was_looked_and_what_to_do_in_one_line(
         assert part in message
 
 
+def test_a_file_that_is_there_and_not_read_is_not_called_missing(root: Path) -> None:
+    (root / "one.tsv").write_text("a\tlabel\n1\t2\n")
+    with pytest.raises(DataError, match=r"one.tsv' is there, and holds nothing that is read; .* others are a file"):
+        find(str(root / "one.tsv"))
+
+
 def test_the_hubs_cached_copy_is_used_without_a_network(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

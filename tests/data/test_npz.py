@@ -26,12 +26,10 @@ def test_arrays_under_either_name_become_a_dataset(file: Path, x: str, y: str) -
     assert data.columns["site"].tolist() == ["a", "b", "a"]
 
 
-def test_the_test_split_shares_classes_and_normalisation_with_the_training_split(file: Path) -> None:
+def test_the_test_split_shares_classes_with_the_training_split(file: Path) -> None:
     np.savez(file, x=X, y=[0, 1, 0], x_test=X[:2] + 100, y_test=[3, 0], who=[1, 2, 3], who_test=[4, 5])
     train, test = load_dataset(str(file)), load_dataset(str(file), split="test")
     assert train.classes == test.classes == 4
-    assert train.mean == test.mean
-    assert train.std == test.std
     assert test.inputs[0].tolist() == [100, 101, 102, 103]
     assert (train.columns["who"].tolist(), test.columns["who"].tolist()) == ([1, 2, 3], [4, 5])
 
@@ -85,7 +83,7 @@ def test_bytes_stay_bytes_and_images_get_their_channels_first(
         ({"x": X.astype(str), "y": [0, 1, 2]}, "expected numbers"),
         ({"x": X[:0], "y": [0, 1, 2]}, r"x is float64 \(0, 4\)"),
         ({"x": X[:2], "y": [0, 1, 2]}, "x has 2 rows and y has 3"),
-        ({"x": np.where(X == 5, np.nan, X), "y": [0, 1, 2]}, "row 1 of column 'x' holds a value that is not a finite"),
+        ({"x": np.where(X == 5, np.inf, X), "y": [0, 1, 2]}, "row 1 of column 'x' holds no finite number"),
         ({"x": X, "y": [0, -1, 2]}, "row 1 of column 'y' holds class -1"),
         (
             {"x": X, "y": [0, 1, 2], "who": [1, 2]},

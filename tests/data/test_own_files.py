@@ -48,14 +48,18 @@ def read(path: Path, split: Any = "train", **options: Any) -> Dataset:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_columns_of_numbers_are_the_features_of_a_table(root: Path, suffix: str) -> None:
-    file = write(root / f"all{suffix}", rows(patient_id=[7, 8], kind=["p", "q"]))
+def test_columns_of_numbers_and_of_texts_are_the_features_of_a_table(root: Path, suffix: str) -> None:
+    """A text is its place among all of its column."""
+    file = write(root / f"all{suffix}", rows(patient_id=[7, 8], kind=["q", "p"]))
     found = read(file)
+    assert found.feature_names == ("a", "b", "kind") and found.texts == ((), (), ("p", "q"))
+    assert found.inputs.tolist() == [[0.0, 5.0, 1.0], [1.0, 6.0, 0.0]]
+    found = read(file, categories=False)
     assert found.feature_names == ("a", "b") and found.inputs.tolist() == [[0.0, 5.0], [1.0, 6.0]]
     assert found.class_names == ("x", "y")
     assert {name: values.tolist() for name, values in found.columns.items()} == {
         "patient_id": [7, 8],
-        "kind": ["p", "q"],
+        "kind": ["q", "p"],
     }
 
 
@@ -63,6 +67,50 @@ def test_features_and_classes_can_be_named(root: Path) -> None:
     file = write(root / "all.csv", rows(trial=[3, 4], outcome=[1, 0]))
     found = read(file, inputs=("b", "trial"), label="outcome")
     assert found.inputs.tolist() == [[5.0, 3.0], [6.0, 4.0]] and found.labels.tolist() == [1, 0]
+
+
+STAGES = rows(num=[2, 0], kind=["ill", "well"])
+GROUPS = {"label": "num", "classes": ("well", "ill", "ill"), "class_values": ("0", "1", "2")}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("options", "names", "labels"),
+    [
+        ({"label": "num > 0"}, ("no", "yes"), [1, 0]),
+        ({"label": "num<=0"}, ("no", "yes"), [0, 1]),
+        ({"label": "num == 2.0"}, ("no", "yes"), [1, 0]),
+        ({"label": "kind != 'ill'"}, ("no", "yes"), [0, 1]),
+        (GROUPS, ("well", "ill"), [1, 0]),
+        ({"label": "kind", "classes": ("a", "b"), "class_values": ("well", "ill")}, ("a", "b"), [1, 0]),
+    ],
+)
+def test_classes_are_made_of_the_values_of_a_column(
+    root: Path, suffix: str, options: dict[str, Any], names: tuple[str, ...], labels: list[int]
+) -> None:
+    """The column is no feature, and the classes are the same whichever of them a file happens to hold."""
+    both = read(write(root / f"both{suffix}", STAGES), **options)
+    one = read(write(root / f"one{suffix}", STAGES.slice(1)), **options)
+    assert both.class_names == one.class_names == names
+    assert both.labels.tolist() == labels and one.labels.tolist() == labels[1:]
+    assert "num" in both.feature_names or "num" in options["label"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": "nun > 0"}, "data.label = 'nun > 0': expected a column of .*did you mean num"),
+        ({"label": "kind > 0"}, "expected a comparison of column 'kind' with a number, .* found texts"),
+        ({"label": "kind > 'ill'"}, "or == or != with a text in quotes, found texts"),
+        ({"label": "num == '2'"}, "expected a comparison of column 'num' .* found numbers"),
+        (GROUPS | {"class_values": ("0", "1", "3")}, "row 0 of column 'num' holds a value without a class, as 1 of"),
+        ({"label": "gap > 0"}, "row 1 of column 'gap' holds no class"),
+    ],
+)
+def test_values_of_which_no_class_can_be_made_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
+    file = write(root / "all.parquet", STAGES.append_column("gap", pa.array([1.0, None])))
+    with pytest.raises(DataError, match=message):
+        read(file, inputs=("a",), **options)
 
 
 def test_the_column_of_the_clients_is_no_feature(root: Path) -> None:
@@ -82,8 +130,7 @@ def test_decimals_are_numbers(root: Path) -> None:
         assert found.feature_names == ("a", "b", "price") and found.inputs[:][:, 2].tolist() == [1.5, -2.25]
         assert found.columns["patient"].tolist() == [9007199254740993, 2]
     missing = write(root / "missing.parquet", rows(price=pa.array([None, Decimal("2.25")], pa.decimal128(10, 2))))
-    with pytest.raises(DataError, match="row 0 of column 'price' holds no finite number"):
-        read(missing)
+    assert read(missing).inputs[:, 2].isnan().tolist() == [True, False]
 
 
 def test_codes_keep_their_leading_zeros(root: Path) -> None:
@@ -130,11 +177,11 @@ def test_what_is_said_of_a_unit_is_a_feature_and_its_number_is_none(root: Path) 
     assert set(NUMBERS_OF_SOMETHING) <= dataset.columns.keys()
 
 
-def test_train_and_test_files_share_classes_and_normalisation(root: Path) -> None:
+def test_train_and_test_files_share_classes(root: Path) -> None:
     write(root / "train.csv", rows())
     write(root / "test.csv", rows(10.0, label=["z", "y"]))
     train, test = read(root), read(root, "test")
-    assert train.classes == test.classes == 3 and train.mean == test.mean == (0.5, 5.5)
+    assert train.classes == test.classes == 3 and train.class_names == test.class_names
     assert test.inputs[:, 0].tolist() == [10.0, 11.0] and test.labels.tolist() == [2, 1]
 
 
@@ -172,14 +219,14 @@ def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> 
         (rows(), {"label": "kind"}, "data.label = 'kind': expected a column of .* found a, b, label"),
         (rows(), {"inputs": ("c",)}, "data.inputs.*'c'"),
         (rows(), {"inputs": ("label",)}, "data.inputs.*has classes in 'label'"),
-        (rows(a=[0.5, None]), {}, "row 1 of column 'a' holds no finite number"),
+        (rows(a=[0.5, None]), {"gaps": False}, "row 1 of column 'a' holds no finite number"),
         (rows(split=["test", "test"]), {}, "marks all samples for testing"),
         (rows(split=["train", None]), {}, "column 'split' holds ''; expected train or test in every row"),
         (rows(), {"window": 8}, "data.window = 8: .* has no recordings"),
         (rows(), {"size": 8}, "data.size = 8: .* has no images"),
         ("", {}, "is no readable CSV file"),
         ("a,a,label\n1,2,0\n3,4,1\n", {}, "has two columns 'a'"),
-        ("a,label\n1,x\n,y\n", {}, "all.csv: row 1 of column 'a' holds no finite number"),
+        ("a,label\n1,x\n,y\n", {"gaps": False}, "all.csv: row 1 of column 'a' holds no finite number"),
         # The second row goes on in the next line of the file.
         ('a,b\n"1\n",2\n3\n', {}, "row 3 .*: expected 2 values as in the header, found 1; correct the row"),
     ],
@@ -342,10 +389,9 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
             "Lyon.csv: row 1 of column 'b' holds 'q'; expected a number, as of .*Ghent.csv",
         ),
         (
-            ("Lyon.csv", rows(a=[1.0, None])),
+            ("Lyon.csv", rows(a=[1.0, float("inf")])),
             r"Lyon.csv: row 1 of column 'a' holds no finite number; .* \(row 0 is the first below the header",
         ),
-        (("Lyon.csv", "a,b,label\n1,,x\n"), "Lyon.csv: row 0 of column 'b' holds no finite number"),
         (("Lyon.csv", rows(label=["x", ""])), "Lyon.csv: row 1 of column 'label' holds no class"),
         (("Lyon.csv", rows(client=["p", "q"])), "has a column 'client'"),
         (("Lyon.csv", rows(c=[1, 2])), r"Lyon.csv has a column 'c', and .*Ghent.csv has none; .* name the features"),
@@ -571,13 +617,9 @@ def test_images_of_other_formats_are_named(root: Path) -> None:
 # Normalisation
 
 
-def test_normalisation_can_be_left_out(root: Path) -> None:
-    file = write(root / "all.csv", rows())
-    auto, none = read(file), read(file, normalise="none")
-    assert auto.normalise(auto.inputs).mean(dim=0).tolist() == pytest.approx([0, 0], abs=1e-6)
-    assert none.normalise(none.inputs).tolist() == none.inputs.tolist()
+def test_scaling_can_be_left_out(root: Path) -> None:
     image(root / "photos" / "cat" / "1.png", 51)
-    assert read(root / "photos", normalise="none").prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])
+    assert read(root / "photos", scale=False).prepare(torch.tensor([0])).unique().tolist() == pytest.approx([0.2])
 
 
 def test_hidden_files_and_folders_are_nobody(root: Path) -> None:

@@ -41,6 +41,26 @@ def write_visits() -> None:
     csv.write_csv(visits(), "visits.csv")
 
 
+def write_ward() -> None:
+    rng = np.random.default_rng(0)
+    table = visits().drop_columns(["outcome", "patient", "date"])
+    chest = np.array(["typical", "atypical", "no pain", ""])[rng.integers(0, 4, len(table))]
+    age = [
+        None if gap else round(age) for age, gap in zip(table["age"].to_pylist(), rng.random(120) < 0.2, strict=True)
+    ]
+    sick = pa.array((np.array(table["age"]) > 60) * rng.integers(1, 5, len(table)))
+    table = table.set_column(0, "age", pa.array(age)).append_column("num", sick)
+    csv.write_csv(table.append_column("chest", pa.array(chest)), "ward.csv")
+
+
+def write_program() -> None:
+    write_ward()
+    Path("ward.toml").write_text(RECIPES["ward.toml"].text)
+    for command in ("run ward.toml --out runs/own", "export runs/own models --client Ghent --format torch"):
+        status, _ = run(f"fedstrata {command}")
+        assert status == 0
+
+
 def write_split() -> None:
     table = visits()
     split = np.where(np.arange(len(table)) % 40 < 32, "train", "test")  # one of five patients of each site
@@ -87,6 +107,8 @@ FILES: dict[str, Callable[[], None]] = {
     "torch_datasets.py": write_nothing,
     "frame.py": write_visits,
     "visits.toml": write_visits,
+    "ward.toml": write_ward,
+    "program.py": write_program,
     "sites.toml": write_sites,
     "own_split.toml": write_split,
     "photos.toml": write_photos,
@@ -123,6 +145,20 @@ def test_the_recipe_runs(name: str, folder: Path) -> None:
     named = {"motion.toml": "Ada, Bo"}.get(name, "Ghent, Lyon, Oslo")
     if name.endswith(".toml"):
         assert f"clients {named}" in told
+
+
+def test_raw_rows_have_the_same_probabilities_wherever_they_are_predicted(folder: Path) -> None:
+    """In a run that is loaded, on the command line, and in a program of which torch is all that it needs."""
+    write_program()
+    told = run("fedstrata predict runs/own Ghent ward.csv")[1]
+    by_command = np.array([line.split(",")[1:] for line in told[1:]], dtype=float)
+    table = csv.read_csv("ward.csv")
+    by_run = fedstrata.load("runs/own").predict_proba("Ghent", table)
+    assert told[0] == "prediction,p(no),p(yes)" and np.array_equal(by_command, by_run)
+    found: dict[str, Any] = {}
+    exec(compile(RECIPES["program.py"].text, "program.py", "exec"), found)
+    rows = torch.tensor(found["rows"], dtype=torch.float64)
+    assert found["program"](rows).softmax(1).tolist() == pytest.approx(by_run, abs=1e-6)
 
 
 def test_clients_of_a_list_are_numbered_and_those_that_are_alike_share_a_cluster(folder: Path) -> None:

@@ -30,6 +30,22 @@ def test_quarters_are_halves_of_the_halves(size: int, quarters: list[int]) -> No
     assert min(quarters) == size // 4  # as many every quarter has, however it was cut
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("trials", [(2, 2, 2), (3, 4, 5), (2, 7, 1)])
+def test_a_class_of_several_units_is_in_both_halves_and_units_stay_whole(trials: tuple[int, ...], seed: int) -> None:
+    """Two samples of each trial. Halves of few trials often had a class in one of them alone."""
+    labels = torch.arange(3).repeat_interleave(2 * torch.tensor(trials))
+    unit = np.arange(len(labels)) // 2
+    held = replace(dataset(len(labels) + 4), columns={"trial": np.append(unit, [-1] * 4)}, unit="trial", classes=3)
+    held = replace(held, labels=torch.cat([labels, torch.zeros(4, dtype=torch.int64)]))
+    client_data = ClientData(held, replace(partition_of([len(labels)]), relabel=np.arange(3)[None]), seed)
+    halves = [client_data.train(0, half) for half in "AB"]
+    units = [set(client_data.unit_values(index).tolist()) for index in halves]
+    assert not units[0] & units[1] and len(units[0]) == sum(trials) // 2
+    several = {label for label, count in enumerate(trials) if count > 1}
+    assert all(several <= set(client_data.labels(index).tolist()) for index in halves)
+
+
 @pytest.mark.parametrize(("split", "first", "last"), [("training", 12, 16), ("test", 16, 20)])
 def test_a_client_whose_tokens_are_all_padding_is_refused(split: str, first: int, last: int) -> None:
     """Client 1 has four samples to train on, 12 to 15, and four to be tested on."""

@@ -79,6 +79,20 @@ def test_classes_that_are_texts_are_not_numbered_without_the_federations_names(t
     assert labels.tolist() == (Y + 1).tolist(), "as of a folder of images for each class"
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("codes", [Y, Y.astype(bool)])
+def test_numbers_of_a_table_are_no_classes_where_the_federation_has_texts(
+    codes: np.ndarray, ending: str, tmp_path: Path
+) -> None:
+    """1 for ill, as most tables have it, would be the second name in the alphabet: well."""
+    config = replace(CONFIG, samples=Samples((2,), 2, (0.0, 0.0), (1.0, 1.0), "float32", names=("ill", "well")))
+    path = tmp_path / f"a.{ending}"
+    write_table = csv.write_csv if ending == "csv" else pq.write_table
+    write_table(pa.table({"a": X[:, 0, 0], "b": X[:, 0, 1], "y": codes}), path)
+    with pytest.raises(DataError, match=r"expected classes of ill, well, found numbers"):
+        read_client_data(path, 0, config)
+
+
 def test_names_that_look_like_numbers_are_names_in_a_csv_file(tmp_path: Path) -> None:
     config = replace(CONFIG, samples=Samples((2,), 3, (0.0, 0.0), (1.0, 1.0), "float32", names=("10", "2", "3a")))
     csv.write_csv(pa.table({"a": X[:3, 0, 0], "b": X[:3, 0, 1], "y": [2, 10, 2]}), tmp_path / "a.csv")
@@ -185,6 +199,13 @@ def visits(count: int = 48) -> dict[str, Any]:
     return {**found, "outcome": outcomes, "patient": np.arange(count) // 4, "y": np.zeros(count, dtype=np.int64)}
 
 
+def wards(count: int = 48) -> dict[str, Any]:
+    """A table with gaps and texts, of which a client need not have all."""
+    pulse = np.where(RNG.random(count) < 0.2, None, RNG.normal(size=count))
+    kinds = RNG.choice(list("abcd"), 2, replace=False)
+    return {"pulse": pulse.tolist(), "kind": RNG.choice([*kinds, None], count), "y": np.arange(count) % 2}
+
+
 def rows_of_tokens(count: int = 48) -> dict[str, Any]:
     return {"text": list(RNG.integers(0, 9, (count, 6))), "y": np.arange(count) % 2}
 
@@ -203,7 +224,11 @@ def recordings(count: int = 8) -> dict[str, Any]:
     ("make", "ending", "keys"),
     [
         (visits, "csv", {"label": "outcome", "inputs": ["pulse", "age"], "unit": "patient"}),
-        (visits, "parquet", {"label": "outcome", "unit": "patient", "normalise": "none"}),
+        (visits, "parquet", {"label": "outcome", "unit": "patient", "scale": False}),
+        (wards, "csv", {"indicators": True}),
+        (wards, "parquet", {"statistics": "own"}),
+        (visits, "csv", {"label": "age > 50", "inputs": ["pulse"]}),
+        (visits, "csv", {"label": "outcome", "classes": {"well": "b", "ill": "a"}, "inputs": ["pulse"]}),
         (rows_of_tokens, "parquet", {"tokens": True}),
         (recordings, "parquet", {"label": "kind", "window": 16, "step": 8, "test": 0.34}),
     ],
@@ -224,8 +249,7 @@ def test_the_files_of_a_node_are_read_as_the_experiment_says(
     samples = export_client_data(setup, experiment.data.held_out_share, paths)
     for file_of in (sites.values(), paths):
         config = run_config(experiment, Federation(tuple(sites), samples), "run")
-        assert no_client_data(config).dataset.sample_format == setup.client_data.dataset.sample_format, (
-            "models find features by name"
-        )
+        known, own = no_client_data(config).dataset.sample_format, setup.client_data.dataset.sample_format
+        assert known == own or (own.preparation is not None and known.preparation == own.preparation.of(0))
         for client, path in enumerate(file_of):
             assert_same_samples(setup.client_data, read_client_data(path, client, config), client)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -47,9 +48,11 @@ EXPERIMENT = keys(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("deploy") / "federation"
+    folder = tmp_path_factory.mktemp("deploy") / "a federation"
     said = deploy.init(folder, EXPERIMENT, host="server.example", port=9000)
-    assert "deploy run" in said and f"{folder}/nodes/site-0/start.sh" in said
+    lines = [shlex.split(line) for line in said.splitlines()]
+    assert lines[2][0] == f"{folder}/nodes/site-0/start.sh"
+    assert lines[3] == ["fedstrata", "deploy", "run", f"{folder}/experiment.toml", "--federation", str(folder)]
     return folder
 
 

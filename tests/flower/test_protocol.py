@@ -310,7 +310,9 @@ def test_a_field_that_no_codec_fits_is_refused() -> None:
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,), "float32", tuple("abcdefghij"), "trial", 0.3)
 
 
-@pytest.mark.parametrize("reading", [ReadOptions(), ReadOptions("outcome", ("a", "b"), ("site",), 64, None, 8, "none")])
+@pytest.mark.parametrize(
+    "reading", [ReadOptions(), ReadOptions("outcome", ("a",), ("site",), 64, None, 8, False, texts=(("x",),))]
+)
 def test_a_run_config_survives_its_message(reading: ReadOptions) -> None:
     config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES, reading=reading, spread_units=True)
     payload = write_run_config(config, layout_of(config.network()))

@@ -245,7 +245,7 @@ CENTRAL = {"privacy": {"kind": "central", "epsilon": 8.0}}
         ({"data": {"clients": 5}}, {"truth": ()}, "expected at most 5 different keys"),
         ({"data": {"public": 32}}, {}, r"data\.public = 32: expected the federation's file"),
         ({"data": {"tokens": True}}, {}, r"data\.tokens = true: expected samples\.dtype of the federation's file"),
-        ({"data": {"normalise": "none"}}, {}, r"data\.normalise = 'none': expected samples\.mean of 0"),
+        ({"data": {"scale": False}}, {}, r"data\.scale = false: expected samples\.mean of 0"),
         (CENTRAL, {"rounds": RoundRules(min_reply_fraction=0.5)}, r"rounds\.min_reply_fraction = 0\.5: expected 1"),
         (CENTRAL, {"rounds": RoundRules(min_replies=2)}, r"rounds\.min_replies = 2: expected 1"),
     ],

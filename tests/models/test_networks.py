@@ -59,7 +59,7 @@ def test_a_hidden_layer_of_100_makes_the_two_linear_layers_of_adacfls_table_5(
         ("har_cnn", WINDOW, 12, {}, 131820, "conv1 conv2 conv3 linear1 linear2"),
         ("mlp", DIGITS, 10, {}, 64 * 64 + 64 + 64 * 10 + 10, "linear1 linear2"),
         ("mlp", DIGITS, 10, {"hidden": [32, 16]}, 65 * 32 + 33 * 16 + 17 * 10, "linear1 linear2 linear3"),
-        ("mlp", (7,), 2, {"hidden": []}, 16, "linear1"),
+        ("logistic", (7,), 2, {}, 16, "linear1"),
     ],
 )
 def test_networks_have_these_parameters_and_layers(

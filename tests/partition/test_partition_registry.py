@@ -20,7 +20,7 @@ EVERY: list[dict[str, object]] = [
     {"scheme": "shards", "per_client": 3},
     {"scheme": "dirichlet", "alpha": 0.3, "over": "classes"},
     {"scheme": "quantity", "alpha": 1.0},
-    {"scheme": "natural", "column": "subject"},
+    {"scheme": "natural", "column": "subject", "order": "given"},
 ]
 
 

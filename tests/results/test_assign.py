@@ -66,6 +66,25 @@ def test_new_clients_are_placed_by_the_loss_of_the_models_on_their_data(finished
     assert before == sorted((path.name, path.stat().st_mtime_ns) for path in finished.rglob("*"))
 
 
+def test_a_newcomers_own_test_samples_are_what_its_accuracy_is_of(finished: Path, tmp_path: Path) -> None:
+    """They have wrong classes here. All training samples choose the cluster, whatever is tested."""
+    x, y = DIGITS.inputs[1200:1260].numpy(), DIGITS.labels[1200:1260].numpy()
+    tested, wrong = DIGITS.inputs[1300:1320].numpy(), (DIGITS.labels[1300:1320].numpy() + 1) % 10
+    np.savez(tmp_path / "arrays.npz", x=x, y=y, x_test=tested, y_test=wrong)
+    split = np.repeat(["train", "test"], [60, 20])
+    np.savez(tmp_path / "column.npz", x=np.concatenate([x, tested]), y=np.concatenate([y, wrong]), split=split)
+    (tmp_path / "files").mkdir()
+    np.savez(tmp_path / "files" / "train.npz", x=x, y=y)
+    np.savez(tmp_path / "files" / "test.npz", x=tested, y=wrong)
+    placed = assign(finished, [tmp_path / name for name in ("arrays.npz", "column.npz", "files")])
+    for each in placed:
+        assert each["accuracy"] < 0.2 and each["test_samples"] == 20
+        assert each["evidence"] == placed[0]["evidence"]
+    network = fs.load(finished).cluster_model(placed[0]["cluster"])
+    loss = float(torch.nn.functional.cross_entropy(network.outputs(x), torch.tensor(y)))
+    assert placed[0]["evidence"]["losses"][placed[0]["cluster"]] == pytest.approx(loss, rel=1e-4)
+
+
 def test_texts_and_parquet_are_read_and_classes_matched_by_name(finished: Path, tmp_path: Path) -> None:
     kept = (DIGITS.labels >= 7) & (torch.arange(len(DIGITS)) > 1000)
     inputs, labels = DIGITS.inputs[kept].numpy(), DIGITS.labels[kept].numpy()
@@ -231,7 +250,8 @@ def test_the_command_prints_json(finished: Path, tmp_path: Path, capsys: pytest.
         cli.main(["assign", str(finished), str(path)])
     assert not caught.value.code
     (placed,) = json.loads(capsys.readouterr().out)
-    assert placed.keys() == {"client", "path", "cluster", "members", "new", "evidence", "accuracy", "warnings"}
+    keys = ["client", "path", "cluster", "members", "new", "evidence", "accuracy", "test_samples", "warnings"]
+    assert list(placed) == keys
     assert (placed["client"], placed["path"]) == ("a", str(path))
     # Nodes 1 to 4 hold the clients of turns 0 to 3, three each.
     assert placed["members"] == [str(client) for client in range(3 * (placed["cluster"] - 1), 3 * placed["cluster"])]

@@ -19,11 +19,13 @@ from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
+    classes_line,
     inputs_line,
-    normalised_by_training,
     partition_of,
+    prepared,
     public_samples,
     read_samples,
+    weighted_objective,
     with_targets,
 )
 from fedstrata.config import Experiment
@@ -41,6 +43,7 @@ from fedstrata.engine import (
 )
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.rows import head_warning
+from fedstrata.objective import Objective
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
 
@@ -58,12 +61,12 @@ def build_run(experiment: Experiment) -> RunSetup:
     dataset, own_test = read_samples(experiment)
     _logger.info("data %s: %d samples of %s, %d classes", dataset.name, len(dataset), dataset.shape, dataset.classes)
     dataset = with_targets(experiment, dataset)
+    partition = partition_of(experiment, dataset, own_test)
+    dataset = prepared(experiment, dataset, partition)
     refuse_single_samples(experiment, dataset.shape, dataset.outputs)
     server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), participation)
     layout = server.problem.layout
-    partition = partition_of(experiment, dataset, own_test)
     check_group_probes(experiment, truth_known=partition.truth is not None)
-    dataset = normalised_by_training(experiment, dataset, partition)
     warnings = (
         *data_warnings(RunData(experiment, dataset, partition, own_test)),
         *_network_warnings(experiment, dataset),
@@ -73,7 +76,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     byzantine = byzantine_clients(experiment, layout, truth)
     partition = with_flipped_labels(experiment, dataset, partition, byzantine)
     dataset, trigger = with_trigger(experiment, dataset, partition, byzantine)
-    spec = _spec(experiment, dataset, partition, participation)
+    objective = weighted_objective(dataset, partition, server.objective)
+    spec = _spec(experiment, dataset, partition, participation, objective)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     participation = _weighted(participation, experiment, spec.client_data)
@@ -83,10 +87,10 @@ def build_run(experiment: Experiment) -> RunSetup:
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
     public = public_samples(experiment, dataset, partition)
     normalised = None if public is None else dataset.normalise(public)
-    predict = objective_of(experiment).predictor(clients.outputs)
+    predict = objective.predictor(clients.outputs)
     problem = replace(server.problem, truth=truth, public=normalised, predict=predict)
     return RunSetup(
-        server=replace(server, problem=problem, participation=participation),
+        server=replace(server, problem=problem, participation=participation, objective=objective),
         clients=clients,
         client_data=spec.client_data,
         engine=engine,
@@ -94,7 +98,9 @@ def build_run(experiment: Experiment) -> RunSetup:
         names=names,
         warnings=warnings,
         public=public,
+        network=f"{experiment.model.name}, {layout.p:,} parameters",
         inputs=inputs_line(dataset),
+        classes=classes_line(experiment, dataset),
         byzantine=byzantine,
         trigger=trigger,
     )
@@ -127,8 +133,11 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
         ExperimentError: When its networks learn something else, which the clients of the first do not compute.
     """
     objective = objective_of(experiment)
-    for key in ("loss", "metric", "transform"):
-        expected = getattr(setup.server.objective, key)
+    own = setup.server.objective
+    if objective.balanced and own.balanced:
+        objective = own
+    for key in ("loss", "metric", "transform", "class_weights"):
+        expected = getattr(own, key)
         if getattr(objective, key) != expected:
             raise ExperimentError(
                 f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
@@ -136,11 +145,11 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
             )
     form = setup.client_data.dataset.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
-    own = setup.server.problem
-    check_group_probes(experiment, truth_known=own.truth is not None)
-    problem = replace(problem, truth=own.truth, public=own.public, predict=own.predict)
+    known = setup.server.problem
+    check_group_probes(experiment, truth_known=known.truth is not None)
+    problem = replace(problem, truth=known.truth, public=known.public, predict=known.predict)
     participation = _weighted(participation_of(experiment), experiment, setup.client_data)
-    server = server_setup(experiment, problem, participation)
+    server = replace(server_setup(experiment, problem, participation), objective=objective)
     return replace(setup, server=server)
 
 
@@ -166,7 +175,11 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
 
 
 def _spec(
-    experiment: Experiment, dataset: data.Dataset, partition: Partition, participation: Participation
+    experiment: Experiment,
+    dataset: data.Dataset,
+    partition: Partition,
+    participation: Participation,
+    objective: Objective,
 ) -> SimulationSpec:
     """What the engine is made of."""
     # Of the columns, only the one that marks independent units is still needed.
@@ -178,7 +191,7 @@ def _spec(
         experiment.seed,
         participation.handovers,
         experiment.engine.precision,
-        objective_of(experiment),
+        objective,
     )
 
 

@@ -25,7 +25,9 @@ from fedstrata.uploads.rules import aggregation_of
 def objective_of(experiment: Experiment) -> Objective:
     """What the networks of an experiment learn."""
     local = experiment.local
-    return Objective(local.loss, local.metric or "accuracy", local.transform)
+    balanced = local.class_weights == "balanced"
+    weights = () if balanced or local.class_weights is None else tuple(map(float, local.class_weights))
+    return Objective(local.loss, local.metric or "accuracy", local.transform, weights, balanced)
 
 
 def network_of(

@@ -72,7 +72,9 @@ class RunSetup:
         names: The name of each client, (n,). Clients without names have their numbers.
         warnings: What looks wrong with the data and the network, in a line each.
         public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
+        network: Which network was taken, and its size, in one line.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
+        classes: Which classes were made of the values of a column, in one line; empty where its values are the classes.
         byzantine: The clients that send something else than they have trained; None where all are honest.
         trigger: The trigger of their backdoor; None where they have none.
         on_devices: Whether the clients are real devices, which add noise and compress themselves.
@@ -86,7 +88,9 @@ class RunSetup:
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     public: torch.Tensor | None = None
+    network: str = ""
     inputs: str = ""
+    classes: str = ""
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
     on_devices: bool = False
@@ -98,8 +102,15 @@ class RunSetup:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What was chosen for the experiment where it does not say, in a line each."""
-        lines = {"engine": self.why, "inputs": self.inputs}
+        """What was chosen for the experiment, also where it does not say, in a line each."""
+        weights = ", ".join(f"{weight:.4g}" for weight in self.server.objective.class_weights)
+        lines = {
+            "engine": self.why,
+            "network": self.network,
+            "inputs": self.inputs,
+            "classes": self.classes,
+            "class weights": weights,
+        }
         return tuple(f"{name}: {text}" for name, text in lines.items() if text)
 
     @property

@@ -10,17 +10,20 @@ import torch
 
 from fedstrata import data
 from fedstrata.base.errors import ExperimentError, PartitionError, PartitionKeyError
-from fedstrata.base.quoting import shown
+from fedstrata.base.quoting import listed, shown
 from fedstrata.base.randomness import generator
 from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
-from fedstrata.data.column_roles import CLIENT_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN
+from fedstrata.data.column_roles import CLIENT_COLUMN, ROW_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
+from fedstrata.data.fitting import fit
+from fedstrata.data.preparation import name_of
 from fedstrata.data.sample_format import has_names
 from fedstrata.models import side
+from fedstrata.objective import Objective
 from fedstrata.objective.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS
 from fedstrata.objective.metrics import is_binary
-from fedstrata.objective.objective import NUMBER_LOSSES
+from fedstrata.objective.objective import NUMBER_LOSSES, balancing_weights
 from fedstrata.partition import Partition, Scheme, keys_of, partition_samples, with_validation
 
 
@@ -171,17 +174,41 @@ def _refuse_unseen_groups(dataset: data.Dataset, partition: Partition) -> None:
         )
 
 
-def normalised_by_training(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> data.Dataset:
-    """Data of a user's own with the mean and deviation of the samples that clients train on, and of no others.
+def prepared(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> data.Dataset:
+    """Data of a user's own with the statistics of the samples that clients train on, and of no others.
 
     Only training samples of clients that take part are used. Known data sets have constants.
     """
-    own = experiment.data.name not in data.DATASETS
-    if not own or experiment.data.normalise == "none" or dataset.holds_tokens:
+    wanted = experiment.data
+    if wanted.name in data.DATASETS or dataset.holds_tokens:
         return dataset
-    rows = torch.from_numpy(np.sort(np.concatenate(partition.train)))
-    mean, std = data.channel_statistics(dataset.inputs, dataset.stored_rows(rows))
+    trained = [dataset.stored_rows(torch.from_numpy(rows)) for rows in partition.train]
+    if dataset.holds_rows:
+        fitted = fit(dataset.inputs, trained, dataset.feature_names, dataset.texts, wanted.preparation)
+        return replace(dataset, preparation=fitted)
+    if not wanted.scale:
+        return dataset
+    mean, std = data.channel_statistics(dataset.inputs, torch.cat(trained).sort().values)
     return replace(dataset, mean=mean, std=std)
+
+
+def weighted_objective(dataset: data.Dataset, partition: Partition, objective: Objective) -> Objective:
+    """What networks learn, with the weights of the classes, by the training samples that clients have at first.
+
+    Raises:
+        ExperimentError: When there are other classes than weights.
+    """
+    if not (objective.balanced or objective.class_weights):
+        return objective
+    if dataset.targets is not None or len(objective.class_weights) not in (0, dataset.classes):
+        found = "no class for each sample" if dataset.targets is not None else f"{dataset.classes} classes"
+        raise ExperimentError(f"local.class_weights: expected a weight for each class, found {found} in {dataset.name}")
+    if not objective.balanced:
+        return objective
+    labels = dataset.labels.numpy()
+    seen = np.concatenate([own[labels[rows]] for own, rows in zip(partition.relabel, partition.train, strict=True)])
+    weights = balancing_weights(np.bincount(seen, minlength=dataset.classes).tolist())
+    return replace(objective, class_weights=weights)
 
 
 def public_samples(experiment: Experiment, dataset: data.Dataset, partition: Partition) -> torch.Tensor | None:
@@ -189,6 +216,11 @@ def public_samples(experiment: Experiment, dataset: data.Dataset, partition: Par
     count = experiment.data.public
     if not count:
         return None
+    if experiment.data.statistics == "own":
+        raise ExperimentError(
+            "data.statistics = 'own': expected no samples on the server, which has no statistics of its own, found "
+            f"data.public = {count}; leave one of them out"
+        )
     has_test = data.has_own_test(data.find(experiment.data.name, experiment.data.root))
     if has_test and experiment.data.test != OWN_TEST:
         dataset = _load(experiment, "test")
@@ -208,10 +240,52 @@ def inputs_line(dataset: data.Dataset) -> str:
         # The library makes these two itself where files or arguments say the same.
         made = (CLIENT_COLUMN, SPLIT_COLUMN)
         others = [name if name.strip() else "a column without a name" for name in dataset.columns if name not in made]
-        return ", ".join(dataset.feature_names) + (f"; no inputs: {', '.join(others)}" if others else "")
-    if TRIAL_COLUMN in dataset.columns and dataset.inputs.ndim == 3:
+        parts = [", ".join(dataset.feature_names), *_preparation_lines(dataset)]
+        return "; ".join(parts + ([f"no inputs: {', '.join(others)}"] if others else []))
+    if {TRIAL_COLUMN, ROW_COLUMN} <= dataset.columns.keys() and dataset.inputs.ndim == 3:
         channels, readings = dataset.shape
-        recordings = len(np.unique(dataset.columns[TRIAL_COLUMN]))
+        recordings = len(np.unique(dataset.columns[ROW_COLUMN]))
         windows = f"{len(dataset):,} windows of {readings} readings in {channels} channels"
         return f"{windows}, of {recordings:,} recordings"
     return ""
+
+
+def _preparation_lines(dataset: data.Dataset) -> list[str]:
+    """How the rows of a table are prepared, where more is done than to scale them."""
+    prepared = dataset.preparation
+    if prepared is None or not (prepared.gaps or any(prepared.texts)):
+        return []
+    names = [name_of(prepared.features, column) for column in range(len(prepared.texts))]
+    texts = [column for column, known in enumerate(prepared.texts) if known]
+    filled = [column for column in prepared.gaps if prepared.fill[0][column] >= 0 or column in prepared.numbers]
+    lines = list[str]()
+    if filled:
+        statistic = prepared.impute.replace("_", " ")
+        lines.append(f"gaps in {_listed(names, filled)} are filled with the {statistic} of the training rows")
+    if prepared.categories:
+        lines.append(f"the texts of {_listed(names, texts)} are {len(prepared.categories)} inputs of 0 or 1")
+    elif texts:
+        lines.append(f"the texts of {_listed(names, texts)} are numbers in alphabetical order")
+    unknown = [
+        f"{names[column]} = {shown(text)}"
+        for column in texts
+        for text in prepared.texts[column]
+        if text not in prepared.codes(column)
+    ]
+    if unknown:
+        lines.append(f"no training row has {listed(unknown)}, which count as gaps")
+    return [*lines, f"{prepared.width} inputs"]
+
+
+def _listed(names: list[str], columns: list[int]) -> str:
+    return listed([names[column] for column in columns])
+
+
+def classes_line(experiment: Experiment, dataset: data.Dataset) -> str:
+    """Which classes were made of the values of a column, in one line; empty where its values are the classes."""
+    options = experiment.reading
+    if not (options.classes or Comparison.of(options.label)):
+        return ""
+    counts = np.bincount(dataset.labels.numpy(), minlength=dataset.classes)
+    named = zip(dataset.class_names, counts, strict=False)
+    return f"{options.label or 'label'}: {', '.join(f'{name} ({count:,} samples)' for name, count in named)}"

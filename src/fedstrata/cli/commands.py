@@ -285,6 +285,30 @@ def assign_command(
     say(json.dumps(assign(folder, clients), indent=1))
 
 
+@app.command("predict", cls=PlainCommand)
+def predict_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="The client whose model is used, by name or id.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Raw samples in the run's form; classes are not needed.")
+    ],
+) -> None:
+    """Predict raw samples with the model of a client; CSV on standard output.
+
+    Rows of a table are prepared as those of the run: gaps are filled, and texts may be texts. A line for each sample
+    has the prediction and, for classes, the probability of each.
+    """
+    import csv
+
+    from fedstrata.results.predict import predict_file
+    from fedstrata.results.run import load
+
+    header, rows = predict_file(load(folder), client, path)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+
+
 @app.command("export", cls=PlainCommand)
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],

@@ -20,7 +20,7 @@ from fedstrata.config.tables import Experiment
 SWEPT_TABLES = ("algorithm", "personal", "local", "server", "cohort", "model")
 """The tables whose keys a sweep may vary. All its runs have the same clients with the same samples."""
 
-SWEPT_DATA_KEYS = ("inputs", "normalise", "public", "size")
+SWEPT_DATA_KEYS = ("categories", "impute", "indicators", "inputs", "public", "scale", "size", "statistics")
 """The keys of ``[data]`` that a sweep may vary: every client has the same samples, whatever is read of them."""
 
 _Grid = Mapping[str, Sequence[Any]]

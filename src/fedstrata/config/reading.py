@@ -33,13 +33,16 @@ from fedstrata.config.hyperparameters import (
     with_named_objects,
 )
 from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
-from fedstrata.data import DATASETS, Location, client_values, find, has_own_test
+from fedstrata.data import DATASETS, Location, client_values, find, has_own_test, holds_features
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
 from fedstrata.partition import keys_of
 
 Source = Path | str | Mapping[str, Any] | None
 """A file, the keys themselves, or the experiment that the library carries."""
+
+TABLE_MODEL = "mlp"
+"""The network of a table of features for which the experiment names none."""
 
 _SELECTORS = {
     "partition": ("scheme", "iid"),
@@ -89,9 +92,11 @@ def load_experiment(
     if not find_data:
         return experiment
     location = _find_data(experiment)
+    experiment = _with_network(experiment, location)
     if "partition" not in draft.model_fields_set and location.client_column:
-        # The clients are as given as their data.
-        natural = {"scheme": "natural", "column": location.client_column}
+        # The clients are as given as their data, and so is their order in Python.
+        order = "given" if location.kind == "memory" else "ascending"
+        natural = {"scheme": "natural", "column": location.client_column, "order": order}
         experiment = experiment.model_copy(update={"partition": natural})
     return _with_data(experiment, location)
 
@@ -147,13 +152,13 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
 
 
 def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
-    """Turn mappings into dicts, tuples into lists, and numpy's whole numbers into Python's."""
+    """Turn mappings into dicts with texts as keys, tuples into lists, and numpy's whole numbers into Python's."""
     if len(path) > DEPTH:
         raise ExperimentError(f"{dotted(path)}: expected at most {DEPTH} levels of tables and lists, found more")
     if isinstance(value, Mapping):
-        if wrong := [key for key in value if not isinstance(key, str)]:
+        if wrong := [key for key in value if not isinstance(key, str | Integral)]:
             raise ExperimentError(f"{dotted((*path, shown(wrong[0])))}: expected a key that is a string")
-        return {key: _as_in_file(item, (*path, key)) for key, item in value.items()}
+        return {str(key): _as_in_file(item, (*path, str(key))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_as_in_file(item, (*path, "[]")) for item in value]
     if isinstance(value, str) and len(value) > TEXT_CHARACTERS:
@@ -271,21 +276,27 @@ def _check_model(model: ModelTable) -> None:
 
 
 def _find_data(experiment: Experiment) -> Location:
-    """Find the data; refuse data of the user's own without a network."""
+    """Find the data."""
     name = experiment.data.name
     try:
-        location = find(name, experiment.data.root)
+        return find(name, experiment.data.root)
     # Of the system: a name that is too long, a folder that may not be read.
     except (DataError, OSError) as error:
         reason = getattr(error, "strerror", None) or error
         near = "" if name in DATASETS else nearest(name, DATASETS)
         raise DataError(f"data.name = {shown(name)}: {reason}{near and f'; {near}'}") from None
-    if not experiment.model.name:
+
+
+def _with_network(experiment: Experiment, location: Location) -> Experiment:
+    """Fill in the network of a table of features; refuse other data of the user's own without a network."""
+    if experiment.model.name:
+        return experiment
+    if experiment.data.tokens or not holds_features(location, experiment.reading):
         raise ExperimentError(
-            f"model.name: expected a network, as data.name = {shown(name)} has none of its own; "
-            f"name one of {', '.join(MODELS)}, or 'package.module:factory'"
+            f"model.name: expected a network, as data.name = {shown(location.name)} is no table of features and has "
+            f"none of its own; name one of {', '.join(MODELS)}, or 'package.module:factory'"
         )
-    return location
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"name": TABLE_MODEL})})
 
 
 def _with_data(experiment: Experiment, location: Location) -> Experiment:

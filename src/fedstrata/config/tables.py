@@ -32,6 +32,8 @@ from fedstrata.clustering import ClientMeasureName
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.data.column_roles import Memory, ReadOptions
+from fedstrata.data.fitting import Wanted
+from fedstrata.data.preparation import Categories, Impute
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
@@ -84,6 +86,15 @@ def _check_attack(kind: str) -> str:
     return kind
 
 
+def _check_several(class_of: dict[str, str]) -> dict[str, str]:
+    """Refuse values that all are of one class."""
+    if len(set(class_of.values())) < 2:
+        raise ValueError("at least two classes")
+    return class_of
+
+
+_ClassWeights = Annotated[tuple[Annotated[float, Interval(gt=0, le=MAX_NUMBER)], ...], Strict(False), Len(2, CLASSES)]
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -135,14 +146,27 @@ class DataTable(Table):
         public: The number of unlabelled samples on the server, which no client holds.
         unit: The column whose equal values mark samples that are not independent; by default the data set's own. "none"
             says that all samples are independent.
-        label: The column of the classes; by default the one that is called label, class, target or y.
+        label: The column of the classes; by default the one that is called label, class, target or y. A comparison of a
+            column with a number, or of texts with a text in quotes, makes the two classes "no" and "yes", as "num > 0"
+            and "kind == 'ill'" do.
+        classes: The class of each value of that column, as in {0 = "well", 1 = "ill", 2 = "ill"}. By default its values
+            are the classes.
         inputs: The columns of a table that are the features of a sample. By default all columns of numbers but those
             that name the classes, clients, units or rows.
         window: The readings in a window of a recording; by default 128.
         step: The readings from the begin of a window to that of the next; by default a window, so that none is in two.
         size: The height and width, in pixels, to which the images in folders are resized.
-        normalise: Whether numbers and pixels are centred and scaled by the training samples. With "none" numbers stay
-            as they are, and pixels are from 0 to 1.
+        scale: Whether numbers and pixels are centred and scaled by the training samples. Otherwise numbers stay as they
+            are, and pixels are from 0 to 1.
+        impute: What a gap in a column of numbers of a table is filled with, by the training rows. With "none" a gap is
+            refused. A gap among texts is no category, unless "most_frequent" fills it.
+        indicators: Whether the network is told which values of a table were gaps, by a further input for each column
+            that has some.
+        categories: What the texts of a table become: an input of 0 or 1 for each text ("one_hot"), numbers in
+            alphabetical order, or no inputs.
+        statistics: Whose training rows the filled values, the mean and the deviation of a table are taken from: those
+            of all clients, whose exact sums and counts the server then learns, or each client's own, which nobody
+            learns. All clients share the list of texts.
         memory: Where the samples are: in memory ("ram"), or on the disk ("disk"), in a file of converted samples from
             which every batch is read when it is needed. "auto" is the disk if they take more than half of the memory.
             With the same engine, no result depends on it.
@@ -159,12 +183,22 @@ class DataTable(Table):
     public: _Count = 0
     unit: _Name | None = None
     label: _Name | None = None
+    classes: Annotated[dict[str, _Name], Len(2, CLASSES), AfterValidator(_check_several)] | None = None
     inputs: _Columns | None = None
     window: Annotated[int, Interval(ge=2, le=MAX_READINGS)] | None = None
     step: Annotated[int, Interval(ge=1, le=MAX_READINGS)] | None = None
     size: Annotated[int, Interval(ge=1, le=MAX_IMAGE_SIDE)] | None = None
-    normalise: Literal["auto", "none"] = "auto"
+    scale: bool = True
+    impute: Impute = "median"
+    indicators: bool = False
+    categories: Categories = "one_hot"
+    statistics: Literal["all", "own"] = "all"
     memory: Memory = "auto"
+
+    @property
+    def preparation(self) -> Wanted:
+        """Return how the rows of a table are prepared."""
+        return Wanted(self.impute, self.indicators, self.categories, self.scale, self.statistics == "own")
 
     @property
     def held_out_share(self) -> float:
@@ -176,7 +210,8 @@ class ModelTable(ChoiceTable):
     """The network.
 
     Attributes:
-        name: The name of a network of the library, or "package.module:factory"; by default the data set's own.
+        name: The name of a network of the library, or "package.module:factory". By default it is the data
+            set's own, and for a table of features "mlp". Other data of your own need one.
     """
 
     name: _Name = ""
@@ -207,6 +242,9 @@ class LocalTable(Table):
         warmup_rounds: The first rounds, in which the learning rate rises linearly to `lr`; the schedule begins after
             them.
         loss: What training lowers: the name of a loss, or "package.module:function".
+        class_weights: The weight of each class in the loss "cross_entropy", in the order of the classes. "balanced" is
+            n / (c * n_y), with n training samples of all clients in c classes, n_y of them of class y. By default all
+            classes count alike.
         metric: What scores show: the name of a metric, or "package.module:function". By default "r2" for the losses
             "mse", "mae" and "huber", else "accuracy".
         transform: The augmentation of training samples: the name of a transform, or "package.module:function".
@@ -226,6 +264,7 @@ class LocalTable(Table):
     schedule_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     warmup_rounds: Annotated[int, Interval(ge=0, le=MAX_RUN_ROUNDS)] = 0
     loss: _Name = "cross_entropy"
+    class_weights: Literal["balanced"] | _ClassWeights | None = None
     metric: _Name | None = None
     transform: _Name = "none"
 
@@ -249,6 +288,8 @@ class LocalTable(Table):
             raise wrong_key(key, getattr(self, key), "a decay below 1 after at least 1 round, with schedule = 'step'")
         if self.lr_min > self.lr:
             raise wrong_key("lr_min", self.lr_min, f"at most lr = {self.lr:g}")
+        if self.class_weights is not None and self.loss != "cross_entropy":
+            raise wrong_key("class_weights", self.class_weights, "none with another loss than 'cross_entropy'")
         of_numbers = own.metric in METRICS_OF_NUMBERS
         if of_numbers and self.loss in ("cross_entropy", "bce"):
             raise wrong_key("metric", self.metric, f"a metric of classes with loss = {self.loss!r}, such as 'accuracy'")
@@ -665,13 +706,17 @@ class Experiment(Table):
         column = self.partition.get("column")
         return ReadOptions(
             label=data.label,
+            classes=tuple((data.classes or {}).values()),
+            class_values=tuple(data.classes or {}),
             inputs=data.inputs or (),
             # A network that reads the number of a client could memorise the clients.
             kept_out=tuple(str(name) for name in (column, unit) if name),
             window=data.window,
             step=data.step,
             size=data.size,
-            normalise=data.normalise,
+            scale=data.scale,
+            gaps=data.impute != "none",
+            categories=data.categories != "none",
             memory=data.memory,
         )
 

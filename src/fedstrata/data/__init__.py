@@ -20,7 +20,7 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.registry import load_object
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions
 from fedstrata.data.dataset import SPLITS, Dataset, Split, channel_statistics
-from fedstrata.data.locate import client_values, find, has_own_test, tables_of
+from fedstrata.data.locate import client_values, find, has_own_test, holds_features, tables_of
 from fedstrata.data.location import Location, ending_of
 from fedstrata.data.registry import DATASETS, DatasetInfo
 from fedstrata.data.sample_format import SampleFormat
@@ -37,8 +37,10 @@ __all__ = [
     "client_values",
     "find",
     "has_own_test",
+    "holds_features",
     "load_both",
     "load_dataset",
+    "raw_rows",
 ]
 
 
@@ -55,7 +57,7 @@ def load_dataset(
 
     Returns:
         The samples. Unless the registry knows them, the mean and standard deviation are those of the training split,
-        in both splits.
+        in both splits. The rows of a table are not prepared: whose training rows count is not known yet.
 
     Raises:
         DataError: When a file, column or row is missing or broken, or there is no test split.
@@ -80,11 +82,31 @@ def load_both(name: str, root: str | Path | None = None, options: ReadOptions = 
     return _load(find(name, root), SPLITS, options)
 
 
+def raw_rows(path: Path, features: Sequence[str], options: ReadOptions) -> dict[str, np.ndarray]:
+    """Read columns of a table, which need have no classes, as they are.
+
+    Args:
+        path: The table, or a folder of some, in one of the forms that `find` knows.
+        features: The columns.
+        options: How samples are made of files.
+
+    Returns:
+        Each column, (rows,). A missing number is nan, and a missing text is empty.
+
+    Raises:
+        DataError: When a file is broken, or has no such column.
+    """
+    from fedstrata.data.tables import read_column
+
+    given = tables_of(find(str(path.resolve())), replace(options, inputs=tuple(features)))
+    return {feature: read_column(given, feature) for feature in features}
+
+
 def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> tuple[Dataset, int]:
     """Read some splits, normalised by the training split, and return how many test samples the files have."""
     info = location.info
     if info:
-        options.refuse(location.name, "label", "inputs", "size")
+        options.refuse(location.name, "label", "classes", "inputs", "size")
         if info.input_column != "signal":
             options.refuse(location.name, "window", "step")
     if options.memory == "disk" and not location.train:
@@ -106,7 +128,7 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
         tests = int(testing.sum())
         places = {"train": np.flatnonzero(~testing), "test": np.flatnonzero(testing)}
         dataset = dataset.rows(np.concatenate([places[split] for split in splits]))
-    if options.normalise == "none":
+    if not options.scale:
         channels = len(dataset.mean)
         dataset = replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)
     return dataset, tests
@@ -123,7 +145,7 @@ def _read(location: Location, options: ReadOptions) -> Dataset:
 
     files = location.train + location.test
     # How numbers are normalised and where they are is decided later.
-    decoded = replace(options, normalise=DEFAULT_OPTIONS.normalise, memory=DEFAULT_OPTIONS.memory)
+    decoded = replace(options, scale=DEFAULT_OPTIONS.scale, memory=DEFAULT_OPTIONS.memory)
     parameters = {
         "location": {**asdict(location), "train": len(location.train), "test": [], "folder": None, "notes": []},
         "options": asdict(decoded),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator as op
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,12 @@ import numpy as np
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import CLASSES, COLUMN_CHARACTERS
-from fedstrata.data.dataset import NUMBERS_HINT, check_class_count, expected_classes, finite_float32
+from fedstrata.base.quoting import shown
+from fedstrata.data.column_roles import Comparison, ReadOptions
+from fedstrata.data.dataset import NUMBERS_HINT, check_class_count, expected_classes, finite_float32, is_number
+
+COMPARED = ("no", "yes")
+"""The classes that a comparison makes."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,55 @@ def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ..
         label = int(values[row])
         raise RowError(place, row, f"of {called} holds class {label}; {expected_classes(label, classes)}")
     return Answers(values, classes, names if len(names) == classes else ())
+
+
+_SIGNS = {">": op.gt, ">=": op.ge, "<": op.lt, "<=": op.le, "==": op.eq, "!=": op.ne}
+
+
+def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place: str) -> Answers | None:
+    """Make classes of a column by a comparison, or by the class of each value; None where it holds the classes.
+
+    Args:
+        values: The column, (rows,).
+        options: The label and the classes.
+        column: The name of the column.
+        place: Where it comes from, for messages.
+
+    Raises:
+        DataError: When a value is missing, is of another kind than those that it is compared with, or has no class.
+    """
+    compared = None if options.label in (None, column) else Comparison.of(options.label)
+    if not (compared or options.classes):
+        return None
+    called = f"column {column!r}"
+    texts = values.dtype.kind == "U"
+    if values.ndim > 1:
+        raise DataError(f"{place}: {called} holds lists; expected one number or text in each row, to make classes of")
+    refuse_missing_classes(values == "" if texts else values != values, place, called)
+    if compared is not None:
+        signs = ("==", "!=") if texts else tuple(_SIGNS)
+        if isinstance(compared.value, str) != texts or compared.sign not in signs or options.classes:
+            other = "classes of its values (data.classes)" if options.classes else "texts" if texts else "numbers"
+            raise DataError(
+                f"data.label = {shown(options.label)}: expected a comparison of {called} with a number, or == or != "
+                f"with a text in quotes, found {other} in {place}; correct data.label"
+            )
+        return Answers(_SIGNS[compared.sign](values, compared.value).astype(np.int64), 2, COMPARED)
+    pairs = zip(options.class_values, options.classes, strict=True)
+    class_of = {value if texts else float(value): name for value, name in pairs if texts or is_number(value)}
+    distinct, rows = np.unique(values, return_inverse=True)
+    known = np.array([value in class_of for value in distinct.tolist()])
+    if not known.all():
+        # The value itself is not told: a device must not send any text of its data to the server.
+        raise RowError(
+            place,
+            int(np.argmin(known[rows])),
+            f"of {called} holds a value without a class, as {int((~known).sum())} of its values do; add them to "
+            "data.classes, or leave these rows out",
+        )
+    names = tuple(dict.fromkeys(options.classes))
+    labels = np.array([names.index(class_of[value]) for value in distinct.tolist()], np.int64)
+    return Answers(labels[rows], len(names), names)
 
 
 def refuse_missing_classes(missing: np.ndarray, place: str, called: str) -> None:

@@ -24,10 +24,10 @@ from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs
 
-_VERSION = 9
+_VERSION = 10
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
-_METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "notes")
+_METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "texts", "notes")
 """The attributes of a data set that are no arrays."""
 
 
@@ -146,9 +146,7 @@ def _read(copy: _Copy, memory: Memory) -> Dataset:
         # Reading an array to its end compares it with the checksum that the archive holds.
         metadata = json.loads(str(arrays["metadata"]))
         stored = metadata.pop("inputs")
-        attributes: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in metadata.items()
-        }
+        attributes: dict[str, Any] = {name: _as_tuple(value) for name, value in metadata.items()}
         inputs = InputFile(copy.inputs, stored["dtype"], tuple(stored["shape"]))
         return Dataset(
             inputs=_read_inputs(inputs, stored["crc"], memory),
@@ -157,6 +155,11 @@ def _read(copy: _Copy, memory: Memory) -> Dataset:
             columns={key.removeprefix("column."): arrays[key] for key in arrays.files if key.startswith("column.")},
             **attributes,
         )
+
+
+def _as_tuple(value: Any) -> Any:
+    """What JSON made a list of."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def _read_inputs(file: InputFile, crc: int, memory: Memory) -> Inputs:

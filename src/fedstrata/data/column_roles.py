@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.key_errors import nearest
 from fedstrata.base.quoting import shown
+
+_COMPARISON = re.compile(r"""(.+?)\s*(>=|<=|==|!=|>|<)\s*("[^"]*"|'[^']*'|[^"'\s]+)""")
+"""A column, a sign, and a number or a text in quotes."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of a column with a value, which makes two classes of its values: "no" and "yes".
+
+    Attributes:
+        column: The column.
+        sign: One of ``>``, ``>=``, ``<``, ``<=``, ``==`` and ``!=``.
+        value: A number, or a text.
+    """
+
+    column: str
+    sign: str
+    value: float | str
+
+    @classmethod
+    def of(cls, label: str | None) -> Comparison | None:
+        """Return the comparison that a label is, such as "num > 0" or "kind == 'ill'"; None for any other label."""
+        if not (found := _COMPARISON.fullmatch(label or "")):
+            return None
+        column, sign, value = found.groups()
+        if value[0] in "\"'":
+            return cls(column, sign, value[1:-1])
+        try:
+            return cls(column, sign, float(value))
+        except ValueError:
+            return None
+
 
 Memory = Literal["auto", "ram", "disk"]
 """Where inputs are: in memory, in a file, or in a file if they take more memory than data may."""
@@ -20,24 +54,35 @@ class ReadOptions:
     """How samples are made of files or tables. Each has a default that fits files which leave no doubt.
 
     Attributes:
-        label: The column of the classes; None for the one column that has a usual name.
+        label: The column of the classes, or a comparison of one (`Comparison`) that makes two classes of it; None for
+            the one column that has a usual name.
+        classes: The class of each of `class_values`; empty where the values of the column are the classes.
+        class_values: The values of the column of the classes.
         inputs: The columns that are the features of a sample; empty for all columns of numbers that are left.
         kept_out: The columns that are never features, because they say who or what a sample belongs to.
         window: The readings in a window of a recording; None for the default.
         step: The readings from the begin of a window to that of the next; None for windows that share none.
         size: The height and width, in pixels, to which images of files are resized; None to leave them as they are.
-        normalise: Whether numbers are centred and scaled by the training samples ("auto"), or left alone ("none").
+        scale: Whether numbers are centred and scaled by the training samples.
+        gaps: Whether the rows of a table may have gaps in columns of numbers.
+        categories: Whether the texts of a table are features.
+        texts: The texts of each of the `inputs`, where they are known; else empty.
         memory: Whether the samples are in memory ("ram"), are read from a file of converted samples when they are
             needed ("disk"), or the latter if they take more memory than data may ("auto").
     """
 
     label: str | None = None
+    classes: tuple[str, ...] = ()
+    class_values: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     kept_out: tuple[str, ...] = ()
     window: int | None = None
     step: int | None = None
     size: int | None = None
-    normalise: str = "auto"
+    scale: bool = True
+    gaps: bool = True
+    categories: bool = True
+    texts: tuple[tuple[str, ...], ...] = ()
     memory: Memory = "auto"
 
     def refuse(self, place: str, *keys: str) -> None:
@@ -75,6 +120,7 @@ class ReadOptions:
 
 _NEEDED = {
     "label": "columns to choose from",
+    "classes": "columns to choose from",
     "inputs": "columns to choose from",
     "window": "recordings, which are in columns trial and signal",
     "step": "recordings, which are in columns trial and signal",
@@ -97,6 +143,9 @@ CLIENT_COLUMN = "client"
 
 TRIAL_COLUMN = "trial"
 """The column that says which recording a window is from."""
+
+ROW_COLUMN = "row"
+"""The column with the number of the recording that a window is from."""
 
 _UNIT_WORDS = frozenset(
     {
@@ -179,6 +228,25 @@ def looks_like_feature(column: str) -> bool:
     return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
 
 
+def number_in_other_writing(text: str) -> bool:
+    """Return whether a text is a number as people write it and computers do not read it.
+
+    Such are ``1,234``, ``0,5``, ``12 %``, ``$5`` and numbers with a typographic minus.
+    """
+    plain = "".join(
+        "-" if character == "\u2212" else character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) != "Sc" and character not in "%'\u2019"
+    )
+    if not any(map(str.isdigit, plain)):
+        return False
+    for writing in (plain.replace(",", ""), plain.replace(".", "").replace(",", ".")):
+        with suppress(ValueError):
+            float(writing)
+            return True
+    return False
+
+
 def split_column(columns: Iterable[str]) -> str | None:
     """Return the column that says which samples are for testing, ``split`` in lower or upper case; None without one."""
     return next((column for column in columns if column.lower() == SPLIT_COLUMN), None)
@@ -195,7 +263,9 @@ def holds_codes(column: str, options: ReadOptions) -> bool:
 
     Classes are no codes. Whole numbers are classes as they are.
     """
-    is_label = column.lower() in LABEL_COLUMNS if options.label is None else column == options.label
+    compared = Comparison.of(options.label)
+    named = (options.label, compared.column if compared else None)
+    is_label = column.lower() in LABEL_COLUMNS if options.label is None else column in named
     return not is_label and column not in options.inputs and not may_be_feature(column, options)
 
 
@@ -206,14 +276,16 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
         DataError: When there is no such column, or it is not clear which one it is.
     """
     if options.label is not None:
-        if options.label not in columns:
+        compared = Comparison.of(options.label)
+        wanted = compared.column if compared and options.label not in columns else options.label
+        if wanted not in columns:
             named = [name for name in columns if name not in (CLIENT_COLUMN, SPLIT_COLUMN)]
-            near = nearest(options.label, named)
+            near = nearest(wanted, named)
             raise DataError(
                 f"data.label = {shown(options.label)}: expected a column of {place}, found {', '.join(named)}"
                 f"{near and f'; {near}'}"
             )
-        return options.label
+        return wanted
     found = [name for name in columns if name.lower() in LABEL_COLUMNS]
     if len(found) != 1:
         raise DataError(

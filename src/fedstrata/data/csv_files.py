@@ -16,6 +16,7 @@ from fedstrata.base.errors import DataError, first_line
 from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, file_problem
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.location import COMPRESSIONS
+from fedstrata.data.preparation import GAPS
 from fedstrata.data.tables import FileSource, refuse_no_rows
 
 _BLOCK_BYTES = 16 * MIB
@@ -23,6 +24,9 @@ _BLOCK_BYTES = 16 * MIB
 
 _OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """What separates columns where programs do not write commas."""
+
+_GAPS = [*csv.ConvertOptions().null_values, *GAPS]
+"""What stands for no number."""
 
 _NOT_CONVERTED = re.compile(r"In CSV column #(\d+): (Row #\d+: )?CSV conversion error")
 """What Arrow says of a value that is not of the type of its column."""
@@ -107,7 +111,7 @@ class CsvSource(FileSource):
         read = csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
         # Values in quotes may go on in the next line, as notes do.
         parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note)
-        convert = csv.ConvertOptions(column_types=types, include_columns=columns)
+        convert = csv.ConvertOptions(column_types=types, include_columns=columns, null_values=_GAPS)
         try:
             with (
                 pa.input_stream(str(self.file), compression=self._compression) as stream,

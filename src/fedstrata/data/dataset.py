@@ -16,7 +16,9 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
+from fedstrata.data.fitting import rounded
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, picked
+from fedstrata.data.preparation import Preparation
 from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
 
 if TYPE_CHECKING:
@@ -35,18 +37,20 @@ class Dataset:
     Attributes:
         name: The name that the experiment gives.
         inputs: The samples, (samples, channels, ...) uint8 or float32. Images are (samples, channels, height, width)
-            uint8, signals are (samples, channels, time) float32. Tokens are (samples, length) int64. They are in memory
-            or in files.
+            uint8, signals are (samples, channels, time) float32. Tokens are (samples, length) int64. Rows of a table
+            are (samples, features) float64, in the form of `Preparation`. They are in memory or in files.
         labels: The class of each sample in 0..classes-1, (samples,) int64.
         classes: The number of classes. Some of them may have no sample.
-        mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1. Tokens have
-            none.
+        mean: The mean of each channel, (channels,). For uint8 inputs it is on the scale where 255 is 1. Tokens and rows
+            of a table have none.
         std: The standard deviation of each channel, likewise, > 0.
         columns: Further columns of the data, (samples,) each.
         unit: The column whose equal values mark samples that are not independent, such as windows of one recording.
             None where all samples are independent.
         class_names: The name of each class, (classes,), or empty where the files give none.
-        feature_names: The name of each feature, (channels,), where columns of a table are the features; else empty.
+        feature_names: The name of each feature, (features,), where columns of a table are the features; else empty.
+        texts: The texts of each feature, as in `Preparation`; empty where all features are numbers.
+        preparation: How the rows of a table are prepared; None before it is fitted, and for other samples.
         stored_shape: The shape of one sample before images were resized; empty where they were not.
         targets: What networks learn in place of the classes: numbers, or labels of 0 and 1, (samples, outputs)
             float32; or classes of tokens, (samples, length) int64, -100 where a token has none. None for the classes.
@@ -71,6 +75,8 @@ class Dataset:
     unit: str | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    texts: tuple[tuple[str, ...], ...] = ()
+    preparation: Preparation | None = None
     stored_shape: tuple[int, ...] = ()
     targets: Tensor | None = None
     answer: Answer = "classes"
@@ -80,10 +86,12 @@ class Dataset:
     def __post_init__(self) -> None:
         """Check that the parts fit together."""
         samples = len(self.labels)
-        if self.inputs.ndim < 2 or self.inputs.dtype not in (torch.uint8, torch.float32, torch.int64):
+        kinds = (torch.uint8, torch.float32, torch.int64, *([torch.float64] if self.inputs.ndim == 2 else []))
+        if self.inputs.ndim < 2 or self.inputs.dtype not in kinds:
             raise DataError(
                 f"{self.name}: inputs are {self.inputs.dtype} {tuple(self.inputs.shape)}; "
-                "expected uint8 or float32 of shape (samples, channels, ...), or int64 tokens (samples, length)"
+                "expected uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or "
+                "float64 rows (samples, features)"
             )
         if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
             shape = tuple(self.labels.shape)
@@ -101,7 +109,7 @@ class Dataset:
             row = int(outside.nonzero()[0])
             label = int(self.labels[row])
             raise RowError(self.name, row, f"holds class {label}; {expected_classes(label, self.classes)}")
-        channels = 0 if self.holds_tokens else self.inputs.shape[1]
+        channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
         if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0:
             raise DataError(f"{self.name}: mean {self.mean} and std {self.std} do not fit {channels} channels")
         if self.unit is not None and self.unit not in self.columns:
@@ -123,13 +131,18 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of one sample."""
-        return tuple(self.inputs.shape[1:])
+        """Return the shape of one sample as the network reads it."""
+        return tuple(self.inputs.shape[1:]) if self.preparation is None else (self.preparation.width,)
 
     @property
     def holds_tokens(self) -> bool:
         """Return whether the samples are rows of tokens, which are numbers of words and the like."""
         return bool(self.inputs.dtype == torch.int64)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Return whether the samples are rows of a table, which a `Preparation` makes fit for a network."""
+        return bool(self.inputs.dtype == torch.float64)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -189,7 +202,7 @@ class Dataset:
     def sample_format(self) -> SampleFormat:
         """Return what raw samples look like, and how a network reads them."""
         side = self.shape[-1] if self.stored_shape else None
-        raw = self.stored_shape or self.shape
+        raw = self.stored_shape or tuple(self.inputs.shape[1:])
         outputs = () if self.targets is None else self.outputs
         return SampleFormat(
             shape=raw,
@@ -202,6 +215,7 @@ class Dataset:
             outputs=outputs,
             answer=self.answer,
             feature_names=self.feature_names,
+            preparation=self.preparation,
         )
 
     @property
@@ -246,13 +260,19 @@ class Dataset:
         """Return the inputs of the samples at some positions, gathered and normalised."""
         return self.normalise(self.gather(index))
 
-    def normalise(self, raw: Tensor) -> Tensor:
-        """Centre and scale each channel of stored inputs, on their device.
+    def normalise(self, raw: Tensor, clients: Tensor | None = None) -> Tensor:
+        """Centre and scale each channel of stored inputs, on their device, or prepare the rows of a table.
 
         The result is (samples', channels, ...) float32, and images are in channels_last. Tokens stay as they are.
+
+        Args:
+            raw: The inputs.
+            clients: The client of each, (samples',) int64, for statistics that are each client's own.
         """
         if self.holds_tokens:
             return raw
+        if self.holds_rows:
+            return raw.float() if self.preparation is None else self.preparation(raw, clients)
         scale, shift = (part.to(raw.device) for part in self._affine)
         # In place on a fresh copy: several times faster on a CPU than addcmul, which is slow where it broadcasts.
         if raw.ndim != 4:
@@ -305,7 +325,8 @@ class Dataset:
 def channel_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compute the mean and standard deviation of each channel, to six digits; for uint8, 255 counts as 1.
 
-    Float64 sums differ in the digits after the sixth between machines. A constant channel has the standard deviation 1.
+    Float64 sums differ in the digits after the sixth between machines. A constant channel has the standard deviation 1,
+    and its mean is not rounded: it becomes 0.
 
     Args:
         inputs: The samples, (samples, channels, ...).
@@ -322,9 +343,12 @@ def channel_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[tupl
     for block in blocks(inputs, rows):
         # Around the mean, not as the difference of two large sums: acceleration near 1 g would lose its digits.
         squares = squares + (block.double() - mean.view(broadcast)).square().sum(axes)
-    std = (squares / count).sqrt()
-    std = torch.where(std > 0, std, torch.full_like(std, largest))
-    return _six_digits(mean / largest), _six_digits(std / largest)
+    spread = (squares / count).sqrt() / largest
+    found = [
+        rounded(middle, deviation) if deviation else (middle, 1.0)
+        for middle, deviation in zip((mean / largest).tolist(), spread.tolist(), strict=True)
+    ]
+    return tuple(middle for middle, _ in found), tuple(deviation for _, deviation in found)
 
 
 def is_number(text: str) -> bool:
@@ -395,10 +419,6 @@ def check_class_count(classes: int, place: str) -> None:
     """Refuse more classes than `CLASSES` with a `DataError` that names their place."""
     if classes > CLASSES:
         raise DataError(f"{place} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
-
-
-def _six_digits(values: Tensor) -> tuple[float, ...]:
-    return tuple(float(f"{value:.6g}") for value in values.tolist())
 
 
 def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:

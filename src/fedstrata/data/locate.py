@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.quoting import shown
-from fedstrata.data.column_roles import CLIENT_COLUMN, DEFAULT_OPTIONS, SPLIT_COLUMN, ReadOptions, split_column
+from fedstrata.data.column_roles import (
+    CLIENT_COLUMN,
+    DEFAULT_OPTIONS,
+    SPLIT_COLUMN,
+    ReadOptions,
+    label_column,
+    split_column,
+)
 from fedstrata.data.dataset import SPLITS, Split, is_test
 from fedstrata.data.location import PREFIX, TABLE_ENDINGS, Location, ending_of, find_files, name_of, values_of_folders
 from fedstrata.data.registry import DATASETS, DatasetInfo
@@ -126,7 +133,8 @@ def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Locat
 def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_problem: str) -> str:
     """Say in one line what was searched for, where, and what to do."""
     searched = " and ".join(str(place) for place in places)
-    parts = [f"data set {name!r} not found"]
+    there = any(place.exists() for place in places)
+    parts = [f"data set {name!r} {'is there, and holds nothing that is read' if there else 'not found'}"]
     expected = "no train-*.parquet" if info else "no data"
     parts += [f"{expected} in {searched}" if searched else "neither data.root nor FEDSTRATA_DATA is set"]
     if hub_problem:
@@ -214,6 +222,25 @@ def _marked_as_test(tables: Sequence[Table]) -> NDArray[np.bool_]:
     column = split_column(tables[0].schema.names)
     marked = [is_test(read_column([table], column), table.place) for table in tables] if column else []
     return np.concatenate(marked) if marked else np.zeros(0, bool)
+
+
+def holds_features(location: Location, options: ReadOptions) -> bool:
+    """Return whether a sample is a row of features: numbers in columns of their own, or in an array of one axis.
+
+    Raises:
+        DataError: When a file is broken.
+    """
+    from fedstrata.data import tables
+    from fedstrata.data.recordings import holds_recordings
+
+    if location.kind == "images":
+        return False
+    schema = tables_of(location, options)[0].schema
+    if holds_recordings(schema):
+        return False
+    answer = label_column(schema.names, options, location.name)
+    kinds = [each.type for each in schema if each.name != answer and not tables.is_scalar(each.type)]
+    return all(map(tables.has_one_axis, kinds))
 
 
 def client_values(location: Location, column: str) -> NDArray[Any]:

@@ -25,10 +25,11 @@ from fedstrata.data.column_roles import (
 )
 from fedstrata.data.dataset import SPLITS, Split
 from fedstrata.data.location import PREFIX
+from fedstrata.data.sample_format import unmasked
 from fedstrata.data.tables import MemorySource, Table, tensors
 
 Clients = Mapping[Any, Any] | Sequence[Any]
-"""The data of each client, by its name or in the order of the ids.
+"""The data of each client, in the order of the ids; in a mapping by its name.
 
 Of a client it is its training data, or a pair of its training and its test data. Each of them is a pair (x, y) of
 arrays or tensors, a mapping of such arrays and further columns, a torch data set of pairs (x, y), or a table: anything
@@ -94,7 +95,8 @@ def _table(client: str | int, split: Split | None, data: Any) -> Table:
         data: The samples.
     """
     who = f"client {shown(client)}"
-    if hasattr(data, "toarray") or getattr(data, "is_sparse", False):
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else [data]
+    if any(hasattr(part, "toarray") or getattr(part, "is_sparse", False) for part in parts):
         raise DataError(f"{who}: expected arrays, found a sparse matrix; make a dense array of it")
     rows = _arrow_table(client, data)
     if rows is None:
@@ -247,7 +249,7 @@ def _of_torch_dataset(client: str | int, data: Any) -> dict[str, np.ndarray]:
 def _as_array(value: Any) -> np.ndarray:
     """Return an array of numbers or texts; bools are 0 and 1.
 
-    A missing value, which is None or nan, is a text without characters among texts, and nan among numbers.
+    A missing value, which is None, nan or masked, is a text without characters among texts, and nan among numbers.
 
     Raises:
         DataError: When there are texts among numbers.
@@ -256,7 +258,7 @@ def _as_array(value: Any) -> np.ndarray:
         value = value.detach().cpu()
         # numpy has no bfloat16.
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    array = np.asarray(value)
+    array = np.asarray(unmasked(value))
     if array.dtype.kind == "O":
         array = _as_texts_or_numbers(array)
     return array.astype(np.int64) if array.dtype.kind == "b" else array

@@ -19,8 +19,9 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import COLUMN_CHARACTERS, expansion_problem, memory_problem
 from fedstrata.base.quoting import listed, shown
 from fedstrata.data import recordings, tables
-from fedstrata.data.answers import Answers, answers_of, hugging_face_names, refuse_missing_classes
+from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_classes
 from fedstrata.data.column_roles import (
+    ROW_COLUMN,
     SPLIT_COLUMN,
     TRIAL_COLUMN,
     ReadOptions,
@@ -31,8 +32,15 @@ from fedstrata.data.column_roles import (
 from fedstrata.data.dataset import Dataset, channel_statistics, check_sample_size, finite_float32, is_number, is_test
 from fedstrata.data.images import has_colour, pixels_of
 from fedstrata.data.mapped import InputWriter
+from fedstrata.data.preparation import GAPS
 from fedstrata.data.registry import DatasetInfo
 from fedstrata.data.tables import Chunk, Table
+
+CATEGORIES = 50
+"""The largest number of different texts in a column of categories."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+"""The largest number of a feature."""
 
 _Converted = tuple[np.ndarray, Sequence[int] | None]
 """Samples, and how many of them each row has; None where each row is one."""
@@ -47,7 +55,8 @@ class _Form:
         inputs: The columns of which inputs are made, and which are kept nowhere else.
         convert: The function that makes samples of some rows of these columns, and is given the shape of those before;
             the shape is empty for the first.
-        features: The columns that are features, if inputs are columns of numbers.
+        features: The columns that are features, if the rows of a table are.
+        texts: The texts of each feature, ascending; none of a column of numbers.
         window: The readings in a window, if inputs are recordings.
     """
 
@@ -55,6 +64,7 @@ class _Form:
     inputs: tuple[str, ...]
     convert: Callable[[Mapping[str, Chunk], tuple[int, ...]], _Converted]
     features: tuple[str, ...] = ()
+    texts: tuple[tuple[str, ...], ...] = ()
     window: int = 0
 
 
@@ -91,7 +101,7 @@ def read_tables(
         rows.read(table, writer)
     columns = {SPLIT_COLUMN if key == split_column([key]) else key: column for key, column in rows.columns().items()}
     try:
-        answers = _answers(np.concatenate(rows.answers), given, schema, form.label, info)
+        answers = _answers(np.concatenate(rows.answers), given, schema, form.label, options, info)
         testing = is_test(columns[SPLIT_COLUMN], place) if SPLIT_COLUMN in columns else np.zeros(rows.count, bool)
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
@@ -105,14 +115,15 @@ def read_tables(
         if not info:
             notes = recordings.short_recordings(counts, columns.get(recordings.SUBJECT), form.window) + notes
         columns[TRIAL_COLUMN] = _trials(columns, answers, place, info)
+        # Several recordings may be of one trial.
+        columns.setdefault(ROW_COLUMN, np.arange(len(counts)))
         columns = {key: np.repeat(column, counts) for key, column in columns.items()}
         answers, testing = answers.repeated(counts), np.repeat(testing, counts)
     if testing.all():
         raise DataError(f"{name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
     inputs = writer.finish()
-    if info and info.mean:
-        mean, std = info.mean, info.std
-    else:
+    mean, std = (info.mean, info.std) if info else ((), ())
+    if not mean and inputs.dtype != torch.float64:
         mean, std = channel_statistics(inputs, torch.from_numpy(np.flatnonzero(~testing)) if testing.any() else None)
     return Dataset(
         name,
@@ -121,6 +132,7 @@ def read_tables(
         std=std,
         columns=columns,
         feature_names=form.features,
+        texts=form.texts,
         unit=TRIAL_COLUMN if form.window else None,
         notes=notes,
         **answers.fields,
@@ -231,9 +243,13 @@ def _values(chunk: Chunk, kind: Any) -> np.ndarray:
         raise DataError(f"{chunk.place}: column {chunk.column!r} {found}; make the column alike in all files") from None
 
 
-def _answers(values: np.ndarray, given: Sequence[Table], schema: Any, column: str, info: DatasetInfo | None) -> Answers:
+def _answers(
+    values: np.ndarray, given: Sequence[Table], schema: Any, column: str, options: ReadOptions, info: DatasetInfo | None
+) -> Answers:
     """Return what is to be learnt of a column of tables."""
     place = given[0].place
+    if (made := answers_by_rule(values, options, column, place)) is not None:
+        return made
     called = f"column {column!r}"
     kind = schema.field(column).type
     if info and not (pa.types.is_integer(kind) or tables.is_text(kind)):
@@ -259,9 +275,7 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
     column = info.input_column if info else _input_column(schema, label, options, place)
     if column is None:
         options.refuse(place, "size")
-        features = _features(schema, label, options, place)
-        kinds = {name: schema.field(name).type for name in features}
-        return _Form(label, features, partial(_numbers_of_features, kinds), features)
+        return _form_of_rows(given, schema, label, options)
     tables.require_columns(place, schema, (column, label))
     kind = schema.field(column).type
     if tables.is_image(kind):
@@ -271,7 +285,7 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
     options.refuse(place, "size")
     if not (tables.is_list(kind) or tables.is_tensor(kind)):
         raise DataError(f"{place}: column {column!r} holds {kind}; expected images or lists")
-    return _Form(label, (column,), partial(_arrays, column))
+    return _Form(label, (column,), partial(_arrays, column, options.gaps))
 
 
 def _chunks(table: Table, column: str) -> Any:
@@ -294,23 +308,51 @@ def _input_column(schema: Any, label: str, options: ReadOptions, place: str) -> 
     return found[0] if found else None
 
 
-def _features(schema: Any, label: str, options: ReadOptions, place: str) -> tuple[str, ...]:
-    """Return the names of the columns that are the features of a sample, in their order."""
+def _form_of_rows(given: Sequence[Table], schema: Any, label: str, options: ReadOptions) -> _Form:
+    """The form of the rows of tables, whose features are columns of numbers and of texts."""
+    place = given[0].place
     names = [each.name for each in schema if tables.is_scalar(each.type)]
     numbers = [name for name in names if tables.is_number(schema.field(name).type)]
+    texts = [name for name in names if tables.is_text(schema.field(name).type)] if options.categories else []
     for name in options.inputs:
-        if name not in numbers or name == label:
+        if name not in (*numbers, *texts) or name == label:
             found = f"no column {name!r}, only {', '.join(names)}"
             if name in names:
-                found = f"classes in {name!r}" if name == label else f"texts in {name!r}"
-            raise DataError(f"data.inputs: expected columns of numbers, {place} has {found}")
-    features = options.inputs or tuple(name for name in numbers if name != label and may_be_feature(name, options))
+                found = f"classes in {name!r}" if name == label else f"{schema.field(name).type} in {name!r}"
+            raise DataError(f"data.inputs: expected columns of numbers or texts, {place} has {found}")
+    wanted = options.inputs or [
+        name for name in names if name in (*numbers, *texts) and name != label and may_be_feature(name, options)
+    ]
+    known = dict(zip(options.inputs, options.texts, strict=True)) if options.texts else {}
+    if not known:
+        known = _texts_of(given, [name for name in wanted if name in texts], options)
+    features = tuple(name for name in wanted if name in known or name in numbers)
     if not features:
         raise DataError(
-            f"{place}: expected columns of numbers beside {label!r}, found {', '.join(names)}; name the features in "
-            "data.inputs"
+            f"{place}: expected columns of numbers or texts beside {label!r}, found {', '.join(names)}; name the "
+            "features in data.inputs"
         )
-    return features
+    vocabulary = tuple(known.get(name, ()) for name in features)
+    kinds = {name: schema.field(name).type for name in features}
+    return _Form(label, features, partial(_values_of_features, kinds, vocabulary, options.gaps), features, vocabulary)
+
+
+def _texts_of(given: Sequence[Table], columns: Sequence[str], options: ReadOptions) -> dict[str, tuple[str, ...]]:
+    """Return the texts of each column of texts that is a feature, ascending.
+
+    A column of more texts than `CATEGORIES` is none, unless it is named: it holds notes or names.
+    """
+    found = {name: set[str]() for name in columns}
+    for chunks in chain(*(table.chunks(columns) for table in given if columns)):
+        for name, chunk in chunks.items():
+            if len(found[name]) <= CATEGORIES:
+                found[name] |= set(pc.unique(chunk.values.cast(pa.string())).to_pylist()) - {None, *GAPS}
+    for name in options.inputs:
+        if len(found.get(name, ())) > CATEGORIES:
+            raise DataError(
+                f"data.inputs: expected columns of at most {CATEGORIES} texts, found more in {name!r}; leave it out"
+            )
+    return {name: tuple(sorted(texts)) for name, texts in found.items() if len(texts) <= CATEGORIES}
 
 
 def _recordings(schema: Any, place: str, options: ReadOptions, info: DatasetInfo | None) -> _Form:
@@ -345,10 +387,11 @@ def _pixels(
     return pixels_of(chunks[column], mode, size, shape or known), None
 
 
-def _arrays(column: str, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) -> _Converted:
+def _arrays(column: str, gaps: bool, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) -> _Converted:
     """Make (rows, channels, ...) of arrays: uint8 stays as it is, all other numbers become float32.
 
-    uint8 images may also come as (rows, height, width), and images with one or three channels last.
+    uint8 images may also come as (rows, height, width), and images with one or three channels last. Rows of numbers are
+    those of a table without names, float64.
     """
     chunk = chunks[column]
     values = _dense(chunk)
@@ -356,6 +399,8 @@ def _arrays(column: str, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) ->
         values = values.transpose(0, 3, 1, 2)
     if values.dtype == np.uint8 and tables.is_tensor(chunk.values.type):
         values = values[:, None] if values.ndim == 3 else values
+    elif values.ndim == 2:
+        values = _numbers(chunk, values, gaps)
     else:
         values = finite_float32(values, chunk.place, f"column {column!r}", chunk.first_row)
     if shape and values.shape[1:] != shape:
@@ -364,19 +409,43 @@ def _arrays(column: str, chunks: Mapping[str, Chunk], shape: tuple[int, ...]) ->
     return np.ascontiguousarray(values), None
 
 
-def _numbers_of_features(kinds: Mapping[str, Any], chunks: Mapping[str, Chunk], shape: object) -> _Converted:
-    """Put features of some Arrow types beside each other, (rows, features) float32."""
-    with np.errstate(over="ignore"):
-        columns = [_values(chunks[feature], kind).astype(np.float32) for feature, kind in kinds.items()]
-    for feature, values in zip(kinds, columns, strict=True):
-        missing = np.flatnonzero(~np.isfinite(values))
-        if len(missing):
-            others = f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise chunks[feature].error(
-                int(missing[0]),
-                f"holds no finite number{others}; fill it in, leave the row out, or name other columns in data.inputs",
-            )
+def _values_of_features(
+    kinds: Mapping[str, Any],
+    texts: Sequence[Sequence[str]],
+    gaps: bool,
+    chunks: Mapping[str, Chunk],
+    shape: object,
+) -> _Converted:
+    """Put features of some Arrow types beside each other, (rows, features) float64; texts are their places."""
+    columns = list[np.ndarray]()
+    for (feature, kind), known in zip(kinds.items(), texts, strict=True):
+        chunk = chunks[feature]
+        if tables.is_text(kind):
+            places = pc.index_in(chunk.values.cast(pa.string()), pa.array(known, pa.string()))
+            columns.append(places.to_numpy(zero_copy_only=False).astype(np.float64))
+        else:
+            columns.append(_numbers(chunk, _values(chunk, kind), gaps))
     return np.stack(columns, axis=1), None
+
+
+def _numbers(chunk: Chunk, values: np.ndarray, gaps: bool) -> np.ndarray:
+    """Return numbers of rows, (rows, ...) float64, in which gaps are nan.
+
+    Raises:
+        DataError: When a number is too large, or one is missing and may not.
+    """
+    numbers: np.ndarray = values.astype(np.float64)
+    wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
+    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
+    if len(rows):
+        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
+        advice = "" if gaps else "set data.impute, "
+        raise chunk.error(
+            int(rows[0]),
+            f"holds no finite number{others}; {advice}fill it in, leave the row out, or name other columns in "
+            "data.inputs",
+        )
+    return numbers
 
 
 def _dense(chunk: Chunk) -> np.ndarray:

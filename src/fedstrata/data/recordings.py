@@ -55,11 +55,13 @@ def windows_of(chunks: Mapping[str, Chunk], window: int, step: int, channels: in
     found = []
     for row in range(len(signals.values)):
         signal = _signal(signals, row, {chunk.column: chunk.values[row].as_py() for chunk in sizes})
-        channels = channels or signal.shape[1]
-        if signal.shape[1] != channels:
-            raise signals.error(row, f"has {signal.shape[1]} channels; expected {channels}, as before")
+        if len(signal):
+            channels = channels or signal.shape[1]
+            if signal.shape[1] != channels:
+                raise signals.error(row, f"has {signal.shape[1]} channels; expected {channels}, as before")
         found.append(_windows(signal, window, step))
-    return np.concatenate(found), list(map(len, found))
+    counts = list(map(len, found))
+    return np.concatenate([windows for windows in found if len(windows)] or found[:1]), counts
 
 
 def short_recordings(counts: np.ndarray, subjects: np.ndarray | None, window: int) -> tuple[str, ...]:
@@ -125,11 +127,16 @@ def _signal(signals: Chunk, row: int, sizes: dict[str, int | None]) -> np.ndarra
         signals: The signals of some recordings.
         row: The recording.
         sizes: The length and the channels of a flat signal, as far as there are columns of them.
+
+    Returns:
+        The readings. An empty recording has neither readings nor channels, (0, 0).
     """
     value = signals.values[row]
     if not value.is_valid or None in sizes.values():
         raise signals.error(row, "has no signal, length or channels")
     readings = value.values
+    if not len(readings) and not sizes.get("length"):
+        return np.empty((0, 0), dtype=np.float32)
     if is_list(readings.type):
         channels = pc.unique(pc.list_value_length(readings)).to_pylist()
         if len(channels) != 1 or not channels[0]:

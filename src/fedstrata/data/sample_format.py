@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -11,10 +12,13 @@ import numpy as np
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.lazy_torch import torch
+from fedstrata.base.quoting import listed, shown
+from fedstrata.data.preparation import GAPS, Preparation, name_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_logger = logging.getLogger(__name__)
 
 Answer = Literal["classes", "labels", "numbers"]
 """What the outputs of a network are."""
@@ -26,8 +30,10 @@ class SampleFormat:
 
     Attributes:
         shape: The shape of one raw sample, (channels, ...), or (length,) of tokens.
-        dtype: The type of its numbers, "uint8" or "float32", or "int64" of tokens, which are not normalised.
-        mean: The mean of each channel, (channels,). For uint8 it is on the scale where 255 is 1.
+        dtype: The type of its numbers, "uint8" or "float32", "int64" of tokens, which are not normalised, or "float64"
+            of the rows of a table, which are prepared.
+        mean: The mean of each channel, (channels,). For uint8 it is on the scale where 255 is 1. Tokens and rows of a
+            table have none.
         std: The standard deviation of each channel, likewise, > 0.
         classes: The number of classes.
         class_names: The name of each class, (classes,); empty where the data give none.
@@ -35,6 +41,7 @@ class SampleFormat:
         outputs: The shape of what the network says about one sample; empty is (classes,).
         answer: What that is: logits of "classes", logits of "labels" that are 0 or 1, or "numbers".
         feature_names: The name of each feature, where columns of a table are the features; else empty.
+        preparation: How the rows of a table are prepared; None for other samples.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +54,7 @@ class SampleFormat:
     outputs: tuple[int, ...] = ()
     answer: Answer = "classes"
     feature_names: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -56,6 +64,8 @@ class SampleFormat:
     @property
     def network_shape(self) -> tuple[int, ...]:
         """The shape of one sample as the network reads it."""
+        if self.preparation is not None:
+            return (self.preparation.width,)
         return self.shape if self.side is None else (self.shape[0], self.side, self.side)
 
     @property
@@ -74,7 +84,8 @@ class SampleFormat:
         Args:
             samples: The samples, (samples, *shape). Images may lack the axis of their one channel or have the channels
                 last. Rows of a table may hold the numbers of a sample side by side. Of a table or mapping with named
-                columns, the features are taken by their names, in whatever order they are.
+                columns, the features are taken by their names, in whatever order they are. A text that no training row
+                had counts as a gap, and is told in a warning.
 
         Returns:
             The samples, (samples, *shape), of this format's type.
@@ -92,9 +103,14 @@ class SampleFormat:
             if twice:
                 times = names.count(twice[0])
                 raise DataError(f"expected one column {twice[0]!r}, found {times}; leave out the others")
-            samples = np.stack([_numbers_of(samples[name], name) for name in self.feature_names], axis=1)
+            samples = np.stack([self._column(samples[name], at) for at, name in enumerate(self.feature_names)], axis=1)
+        elif self.preparation is not None and any(self.preparation.texts):
+            rows = np.array(samples, dtype=object)
+            if rows.ndim != 2 or rows.shape[1:] != self.shape:
+                raise DataError(f"expected rows of {self.shape[0]} values as in training, found {rows.shape}")
+            samples = np.stack([self._column(values, at) for at, values in enumerate(rows.T)], axis=1)
         try:
-            given = samples if isinstance(samples, torch.Tensor) else np.array(samples)
+            given = samples if isinstance(samples, torch.Tensor) else np.array(unmasked(samples))
             if isinstance(given, np.ndarray) and given.dtype == np.object_:
                 given = given.astype(np.float64)
             found = given.detach().cpu() if isinstance(given, torch.Tensor) else torch.from_numpy(given)
@@ -122,6 +138,23 @@ class SampleFormat:
             f"{tuple(found.shape)}; a single sample needs a first axis of 1"
         )
 
+    def _column(self, values: Any, column: int) -> np.ndarray[Any, Any]:
+        """A column of raw rows as numbers, (rows,): texts are their codes, and gaps are nan."""
+        prepared = self.preparation
+        name = name_of(self.feature_names, column)
+        if prepared is None or not prepared.texts[column]:
+            return _numbers_of(values, name)
+        codes = prepared.codes(column)
+        texts = [str(value) for value in np.asarray(values, dtype=object)]
+        if strange := sorted({text for text in texts if text not in codes and text not in GAPS}):
+            _logger.warning(
+                "column %s: no training row has %s, only %s; it counts as a gap",
+                shown(name),
+                listed(list(map(shown, strange))),
+                listed(list(map(shown, codes))),
+            )
+        return np.array([codes.get(text, np.nan) for text in texts], dtype=np.float64)
+
     def _check_numbers(self, found: Tensor, values: Tensor) -> None:
         """Refuse numbers that no sample of the training could hold.
 
@@ -134,37 +167,52 @@ class SampleFormat:
             if found.is_floating_point():
                 wrong = wrong | (values != found)
             expected = "whole numbers of at least 0"
-            shown = found
+            offered = found
         else:
-            wrong = ~torch.isfinite(values)
+            fills = self.preparation is not None and self.preparation.impute != "none"
+            wrong = values.isinf() if fills else ~torch.isfinite(values)
             expected = "finite numbers"
-            shown = values
+            offered = values
         if not wrong.ndim or not wrong.any():
             return
         first = tuple(wrong.nonzero()[0].tolist())
         rows = wrong.nonzero()[:, 0].unique()
         others = f" and {len(rows) - 1} others" if len(rows) > 1 else ""
         raise DataError(
-            f"expected {expected}, found {shown[first].item():g} in row {first[0]}{others}; fill it in or leave these "
-            "rows out"
+            f"expected {expected}, found {offered[first].item():g} in row {first[0]}{others}; fill it in or leave "
+            "these rows out"
         )
 
 
 def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
-    """A column of a table as an array of numbers; also one of objects, as of a data base.
+    """A column of a table as an array of numbers, with nan for gaps; also one of objects, as of a data base.
 
     Raises:
         DataError: When it holds something else.
     """
-    values = np.asarray(column)
+    values = np.asarray(unmasked(column))
     if values.dtype.kind in "biuf":
         return values
     if values.dtype.kind != "O":
         raise DataError(f"expected numbers in the column {name!r}, found {values.dtype}")
     try:
-        return values.astype(np.float64)
+        return np.array([np.nan if str(value) in GAPS else float(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"expected numbers in the column {name!r}, found others: {error}") from None
+
+
+def unmasked(value: Any) -> Any:
+    """Return a masked array with missing values in place of masked ones: what lies under a mask means nothing.
+
+    Of a list, its masked arrays. Everything else is returned as it is.
+    """
+    if isinstance(value, list | tuple) and any(map(np.ma.isMaskedArray, value)):
+        return [unmasked(item) for item in value]
+    if not np.ma.is_masked(value):
+        return value
+    if value.dtype.kind in "OUS":
+        return np.where(np.ma.getmaskarray(value), None, value.data)
+    return value.astype(value.dtype if value.dtype.kind == "f" else np.float64).filled(np.nan)
 
 
 def _column_names(samples: Any) -> list[str] | None:

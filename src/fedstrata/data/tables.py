@@ -249,6 +249,11 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def has_one_axis(kind: Any) -> bool:
+    """Tell whether an Arrow type is that of rows of numbers."""
+    return len(kind.shape) == 1 if is_tensor(kind) else is_list(kind) and not is_list(kind.value_type)
+
+
 def is_image(kind: Any) -> bool:
     """Tell whether an Arrow type is that of encoded images: bytes, or a struct with a field of them."""
     if pa.types.is_struct(kind):

@@ -140,13 +140,27 @@ class ClientData:
         return index[torch.from_numpy(np.sort(order[:max_samples]))]
 
     def _half(self, holder: int, index: Tensor, half: str) -> Tensor:
-        """One of two random halves of some samples; ``A1`` is the first half of ``A``."""
+        """One of two random halves of some samples; ``A1`` is the first half of ``A``.
+
+        A class that has several independent units is in both halves.
+        """
         units = self.unit_values(index)
         distinct = np.unique(units)
         purpose = "halves" if half in "AB" else "quarters"
         shuffled = np.random.default_rng(seed_of(self.seed, purpose, client=holder)).permutation(distinct)
+        if self.dataset.unit is not None:
+            classes = self._classes_of(units, index)[np.searchsorted(distinct, shuffled)]
+            shuffled = shuffled[classes_at_both_ends(classes)]
         first = torch.from_numpy(np.isin(units, shuffled[: len(distinct) // 2]))
         return index[first if half in "A1" else ~first]
+
+    def _classes_of(self, units: np.ndarray[Any, Any], index: Tensor) -> np.ndarray[Any, Any]:
+        """The class of each independent unit, (u,): the commonest of its samples."""
+        distinct, unit = np.unique(units, return_inverse=True)
+        counts = np.zeros((len(distinct), self.dataset.classes), dtype=np.int64)
+        np.add.at(counts, (unit, self.dataset.labels[index].numpy()), 1)
+        classes: np.ndarray[Any, Any] = counts.argmax(axis=1)
+        return classes
 
     def units(self, index: Tensor) -> Tensor:
         """The number of samples of each independent unit among some samples, (u,) float32."""
@@ -195,7 +209,7 @@ class ClientData:
         their place (`Dataset.targets`).
         """
         inputs, targets = self.raw_samples(index)
-        return self.dataset.normalise(inputs), targets
+        return self.dataset.normalise(inputs, self.owner[index]), targets
 
     def raw_samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (s, ...) before they are normalised, and targets, as the clients that hold them see them."""
@@ -222,6 +236,25 @@ class ClientData:
     def _holder(self, client: int, round: int) -> int:
         since, other = self._handovers.get(client, (0, client))
         return other if round >= since else client
+
+
+def classes_at_both_ends(classes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An order of shuffled units whose first and second half have a unit of each class that has several.
+
+    All other units stay in their random order, so that the halves are as independent as they can be.
+
+    Args:
+        classes: The class of each unit, (u,).
+
+    Returns:
+        The places of the units in this order, (u,).
+    """
+    by_class = np.argsort(classes, kind="stable")
+    _, firsts, counts = np.unique(classes[by_class], return_index=True, return_counts=True)
+    first = by_class[firsts[counts > 1]]
+    second = by_class[firsts[counts > 1] + 1]
+    others = np.setdiff1d(np.arange(len(classes)), np.concatenate([first, second]))
+    return np.concatenate([first, others, second])
 
 
 def _refuse_padding_alone(dataset: Dataset, partition: ClientSplit) -> None:

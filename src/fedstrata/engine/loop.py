@@ -270,7 +270,8 @@ class Loop:
                     )
                 return torch.autograd.grad(loss, moving, materialize_grads=True)
 
-        of_classes = self._objective.classifies and self._client_data.dataset.targets is None
+        objective = self._objective
+        of_classes = objective.classifies and not objective.class_weights and self._client_data.dataset.targets is None
         plain = plain_network(self._module, moving) if of_classes and self._precision == "float32" else None
         if plain is None:
             return by_autograd

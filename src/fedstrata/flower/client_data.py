@@ -18,7 +18,9 @@ from fedstrata import data
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
+from fedstrata.data.fitting import refitted
 from fedstrata.data.location import ending_of
+from fedstrata.data.sample_format import has_names
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.requests import RunConfig
@@ -59,9 +61,9 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    csv = ending_of(location.train[0]).startswith(".csv")
+    ending = ending_of(location.train[0])
     if not data.has_own_test(location):
-        train = _fitting(data.load_dataset(location.name, options=options), path, config, csv=csv)
+        train = _fitting(data.load_dataset(location.name, options=options), path, config, ending)
         # It is drawn as that of a simulated client.
         held = hold_out(
             train.labels.numpy(),
@@ -74,7 +76,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     both, tests = data.load_both(location.name, options=options)
     positions = np.arange(len(both))
     trained = len(both) - tests
-    return _client_data(_fitting(both, path, config, csv=csv), positions[:trained], positions[trained:], client, config)
+    return _client_data(_fitting(both, path, config, ending), positions[:trained], positions[trained:], client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
@@ -91,12 +93,15 @@ def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
 
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
+    prepared = config.samples.prepared
+    gaps = prepared is not None and prepared.impute != "none"
     if ending_of(location.train[0]) == ".npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
-        return data.ReadOptions(memory=config.reading.memory)
+        return data.ReadOptions(memory=config.reading.memory, gaps=gaps)
     features = config.samples.features or config.reading.inputs
+    texts = prepared.texts if prepared is not None and prepared.features else ()
     # Each client has the mean and spread of the federation.
-    return replace(config.reading, inputs=features, normalise="auto")
+    return replace(config.reading, inputs=features, texts=texts, scale=True, gaps=gaps, categories=any(texts))
 
 
 def no_client_data(config: RunConfig) -> ClientData:
@@ -105,15 +110,16 @@ def no_client_data(config: RunConfig) -> ClientData:
     targets = None if _learns_classes(config) else torch.zeros(1, config.outputs[0], dtype=_target_dtype(config))
     dataset = Dataset(
         "nothing",
-        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
+        torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.stored)),
         torch.zeros(1, dtype=torch.int64),
         samples.classes,
-        samples.mean,
-        samples.std,
+        () if samples.prepared else samples.mean,
+        () if samples.prepared else samples.std,
         columns={samples.unit: np.zeros(1)} if samples.unit else {},
         unit=samples.unit or None,
         class_names=samples.names,
         feature_names=samples.features,
+        preparation=samples.prepared,
         targets=targets,
         answer=config.objective.answer(targets),
     )
@@ -140,11 +146,13 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
         np.zeros(config.clients, dtype=np.int64),
         np.tile(np.arange(config.samples.classes), (config.clients, 1)),
     )
+    if (prepared := dataset.preparation) is not None and prepared.own and len(train):
+        dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(train)))
     return ClientData(dataset, split, config.seed)
 
 
-def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> Dataset:
-    """Give a data set, of CSV files or others, what all clients have in common, if it fits."""
+def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Dataset:
+    """Give a data set, of files with an ending, what all clients have in common, if it fits."""
     samples = config.samples
     if samples.dtype == "int64":
         dataset = dataset.as_tokens()
@@ -152,7 +160,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
     if wanted is not None and dataset.inputs.dtype == torch.uint8:
         dataset = dataset.resized(wanted)
     found = str(dataset.inputs.dtype).removeprefix("torch.")
-    if (dataset.shape, found) != (samples.shape, samples.dtype):
+    if (dataset.shape, found) != (samples.shape, samples.stored):
         raise DataError(
             f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
             "give this client's node data of the federation's kind"
@@ -161,7 +169,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
         # Numbers that all are whole were read as classes.
         numbers = dataset.labels.float()[:, None]
         dataset = replace(dataset, targets=numbers, labels=torch.zeros_like(dataset.labels))
-    labels = _numbered(dataset, path, samples, csv=csv)
+    labels = _numbered(dataset, path, samples, ending)
     targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
     _refuse_other_targets(targets, path, config)
     unit = samples.unit or None
@@ -172,8 +180,9 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, *, csv: bool) -> D
         labels=labels,
         targets=targets,
         classes=samples.classes,
-        mean=samples.mean,
-        std=samples.std,
+        mean=() if samples.prepared else samples.mean,
+        std=() if samples.prepared else samples.std,
+        preparation=samples.prepared,
         columns={} if unit is None else {unit: dataset.columns[unit]},
         unit=unit,
         class_names=(),
@@ -195,16 +204,23 @@ def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunC
         raise DataError(f"{path}: expected classes 0 to {config.samples.classes - 1}, found {int(targets.max())}")
 
 
-def _numbered(dataset: Dataset, path: Path, samples: Samples, *, csv: bool) -> torch.Tensor:
+def _numbered(dataset: Dataset, path: Path, samples: Samples, ending: str) -> torch.Tensor:
     """Number the classes as the federation does, whatever classes this client's files happen to hold.
 
-    Files number texts by themselves: a client without the first class would call the second one 0.
+    Files number texts by themselves: a client without the first class would call the second one 0. The numbers of a
+    table are codes of its own where the other clients have texts, and those of ``.npz`` files are the federation's.
     """
     found, labels = dataset.class_names, dataset.labels
-    if csv and not found and dataset.targets is None and any(map(str.isdecimal, samples.names)):
+    if ending.startswith(".csv") and not found and dataset.targets is None and any(map(str.isdecimal, samples.names)):
         # A CSV file does not say that its numbers are texts.
         found, labels = numbers_as_names(labels)
     if not found:
+        are_texts = has_names(samples.names) and list(samples.names) == sorted(samples.names)
+        if are_texts and ending != ".npz" and dataset.targets is None:
+            raise DataError(
+                f"{path}: expected classes of {', '.join(samples.names)}, found numbers; write the name of each class, "
+                "as the other clients do"
+            )
         if int(labels.max()) >= samples.classes:
             raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(labels.max())}")
         return labels
@@ -258,6 +274,7 @@ def export_client_data(setup: RunSetup, test: float, paths: Sequence[Path]) -> S
         outputs=() if dataset.targets is None else dataset.outputs,
         features=dataset.feature_names,
         names=dataset.class_names,
+        preparation=None if dataset.preparation is None else dataset.preparation.of(0),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -87,12 +88,15 @@ def init(
     _fit_proxy(folder, experiment)
     # What the samples are is the federation's to say now; the seed, the model and the algorithm are the experiment's.
     (folder / "experiment.toml").write_text(dumps(experiment), encoding="utf-8")
+    superlink, register, start = (
+        shlex.quote(f"{folder}/{script}") for script in ("superlink.sh", "register.sh", f"nodes/{clients[0]}/start.sh")
+    )
     return "\n".join(
         (
-            f"{folder}/superlink.sh                    on the server, and leave it running",
-            f"{folder}/register.sh                     once, on the server",
-            f"{folder}/nodes/{clients[0]}/start.sh          and likewise for the others, each on its machine",
-            f"fedstrata deploy run {folder}/experiment.toml --federation {folder}",
+            f"{superlink}                    on the server, and leave it running",
+            f"{register}                     once, on the server",
+            f"{start}          and likewise for the others, each on its machine",
+            shlex.join(["fedstrata", "deploy", "run", f"{folder}/experiment.toml", "--federation", str(folder)]),
         )
     )
 
@@ -203,7 +207,7 @@ def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
     command = ["flwr", "run", str(home / "app"), "here", "--stream", "--run-config", str(keys)]
     subprocess.run(command, env={**os.environ, **QUIET_FLOWER, **place}, check=False)
     if not finished.exists() or finished.stat().st_mtime_ns == before:
-        remedy = f"Go on by: fedstrata deploy resume {out} --federation {home}"
+        remedy = f"Go on by: {shlex.join(['fedstrata', 'deploy', 'resume', str(out), '--federation', str(home)])}"
         if not (out / "experiment.toml").exists():
             removal = f"remove {out} and " if out.exists() else ""
             remedy = f"No round has begun: {removal}give the same command again"

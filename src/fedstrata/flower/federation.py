@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.base.errors import ExperimentError, check_rules
 from fedstrata.base.key_errors import explain
+from fedstrata.data.preparation import Preparation, of_numbers
 
 FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
@@ -29,7 +30,7 @@ class Samples:
     """What the samples of all clients have in common.
 
     Attributes:
-        shape: The shape of one sample, (channels, ...); of a row of a table (columns,), of tokens (length,).
+        shape: The shape of one raw sample, (channels, ...); of a row of a table (columns,), of tokens (length,).
         classes: The number of classes. A client need not have all of them.
         mean: The mean of each channel, (channels,); for uint8 samples on the scale where 255 is 1. All clients
             normalise by the same mean: the model would see another scale at each of them otherwise.
@@ -41,6 +42,8 @@ class Samples:
         outputs: The shape of what a network says about one sample; empty is (classes,).
         features: The columns of a table that are the features of a sample, in their order. Empty for those that the
             experiment names or the files of a client leave no doubt about.
+        preparation: How the rows of a table are prepared, in place of mean and std; None for a table of numbers without
+            gaps, and for other samples. Where its statistics are each client's own, a device takes those of its rows.
     """
 
     shape: tuple[int, ...]
@@ -53,17 +56,36 @@ class Samples:
     test: float = 0.2
     outputs: tuple[int, ...] = ()
     features: tuple[str, ...] = ()
+    preparation: Preparation | None = None
+
+    @property
+    def prepared(self) -> Preparation | None:
+        """How the rows of a table are prepared: by `mean` and `std` where the file has no more; None of others."""
+        if self.preparation is None and self.dtype == "float32" and len(self.shape) == 1:
+            return of_numbers(self.features, self.mean, self.std)
+        return self.preparation
+
+    @property
+    def stored(self) -> str:
+        """The type of the samples in memory: rows of a table are kept in double precision."""
+        return self.dtype if self.prepared is None else "float64"
+
+    @property
+    def network_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the network reads it."""
+        return self.shape if self.preparation is None else (self.preparation.width,)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        tokens = self.dtype == "int64"
-        channels = self.shape[0] if self.shape and not tokens else 0
+        channels = self.shape[0] if self.shape and self.dtype in ("uint8", "float32") else 0
+        prepared = self.preparation is not None
         rules = {
             "shape names features, or channels and further axes, each above 0": min(self.shape, default=0) > 0,
             "classes is at least 2": self.classes >= 2 or bool(self.outputs),
             "mean and std have a value for each channel": len(self.mean) == len(self.std) == channels,
             "std is above 0": min(self.std, default=1) > 0,
-            'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64"),
+            'dtype is "uint8", "float32" or "int64"': self.dtype in ("uint8", "float32", "int64") or prepared,
+            'dtype is "float64" where there is a preparation': prepared == (self.dtype == "float64"),
             "names are none or one for each class": len(self.names) in (0, self.classes),
             "test is above 0 and below 1": 0 < self.test < 1,
             "features has one for each number of a row, or none": len(self.features) in (0, *self.shape[:1]),
@@ -141,7 +163,10 @@ def read_federation(path: Path) -> Federation:
 
 def write_federation(path: Path, federation: Federation) -> None:
     """Write the file of a federation."""
-    path.write_text(tomli_w.dumps(asdict(federation)), encoding="utf-8")
+    found = asdict(federation)
+    if federation.samples.preparation is None:
+        del found["samples"]["preparation"]
+    path.write_text(tomli_w.dumps(found), encoding="utf-8")
 
 
 def node_data(home: Path, client: str) -> Path:

@@ -55,6 +55,11 @@ def refuse_on_devices(experiment: Experiment) -> None:
             f"cohort.sampling = {cohort.sampling!r}: expected 'poisson' with privacy.kind = 'central' on real devices, "
             "as it is not known from how many clients a cohort will be drawn"
         )
+    if experiment.local.class_weights == "balanced":
+        raise ExperimentError(
+            "local.class_weights = 'balanced': expected a list of weights on real devices, which do not tell how many "
+            "samples of each class they have; a simulation with 'balanced' shows its weights"
+        )
     if experiment.report.baseline:
         raise ExperimentError(
             "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "

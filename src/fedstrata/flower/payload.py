@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ge
 
 import numpy as np
 import torch
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedstrata.base.errors import InputError
@@ -156,7 +157,10 @@ def _codec_of(name: str, kind: Any) -> Codec | Schema[Any]:
         return _choice(get_args(kind))
     if isinstance(kind, UnionType) and get_args(kind)[0] in plain and get_args(kind)[1:] == (NoneType,):
         return _scalar(get_args(kind)[0], optional=True)
-    raise TypeError(f"{name}: expected a type that has a codec, found {kind}")
+    try:
+        return _json(TypeAdapter(kind))
+    except PydanticSchemaGenerationError:
+        raise TypeError(f"{name}: expected a type that has a codec, found {kind}") from None
 
 
 def _is(kind: type[Any], value: object) -> bool:
@@ -183,6 +187,18 @@ def _list(kind: type[Any]) -> Codec:
         return tuple(values)
 
     return Codec(list, read)
+
+
+def _json(adapter: TypeAdapter[Any]) -> Codec:
+    """The codec of nested values, as one text."""
+
+    def read(name: str, value: object) -> Any:
+        try:
+            return adapter.validate_json(value if isinstance(value, str) else "")
+        except ValidationError as error:
+            raise InputError(f"expected {name} to be written as JSON: {one_line(str(error))}") from None
+
+    return Codec(lambda value: adapter.dump_json(value).decode(), read)
 
 
 def _choice(names: tuple[str, ...]) -> Codec:

@@ -95,7 +95,7 @@ class RunConfig:
 
     def network(self) -> nn.Module:
         """Make the network, with its fixed tensors. Every request brings the weights that it needs."""
-        kind = NetworkShape(self.samples.shape, self.outputs, self.samples.dtype == "int64")
+        kind = NetworkShape(self.samples.network_shape, self.outputs, self.samples.dtype == "int64")
         return make_network(self.model, kind, model_seed(self.seed), json.loads(self.options))
 
     def compressor(self, layout: Layout) -> Compression | None:
@@ -107,14 +107,14 @@ class RunConfig:
     @property
     def stat_sizes(self) -> dict[str, int]:
         """The number of numbers that each statistic of ``CLIENT_STATS`` consists of, by its name."""
-        subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.shape)
+        subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.network_shape)
         return {"classes": 1, "entropy": 1, "subspaces": subspaces, "units": 1}
 
     def stat_size(self, name: str) -> int:
         """Return the number of numbers of a statistic. A function of the user's own says it about a sample of zeros."""
         if name in CLIENT_STATS:
             return self.stat_sizes[name]
-        sample = torch.zeros(1, *self.samples.shape)
+        sample = torch.zeros(1, *self.samples.network_shape)
         return len(own_stat(name, sample, torch.zeros(1, dtype=torch.int64), self.samples.classes))
 
 

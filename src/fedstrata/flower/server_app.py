@@ -185,8 +185,8 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         compression=experiment.network.compression,
         compression_share=experiment.network.share,
     )
-    refuse_single_samples(experiment, config.samples.shape, config.outputs)
-    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    refuse_single_samples(experiment, config.samples.network_shape, config.outputs)
+    problem = problem_of(experiment, config.samples.network_shape, config.outputs)
     planned = server_setup(experiment, problem, participation_of(experiment), participants_known=False)
     if planned.client_noise is None:
         return config
@@ -214,7 +214,7 @@ def _run_setup(
     """
     truth = torch.tensor(federation.truth) if federation.truth else None
     predict = config.objective.predictor(clients.outputs)
-    problem = problem_of(experiment, config.samples.shape, config.outputs)
+    problem = problem_of(experiment, config.samples.network_shape, config.outputs)
     problem = replace(problem, truth=truth, public=public, predict=predict)
     joins = _joins(experiment, clients.registry)
 
@@ -294,9 +294,9 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
             f"data.tokens = {shown(wanted.tokens)}: expected samples.dtype of the federation's file to be {expected}, "
             f"found {samples.dtype!r}; change one of them"
         )
-    if wanted.normalise == "none" and (any(samples.mean) or set(samples.std) - {1.0}):
+    if not wanted.scale and (any(samples.mean) or set(samples.std) - {1.0}):
         raise ExperimentError(
-            "data.normalise = 'none': expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
+            "data.scale = false: expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
             f"{list(samples.mean)} and {list(samples.std)}; change one of them"
         )
     truth = federation.truth
@@ -357,12 +357,15 @@ def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | No
             inputs = torch.from_numpy(archive["x"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: expected a .npz file with an array x of samples: {error}") from None
+    if samples.prepared is not None and inputs.is_floating_point():
+        inputs = inputs.double()
     found = str(inputs.dtype).removeprefix("torch.")
     shape = tuple(inputs.shape[1:])
-    if (found, shape) != (samples.dtype, samples.shape):
+    if (found, shape) != (samples.stored, samples.shape):
         raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {shape}")
     labels = torch.zeros(len(inputs), dtype=torch.int64)
-    dataset = Dataset(str(path), inputs, labels, samples.classes, samples.mean, samples.std)
+    mean, std = ((), ()) if samples.prepared else (samples.mean, samples.std)
+    dataset = Dataset(str(path), inputs, labels, samples.classes, mean, std, preparation=samples.prepared)
     return dataset.prepare(torch.arange(len(inputs)))
 
 

@@ -154,7 +154,7 @@ def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[Annotated[int, Ge
     Args:
         shape: The shape of one sample, with at least one dimension.
         classes: The number of outputs.
-        hidden: The units of each hidden layer; none makes a softmax regression.
+        hidden: The units of each hidden layer; without any it is `logistic`.
     """
     if not shape:
         raise ModelError("mlp takes samples of one or more dimensions, found scalars; give them shape (1,)")
@@ -165,6 +165,16 @@ def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[Annotated[int, Ge
         if depth <= len(hidden):
             layers[f"relu{depth}"] = nn.ReLU()
     return nn.Sequential(layers)
+
+
+def logistic(shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """One linear layer: multinomial logistic regression with the loss cross_entropy, logistic with bce.
+
+    Args:
+        shape: The shape of one sample, with at least one dimension.
+        classes: The number of outputs.
+    """
+    return mlp(shape, classes, hidden=())
 
 
 def vgg11(

@@ -56,7 +56,18 @@ def called_with_shape(factory: Factory | torch.nn.Module, name: str) -> Factory:
 MODELS: Registry[Callable[..., torch.nn.Module]] = Registry(
     {
         name: f"fedstrata.models.networks:{name}"
-        for name in ("mnist_cnn", "fmnist_cnn", "cifar_cnn", "tsdp_cnn", "vgg11", "vgg16", "resnet18", "har_cnn", "mlp")
+        for name in (
+            "mnist_cnn",
+            "fmnist_cnn",
+            "cifar_cnn",
+            "tsdp_cnn",
+            "vgg11",
+            "vgg16",
+            "resnet18",
+            "har_cnn",
+            "mlp",
+            "logistic",
+        )
     },
     group="fedstrata.models",
 )

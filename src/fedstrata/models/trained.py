@@ -44,6 +44,9 @@ class TrainedModel(nn.Module):
         scale, shift = scale_and_shift(sample_format.dtype, sample_format.mean, sample_format.std)
         self.register_buffer("scale", scale.view(broadcast), persistent=False)
         self.register_buffer("shift", shift.view(broadcast), persistent=False)
+        if sample_format.preparation is not None:
+            # Now: made while a program is recorded, they would have no values.
+            _ = sample_format.preparation.tensors
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -52,9 +55,12 @@ class TrainedModel(nn.Module):
             # A copy: the network may change its input in place.
             said: Tensor = self.network(inputs.clone())
             return said
-        side = self.sample_format.side
-        inputs = inputs.float() if side is None else resize(inputs, side)
-        inputs = inputs * self.scale + self.shift
+        if (prepare := self.sample_format.preparation) is not None:
+            inputs = prepare(inputs)
+        else:
+            side = self.sample_format.side
+            inputs = inputs.float() if side is None else resize(inputs, side)
+            inputs = inputs * self.scale + self.shift
         if inputs.ndim == 4:
             # As in the run: convolutions add up in the order in memory.
             inputs = inputs.contiguous(memory_format=torch.channels_last)

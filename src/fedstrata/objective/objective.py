@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -115,11 +115,15 @@ class Objective:
         loss: The name of a loss, or ``"package.module:function"``.
         metric: The name of a metric, or ``"package.module:function"``.
         transform: The name of a transform, or ``"package.module:function"``.
+        class_weights: The weight of each class in the cross-entropy, (classes,); empty where all count alike.
+        balanced: Whether the weights are those that balance the training samples of all clients (`balancing_weights`).
     """
 
     loss: str = "cross_entropy"
     metric: str = "accuracy"
     transform: str = "none"
+    class_weights: tuple[float, ...] = ()
+    balanced: bool = False
 
     def check(self) -> None:
         """Import all functions.
@@ -144,7 +148,7 @@ class Objective:
     @property
     def averages(self) -> bool:
         """Whether the loss of several batches is the mean of theirs. Only of the library's own losses it is known."""
-        return self.loss in LOSSES.built_in
+        return self.loss in LOSSES.built_in and not self.class_weights
 
     @property
     def classifies(self) -> bool:
@@ -183,12 +187,15 @@ class Objective:
         return "labels" if self.loss == "bce" else "numbers"
 
     def loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch, a scalar.
+        """The mean loss of a batch, a scalar; with weights of classes the weighted mean.
 
         Raises:
             UserCodeError: When a function of the user's own fails.
             ExperimentError: When it returns something else.
         """
+        if self.class_weights:
+            weights = torch.tensor(self.class_weights, device=outputs.device)
+            return torch.nn.functional.cross_entropy(outputs, targets, weights)
         found: Tensor = call("loss", self.loss, outputs, targets)
         if not isinstance(found, torch.Tensor) or found.ndim:
             kind = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
@@ -199,7 +206,7 @@ class Objective:
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> float:
         """The mean loss of a batch times its samples, of which each counts by `counted_share`."""
-        if self.classifies and targets.ndim == 1:
+        if self.classifies and targets.ndim == 1 and not self.class_weights:
             return float(torch.nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         from fedstrata.objective.training import counted_share
 
@@ -329,6 +336,19 @@ class Objective:
     def outputs_of_classes(self, classes: int) -> tuple[int, ...]:
         """The shape of the outputs for one sample of data that give classes alone."""
         return (1,) if self.needs_numbers else (classes,)
+
+
+def balancing_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """The weight of each class by which all classes have the same part in a loss: n / (c * n_y).
+
+    Here n is the number of samples, n_y that of class y, and c the number of classes that have any. A class without
+    samples has the weight 1. They are those of scikit-learn's ``compute_class_weight``.
+
+    Args:
+        counts: The samples of each class, (classes,), at least one in all.
+    """
+    present = sum(count > 0 for count in counts)
+    return tuple(sum(counts) / (present * count) if count else 1.0 for count in counts)
 
 
 def one_hot(targets: Tensor) -> bool:

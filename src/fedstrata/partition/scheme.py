@@ -323,6 +323,8 @@ PARTITIONS: Registry[type[Scheme]] = Registry(
 def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
     """Make a scheme of ``{"scheme": name, ...its keys}``. The key `inside` is such a mapping again.
 
+    With a `column` and no name it is "natural".
+
     Args:
         keys: The keys, as in the experiment file.
         place: The place of the keys in the experiment, for the message.
@@ -331,7 +333,8 @@ def scheme_from(keys: Mapping[str, object], place: str = "partition") -> Scheme:
         ExperimentError: When there is no such scheme, or a key does not fit it.
     """
     options = dict(keys)
-    name = options.pop("scheme", None)
+    # A column divides the samples in one way alone.
+    name = options.pop("scheme", "natural" if "column" in options else None)
     if name is None:
         raise ExperimentError(f"{place}.scheme: expected one of {', '.join(PARTITIONS)}, found none")
     if not isinstance(name, str) or name not in PARTITIONS:

@@ -220,15 +220,17 @@ class Natural(Ungrouped):
     """Give each client the samples of one value of a column, such as the subject of a recording.
 
     Attributes:
-        column: The column whose values are the clients, in ascending order.
+        column: The column whose values are the clients.
+        order: The order of the clients: "ascending" is that of the values, "given" that of the first sample of each.
     """
 
     source: ClassVar[str] = "the data: HiCFL's users of USC-HAD"
     column: Annotated[str, MinLen(1)]
+    order: Literal["ascending", "given"] = "ascending"
     works_inside: ClassVar[bool] = False
 
     def allocate(self, pool: Pool) -> Allocation:
-        """Allocate the samples of a pool. The clients get the first values in ascending order, and have their names.
+        """Allocate the samples of a pool. The clients get the first values, and have their names.
 
         Where the mean size is given, every client keeps the same share of its own samples.
         """
@@ -238,18 +240,20 @@ class Natural(Ungrouped):
                 f"partition.column = {shown(self.column)}: {missing} samples have no value in it, so they belong to "
                 "no client; fill it in, or leave these samples out"
             )
-        values, owner = np.unique(column, return_inverse=True)
+        values, firsts, owner = np.unique(column, return_index=True, return_inverse=True)
         if pool.clients > len(values):
             raise PartitionError(
                 f"{pool.clients} clients need as many different values, but the column has {len(values)}; "
                 f"ask for at most {len(values)} clients"
             )
-        own = [np.flatnonzero(owner == i).astype(np.int64) for i in range(pool.clients)]
+        places = np.argsort(firsts) if self.order == "given" else np.arange(len(values))
+        places = places[: pool.clients]
+        own = [np.flatnonzero(owner == place).astype(np.int64) for place in places]
         sizes = np.array([len(positions) for positions in own], dtype=np.int64)
         kept = apportion(total_samples(int(sizes.sum()), pool.clients, pool.size), sizes)
         rng = pool.rng("samples")
         samples = tuple(np.sort(rng.permutation(positions)[:keep]) for positions, keep in zip(own, kept, strict=True))
-        names = tuple(str(value) for value in values[: pool.clients])
+        names = tuple(str(value) for value in values[places])
         return replace(Allocation.unchanged(pool, samples, None), names=names)
 
     def allocate_test(self, pool: Pool, allocation: Allocation, test: Pool) -> tuple[IntArray, ...]:

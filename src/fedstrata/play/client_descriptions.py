@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.data import channel_statistics
 from fedstrata.engine import ClientData
 from fedstrata.records.schema import ClientDescriptions, ClientEntry, DataRecord
 
@@ -28,6 +27,9 @@ MOST_VALUES = 4096
 
 MOST_NUMBERS = 2**24
 """Values of the mean inputs of all clients at most. Where they would be more, there are none."""
+
+_ROWS_AT_ONCE = 4096
+"""Rows of a table whose mean is taken at once."""
 
 _NUMBERS_AT_ONCE = 2**20
 """Numbers of inputs that are read for a digest at once: 4 MB of float32."""
@@ -48,23 +50,28 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
     # Whether there is a mean depends on the form of the samples alone.
     means = (_mean_input(client_data, client) for client in clients)
     mean_inputs = np.stack([mean for mean in means if mean is not None]) if few else None
-    if mean_inputs is not None and dataset.feature_names:
+    prepared = dataset.preparation
+    features = prepared.outputs if prepared is not None and prepared.features else ()
+    if mean_inputs is not None and features:
         mean_inputs = _in_deviations(client_data, mean_inputs)
     return ClientDescriptions(
         class_counts=_class_counts(client_data, classes),
         mean_inputs=mean_inputs,
         class_names=names,
-        feature_names=dataset.feature_names,
+        feature_names=features,
     )
 
 
 def _in_deviations(client_data: ClientData, means: NDArray[np.float32]) -> NDArray[np.float32]:
     """Means of features (n, c) in standard deviations from the mean of all training samples, however they are read."""
-    dataset = client_data.dataset
-    rows = dataset.stored_rows(torch.cat([client_data.train(client) for client in range(len(client_data))]))
-    mean, std = (np.array(part, dtype=np.float32) for part in channel_statistics(dataset.inputs, rows))
-    raw = means * np.array(dataset.std, dtype=np.float32) + np.array(dataset.mean, dtype=np.float32)
-    found: NDArray[np.float32] = (raw - mean) / std
+    rows = torch.cat([client_data.train(client) for client in range(len(client_data))])
+    total = squares = torch.zeros(means.shape[1], dtype=torch.float64)
+    for inputs, _ in client_data.batches(rows, _ROWS_AT_ONCE):
+        total = total + inputs.double().sum(dim=0)
+        squares = squares + inputs.double().square().sum(dim=0)
+    mean = total / len(rows)
+    std = (squares / len(rows) - mean.square()).clamp(min=0).sqrt()
+    found: NDArray[np.float32] = ((torch.from_numpy(means) - mean) / std.where(std > 0, 1.0)).float().numpy()
     return found
 
 
@@ -83,7 +90,7 @@ def _digest(client_data: ClientData, client: int) -> bytes:
     decoded = dataset.inputs.dtype == torch.uint8
     validation = client_data.held_out(client, "validation") if client_data.validates else torch.arange(0)
     splits = (client_data.train(client), validation, client_data.test(client))
-    found = hashlib.sha256(repr((dataset.shape, [len(index) for index in splits])).encode())
+    found = hashlib.sha256(repr((tuple(dataset.inputs.shape[1:]), [len(index) for index in splits])).encode())
     for index in splits:
         answers = client_data.labels(index) if dataset.targets is None else dataset.targets[index]
         found.update(answers.contiguous().numpy().tobytes())

@@ -27,6 +27,7 @@ from fedstrata.play.used_models import (
     chosen_models,
     classify_test_samples,
     models_in_use,
+    scores_of_probabilities,
     write_used_models,
 )
 from fedstrata.records.arrays import last_scores
@@ -91,6 +92,8 @@ def finish_run(
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     data = folder.data()
+    classified = classify_test_samples(setup, state, used)
+    weights = setup.server.objective.class_weights
     all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
         "algorithm": experiment.algorithm.name,
@@ -104,13 +107,15 @@ def finish_run(
         **({"data_digest": data.digest} if data is not None and data.digest else {}),
         **summarise(rounds, setup.truth(state.round), metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
+        **({} if classified is None else scores_of_probabilities(setup, *classified)),
+        **({"class_weights": list(weights)} if weights else {}),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
         **personal,
         "versions": versions(),
         "machine": machine(setup.engine.device),
     }
     write_used_models(folder.path, setup, state, used)
-    folder.add_classified(classify_test_samples(setup, state, used))
+    folder.add_classified(None if classified is None else classified[0])
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -139,9 +139,13 @@ def write_used_models(folder: Path, setup: RunSetup, state: State, used: Sequenc
     write_client_models(folder, ClientModelsRecord(sample_format=sample_format, clients=clients), personal)
 
 
+MOST_OUTPUTS = 2**25
+"""Outputs for all test samples that are kept at most: 128 MB of float32."""
+
+
 def classify_test_samples(
     setup: RunSetup, state: State, used: Sequence[ModelInUse], change: Callable[[Tensor], Tensor] | None = None
-) -> Classified | None:
+) -> tuple[Classified, Tensor] | None:
     """Classify the test samples of each client with the model that it uses.
 
     Args:
@@ -151,13 +155,15 @@ def classify_test_samples(
         change: Changes the inputs (b, ...) of samples before they are normalised; None leaves them as they are.
 
     Returns:
-        What they take them for. None where networks learn no classes, and on real devices, which keep their samples.
+        What they take them for, and the outputs, (s, classes), or (s, 0) where they are too many. None where networks
+        learn no classes, and on real devices, which keep their test samples.
     """
     data = setup.client_data
     test = {each.client: data.test(each.client, state.round) for each in used}
     if data.dataset.targets is not None or not test or not all(map(len, test.values())):
         return None
-    rows = list[Tensor]()
+    width = data.dataset.classes if sum(map(len, test.values())) * data.dataset.classes <= MOST_OUTPUTS else 0
+    parts = list[tuple[Tensor, Tensor]]()
     # Clients without tensors of their own share the model of their cluster, and so its batches.
     shared = dict[int, list[int]]()
     for client, model, own in used:
@@ -165,14 +171,32 @@ def classify_test_samples(
             shared.setdefault(model, []).append(client)
         elif model is not None:
             row = start_row(state.models[model], own, setup.server.problem.layout.spans)
-            rows.append(_classify(setup, row, [client], [test[client]], change))
+            parts.append(_classify(setup, row, [client], [test[client]], width, change))
     for model, clients in shared.items():
-        rows.append(_classify(setup, state.models[model], clients, [test[client] for client in clients], change))
-    if not rows:
+        tests = [test[client] for client in clients]
+        parts.append(_classify(setup, state.models[model], clients, tests, width, change))
+    if not parts:
         return None
-    columns = torch.cat(rows)
-    by_client = columns[columns[:, 0].argsort(stable=True)]
-    return Classified(*(column.numpy() for column in by_client.T))
+    columns, outputs = map(torch.cat, zip(*parts, strict=True))
+    by_client = columns[:, 0].argsort(stable=True)
+    return Classified(*(column.numpy() for column in columns[by_client].T)), outputs[by_client]
+
+
+def scores_of_probabilities(setup: RunSetup, classified: Classified, outputs: Tensor) -> dict[str, Any]:
+    """What the summary says of class probabilities; nothing where outputs are none, or were not kept.
+
+    Args:
+        setup: What the run was built from.
+        classified: What the models take the samples for.
+        outputs: The outputs for them, (s, classes).
+    """
+    if not setup.server.objective.classifies or outputs.shape[1] < 2:
+        return {}
+    from fedstrata.objective.probabilities import probability_scores
+
+    found = probability_scores(torch.from_numpy(classified.client), torch.from_numpy(classified.truth), outputs)
+    names = setup.client_data.dataset.class_names or tuple(map(str, range(outputs.shape[1])))
+    return {"probabilities": {"classes": list(names), **found}} if found else {}
 
 
 def _classify(
@@ -180,15 +204,17 @@ def _classify(
     row: Tensor,
     clients: Sequence[int],
     tests: Sequence[Tensor],
+    width: int,
     change: Callable[[Tensor], Tensor] | None,
-) -> Tensor:
-    """The client, the class and the predicted class of every test sample of some clients, (s, 3).
+) -> tuple[Tensor, Tensor]:
+    """The client, the class and the predicted class of every test sample of some clients, (s, 3), and the outputs.
 
     Args:
         setup: What the run was built from.
         row: The model of these clients, (p,).
         clients: Their ids.
         tests: Their test samples.
+        width: How many of the outputs for a sample are kept: all or none.
         change: Changes the inputs before they are normalised; None leaves them as they are.
     """
     index = torch.cat(list(tests))
@@ -196,10 +222,15 @@ def _classify(
     truth = setup.client_data.labels(index)
     # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
     predicted = torch.empty_like(truth)
+    outputs = torch.empty(len(truth), width)
     batches = _batches(setup.client_data, index, change)
-    for part, inputs in zip(predicted.split(EVALUATION_BATCH), batches, strict=True):
-        part.copy_(setup.clients.outputs(row[None], inputs)[0].argmax(dim=1))
-    return torch.stack((owners, truth, predicted), dim=1)
+    for part, kept, inputs in zip(
+        predicted.split(EVALUATION_BATCH), outputs.split(EVALUATION_BATCH), batches, strict=True
+    ):
+        found = setup.clients.outputs(row[None], inputs)[0]
+        part.copy_(found.argmax(dim=1))
+        kept.copy_(found[:, :width])
+    return torch.stack((owners, truth, predicted), dim=1), outputs
 
 
 def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor] | None) -> Iterator[Tensor]:
@@ -210,7 +241,7 @@ def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor]
         return
     for part in index.split(EVALUATION_BATCH):
         raw, _ = data.raw_samples(part)
-        yield data.dataset.normalise(change(raw))
+        yield data.dataset.normalise(change(raw), data.owner[part])
 
 
 def backdoor_summary(
@@ -248,9 +279,10 @@ def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) ->
     classified = classify_test_samples(setup, state, used, setup.trigger.stamp)
     if classified is None:
         return {}
-    others = classified.truth != setup.trigger.target
-    owners = classified.client[others]
-    fooled = classified.predicted[others] == setup.trigger.target
+    samples, _ = classified
+    others = samples.truth != setup.trigger.target
+    owners = samples.client[others]
+    fooled = samples.predicted[others] == setup.trigger.target
     return {client: float(fooled[owners == client].mean()) for client in np.unique(owners).tolist()}
 
 

@@ -365,6 +365,37 @@ class Divergence(Record):
     clients: Count = 0
 
 
+class ClientProbabilities(Record):
+    """How good the class probabilities are that a client's model gives its test samples, where there are two classes.
+
+    Attributes:
+        client: The id of the client.
+        samples: Its test samples.
+        roc_auc: The area under the ROC curve; None where all samples are of one class.
+        brier: The Brier score.
+    """
+
+    client: Annotated[Id, Ge(0)]
+    samples: Count
+    roc_auc: Share | None
+    brier: Share
+
+
+class Probabilities(Record):
+    """How good class probabilities are at the end of a run; `probability_scores` of the objective says what they are.
+
+    Attributes:
+        classes: The names of the classes.
+    """
+
+    classes: list[str]
+    samples: Count
+    roc_auc: Share | None
+    brier: Number
+    reliability: list[dict[str, Number]]
+    clients: list[ClientProbabilities]
+
+
 class Summary(Record):
     """``summary.json``: what the page computes with. It has more, as numbers, texts, lists and tables."""
 
@@ -389,6 +420,7 @@ class Summary(Record):
     purity: Share | None = None
     rejected: Count = 0
     diverged: Divergence | None = None
+    probabilities: Probabilities | None = None
     truth: list[Id | str] | None = None
     versions: dict[str, Scalar] = {}
 

@@ -268,6 +268,8 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
     truth = (records.summary.truth if records.summary else None) or []
     columns = () if scores is None else (scores.client, scores.samples, scores.accuracy, scores.loss)
     measured = {client: row for client, *row in zip(*(column.tolist() for column in columns), strict=True)}
+    known = records.summary.probabilities if records.summary else None
+    probabilities = {each.client: each for each in known.clients} if known else {}
     rows: list[dict[str, Any]] = []
     for client, node in clusters.node_of.items():
         samples, value, loss = measured.get(client, (None, None, None))
@@ -279,6 +281,7 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
             "samples": samples,
             "value": value,
             "loss": loss,
+            "probabilities": probabilities.get(client),
             "others": {name: reference.by_client.get(client) for name, reference in records.references.items()},
         }
         rows.append(row | {name: count[client] for name, count in clusters.counts.items()})

@@ -24,6 +24,8 @@ def summary_rows(
     for key, value in summary.items():
         if key in ("attack", "privacy") and isinstance(value, Mapping):
             rows += _condition_rows(key, value, metric, names)
+        if key == "probabilities" and isinstance(value, Mapping):
+            rows += _probability_rows(value)
         if isinstance(value, Mapping | list):
             continue
         known = WORDS["measure"].get("other" if key.startswith("acc_") and key not in WORDS["measure"] else key)
@@ -35,6 +37,24 @@ def summary_rows(
             rows.append((key, f"{value:.4g}", ""))
         else:
             rows.append((key, "-" if value is None else str(value), ""))
+    return rows
+
+
+def _probability_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return how good the probability of the second of two classes is; nothing of more classes."""
+    if len(found["classes"]) != 2:
+        return []
+    lacking = sum(each["roc_auc"] is None for each in found["clients"])
+    without = f"; {lacking} clients, whose samples are of one class, have none of their own" if lacking else ""
+    named = f"the probability of {found['classes'][1]!r} for {found['samples']:,} test samples"
+    rows = [
+        ("roc_auc", brief(found["roc_auc"]), f"area under the ROC curve of {named}; 0.5 is chance{without}"),
+        ("brier", brief(found["brier"]), f"mean squared error of {named}; 0.25 is that of 50 % for all"),
+    ]
+    for row in found["reliability"]:
+        key = f"calibration {row['from']:.0%} to {row['to']:.0%}"
+        meaning = f"of {row['samples']:,} test samples with such a probability, {row['predicted']:.1%} on average"
+        rows.append((key, f"{row['observed']:.1%}", f"{found['classes'][1]!r}, {meaning}"))
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from math import inf, isfinite, log
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
-from fedstrata.data.dataset import channel_statistics, numbers_as_names
+from fedstrata.data.dataset import numbers_as_names
+from fedstrata.data.fitting import refitted
+from fedstrata.data.mapped import blocks
 from fedstrata.data.memory import Clients, keep
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
+from fedstrata.objective import Objective
 from fedstrata.partition import Partition, hold_out
 from fedstrata.records.folder import Folder
 from fedstrata.records.resume import last_state
@@ -44,8 +48,9 @@ def assign(
 ) -> list[dict[str, Any]]:
     """Say where new clients belong, by a finished run.
 
-    Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. The same
-    share of its data is held out as of the other clients' data. The mean and spread of the run normalise the new data
+    Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. Test
+    samples of its own are used, as in a run; without any, the same share of its data is held out as of the other
+    clients' data. Its training samples alone choose the cluster. The mean and spread of the run normalise the new data
     too. The data set of a simulated run must still be found.
 
     Args:
@@ -58,9 +63,9 @@ def assign(
         node of its cluster, or None, and ``members`` are the names of the clients in it. ``new`` says whether it fits
         no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
         of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
-        that of the cluster's model on the held-out data, or None; with another metric, its name stands in place of
-        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``warnings`` says what makes
-        the answer doubtful, in a line each.
+        that of the cluster's model on its test samples, or None; with another metric, its name stands in place of
+        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``test_samples`` is their number.
+        ``warnings`` says what makes the answer doubtful, in a line each.
 
     Raises:
         InputError: When the folder is no finished run, or some data do not fit it.
@@ -76,35 +81,36 @@ def assign(
     experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
     read = _read(experiment, run.sample_format, paths)
     with one_thread():
-        problem, algorithm = _problem_of(experiment, run, deployed=record.deployed)
+        problem, algorithm, objective = _problem_of(experiment, run, deployed=record.deployed)
         n = problem.clients
         state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
         problem, state = _admit(algorithm, problem, state)
-        asked = (_Newcomer(experiment, problem, run.new_network(), new, n) for new in read)
-        placed = [_place(algorithm, problem, state, newcomer, run.names) for newcomer in asked]
-    metric = objective_of(experiment).metric.rpartition(":")[2]
+        make = partial(_Newcomer, experiment, problem, objective)
+        placed = [_place(algorithm, problem, state, make(run.new_network(), *new, n), run.names) for new in read]
+    metric = objective.metric.rpartition(":")[2]
     found = []
-    for path, new, each in zip(paths, read, placed, strict=True):
-        value = each.pop("value")
+    for path, (new, _), each in zip(paths, read, placed, strict=True):
+        figures = {metric: each.pop("value"), "test_samples": each.pop("test_samples")}
         warnings = list(_warnings(experiment, new, each["evidence"]["losses"]))
-        found.append({"client": path.stem, "path": str(path), **each, metric: value, "warnings": warnings})
+        found.append({"client": path.stem, "path": str(path), **each, **figures, "warnings": warnings})
     return found
 
 
-def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Problem, Algorithm[Any]]:
-    """The problem and the algorithm of a run.
+def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Problem, Algorithm[Any], Objective]:
+    """The problem and the algorithm of a run, and what its networks learn.
 
     The data of a run on devices are not those that the experiment names, if it names any that are here. Unlabelled
     samples of the server are the exception.
     """
     if not deployed or experiment.data.public:
         server = build_run(experiment).server
-        return server.problem, server.algorithm
+        return server.problem, server.algorithm, server.objective
     form = run.sample_format
     problem = problem_of(experiment, form.network_shape, form.output_shape)
     # The true groups are not recorded. They say nothing of a newcomer.
     problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
-    return problem, with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
+    algorithm = with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
+    return problem, algorithm, objective_of(experiment)
 
 
 def _place(
@@ -122,6 +128,7 @@ def _place(
         if event.get("client") == client.id:
             evidence |= {key: value for key, value in event.items() if key not in ("kind", "client", "node")}
     found: dict[str, Any] = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
+    found["test_samples"] = client.test_samples
     if 0 <= label < k:
         evaluations = algorithm.evaluations(problem, reassign(state, {client.id: label}), torch.tensor([client.id]))
         members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]
@@ -129,20 +136,34 @@ def _place(
     return found
 
 
-def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[Dataset]:
-    """Read the data of the new clients as those of the run, with the format of its samples."""
+def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> list[tuple[Dataset, int]]:
+    """Read the data of the new clients as those of the run, with the format of its samples.
+
+    Returns:
+        The samples of each client, and how many of them, the last ones, are test samples of its own.
+    """
     # Features are found by their names, in whatever order the file of a client has them.
+    prepared = own.preparation
     options = replace(experiment.reading, inputs=own.feature_names)
+    if prepared is not None and prepared.features:
+        options = replace(options, texts=prepared.texts)
     unit = None if experiment.data.unit == ALL_INDEPENDENT else experiment.data.unit
     read = []
     for path in paths:
         # A resolved path is never taken for the name of a data set.
-        new = for_network(experiment, data.load_dataset(str(path.resolve()), options=options))
+        name = str(path.resolve())
+        tests = 0
+        if data.has_own_test(data.find(name)):
+            new, tests = data.load_both(name, options=options)
+        else:
+            new = data.load_dataset(name, options=options)
+        new = for_network(experiment, new)
         found = str(new.inputs.dtype).removeprefix("torch.")
-        if (new.shape, found) != (own.network_shape, own.dtype):
+        shape = own.network_shape if prepared is None else own.shape
+        if (new.shape, found) != (shape, own.dtype):
             raise DataError(
-                f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {own.network_shape}, "
-                f"found {found} of shape {new.shape}"
+                f"{path}: expected samples as in {experiment.data.name!r}, {own.dtype} of shape {shape}, found "
+                f"{found} of shape {new.shape}"
             )
         if len(new) < 2:
             raise DataError(f"{path}: expected at least 2 samples, one to train and one to test, found {len(new)}")
@@ -165,9 +186,10 @@ def _read(experiment: Experiment, own: SampleFormat, paths: Sequence[Path]) -> l
             class_names=own.class_names,
             mean=own.mean,
             std=own.std,
+            preparation=prepared,
             unit=unit,
         )
-        read.append(with_targets(experiment, new))
+        read.append((with_targets(experiment, new), tests))
     return read
 
 
@@ -180,10 +202,10 @@ def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float])
         losses: The training loss of each model that it was offered, by tree node.
     """
     if new.inputs.is_floating_point():
-        centers, _ = channel_statistics(new.inputs)
-        names = new.feature_names or [f"channel {number}" for number in range(len(centers))]
-        channels = zip(names, centers, new.mean, new.std, strict=True)
-        far = [name for name, center, mean, std in channels if abs(center - mean) > _FAR * std]
+        centers = torch.stack([new.normalise(block).mean(dim=0) for block in blocks(new.inputs)]).mean(dim=0)
+        levels = centers.flatten(1).mean(dim=1) if centers.ndim > 1 else centers
+        names = new.preparation.outputs if new.preparation else [f"channel {at}" for at in range(len(levels))]
+        far = [name for name, level in zip(names, levels.tolist(), strict=True) if abs(level) > _FAR]
         if far:
             yield (
                 f"the mean of {', '.join(map(repr, far[:5]))} is more than {_FAR:g} standard deviations from that of "
@@ -262,19 +284,31 @@ class _Newcomer:
     """One new client. Its own id is 0; the federation gives it another one."""
 
     def __init__(
-        self, experiment: Experiment, problem: Problem, network: torch.nn.Module, own: Dataset, id: int
+        self,
+        experiment: Experiment,
+        problem: Problem,
+        objective: Objective,
+        network: torch.nn.Module,
+        own: Dataset,
+        own_test: int,
+        id: int,
     ) -> None:
-        """Hold out a share of its data, with the same draw for every newcomer."""
+        """Take its own test samples, or hold out a share of its data, with the same draw for every newcomer."""
         self.id = id
-        rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
-        share = experiment.data.held_out_share
-        held = hold_out(own.labels.numpy(), share, rng, own.units, spread=True)
+        if own_test:
+            held = np.arange(len(own)) >= len(own) - own_test
+        else:
+            rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
+            held = hold_out(own.labels.numpy(), experiment.data.held_out_share, rng, own.units, spread=True)
+        self.test_samples = int(held.sum())
         train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
+        if (prepared := own.preparation) is not None and prepared.own:
+            own = replace(own, preparation=refitted(prepared, own.inputs, torch.from_numpy(train)))
         upright = np.zeros(1, dtype=np.int64)
         classes = np.arange(own.classes)[None]
         partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
         data_of_client = ClientData(own, partition, experiment.seed)
-        self._loop = Loop(network, problem.layout, data_of_client, objective=objective_of(experiment))
+        self._loop = Loop(network, problem.layout, data_of_client, objective=objective)
 
     def run(self, plan: Plan) -> Report:
         """Do what a plan of the federation asks."""

@@ -146,11 +146,13 @@ def _one_by_one(run: Run, clients: Sequence[str]) -> Iterator[_Exported]:
 
 def _in_use(run: Run) -> Iterator[_Exported]:
     """Every model that some client uses, and that of each cluster that is the base of some."""
-    plain: dict[int, list[str]] = {node.id: [] for node in run.tree if node.split is None}
+    prepared = run.sample_format.preparation
+    own = prepared is not None and prepared.own
+    plain: dict[int, list[str]] = {} if own else {node.id: [] for node in run.tree if node.split is None}
     personal = list[str]()
     for client in run.clients:
         used = run.model_of(client)
-        if used.personal and not used.on_device:
+        if (own or used.personal) and not used.on_device:
             personal.append(client)
         elif used.node is not None:
             plain[used.node].append(client)

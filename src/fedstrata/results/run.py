@@ -246,7 +246,16 @@ class Run:
                 f"{self.folder}: expected the tensors of its network, found {error}; give the network that the run was "
                 "made with"
             ) from None
-        return TrainedModel(network, self.sample_format)
+        form = self.sample_format
+        if (prepared := form.preparation) is not None and prepared.own:
+            if used is None or used.client >= len(prepared.fill):
+                found = f"cluster {node}" if used is None else f"client {self.names[used.client]} of a device"
+                raise RecordError(
+                    f"{found}: expected a client of a simulation, as each prepares its rows by statistics of its own "
+                    "(data.statistics = 'own')"
+                )
+            form = replace(form, preparation=prepared.of(used.client))
+        return TrainedModel(network, form)
 
 
 def outputs_of(make: Callable[[], nn.Module], experiment: Experiment, form: SampleFormat) -> list[float]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_table import table, warnings_of
+from own_table import others, table, warnings_of
 
 from fedstrata.base.errors import DataError, PartitionError
 from fedstrata.build.build import build_run
@@ -15,13 +15,13 @@ from own_data import arrays, built, keys, save
 def test_natural_has_a_client_for_each_value_unless_told_otherwise(tmp_path: Path) -> None:
     many = tuple(f"person {number:02d}" for number in range(30))
     setup = built(tmp_path, arrays(sites=many), unit="trial")
-    assert (setup.server.problem.clients, setup.names, setup.warnings) == (30, many, ())
+    assert (setup.server.problem.clients, setup.names, others(setup)) == (30, many, ())
 
 
 def test_clients_that_are_left_out_are_named(tmp_path: Path) -> None:
     setup = built(tmp_path, arrays(), clients=2, unit="trial")
     assert setup.names == ("Bern", "Ghent")
-    (warning,) = setup.warnings
+    (warning,) = others(setup)
     assert "4 values" in warning and "Lyon, Oslo" in warning
 
 
@@ -45,7 +45,7 @@ def test_a_column_of_clients_that_is_not_there_is_refused_with_those_that_are(tm
 
 def test_one_name_written_in_two_ways_is_noticed(tmp_path: Path) -> None:
     columns = arrays(sites=("Lyon", "lyon ", "Oslo", "Bern"))
-    (warning,) = built(tmp_path, columns, unit="trial").warnings
+    (warning,) = others(built(tmp_path, columns, unit="trial"))
     assert "'Lyon', 'lyon '" in warning
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_table import others
 
 import fedstrata
 from fedstrata.base.errors import DataError, PartitionError
@@ -20,24 +21,53 @@ def recordings_of_classes(classes: int) -> Arrays:
     return columns
 
 
-def test_clients_that_are_not_tested_on_some_classes_are_told_the_share_that_is_enough(tmp_path: Path) -> None:
-    """Three classes of two trials each: a fifth of six trials is one."""
-    columns = recordings_of_classes(3)
-    (warning,) = built(tmp_path, columns, unit="trial").warnings
-    assert warning.startswith("4 of 4 clients (Bern, Ghent, Lyon, Oslo)") and "data.test = 0.5" in warning
-    setup = built(tmp_path, columns, unit="trial", test=0.5)
+def test_clients_with_few_test_samples_of_a_class_are_named(tmp_path: Path) -> None:
+    """A fifth of 24 samples of a class are five; Oslo has ten of class 1, and Bern none."""
+    columns = without(arrays(), "trial")
+    assert built(tmp_path, columns).warnings == ()
+    later = np.arange(len(columns["y"])) % 48 >= 20
+    fewer = (columns["y"] == 1) & ((columns["site"] == "Bern") | ((columns["site"] == "Oslo") & later))
+    (warning,) = built(tmp_path, {name: values[~fewer] for name, values in columns.items()}).warnings
+    assert warning.startswith("1 of 4 clients have fewer than 5 test samples") and "(Oslo 2 of class 1)" in warning
+
+
+def test_clients_with_few_units_of_a_class_are_told_the_share_that_is_enough(tmp_path: Path) -> None:
+    """Two classes of three trials each: of each, one can be tested on and two be trained on, one in each half."""
+    (warning,) = built(tmp_path, recordings_of_classes(2), unit="trial").warnings
+    assert "(Bern 0 of class" in warning and "Set data.test = 0.34" in warning
+    setup = built(tmp_path, recordings_of_classes(2), unit="trial", test=0.34)
     assert setup.warnings == ()
     held = setup.client_data
     for client in range(4):
-        assert held.samples(held.test(client))[1].bincount().tolist() == [8, 8, 8]
+        assert held.samples(held.test(client))[1].bincount().tolist() == [8, 8]
+        for half in "AB":
+            assert held.samples(held.train(client, half))[1].bincount().tolist() == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("changes", "who"),
+    [
+        ({"personal": {"method": "best"}}, "personal.method = 'best'"),
+        ({"algorithm": {"name": "strata"}}, "the hold-out comparison of Strata"),
+        ({}, ""),
+    ],
+)
+def test_what_cannot_act_on_halves_that_lack_a_class_is_named(
+    changes: dict[str, object], who: str, tmp_path: Path
+) -> None:
+    """Of two trials of a class, one is tested on, and the other one is in one half of the training samples."""
+    file = save(tmp_path / "mine.npz", recordings_of_classes(3))
+    found = build_run(load_experiment({**keys(file, unit="trial", test=0.5), **changes})).warnings
+    told = [line for line in found if "one half of their training samples lacks it" in line]
+    assert len(told) == bool(who) and all(f"it: {who} cannot act" in line for line in told)
 
 
 def test_clients_that_are_tested_on_a_class_of_one_unit_are_told(tmp_path: Path) -> None:
     """Six classes of one trial each: one must be tested, nobody can train on it, and no share can do better."""
     setup = built(tmp_path, recordings_of_classes(6), unit="trial")
-    (warning,) = setup.warnings
-    assert warning.startswith(
-        "4 of 4 clients (Bern, Ghent, Lyon, Oslo) are tested on classes that they do not train on"
+    assert any(
+        warning.startswith("4 of 4 clients (Bern, Ghent, Lyon, Oslo) are tested on classes that they do not train on")
+        for warning in setup.warnings
     )
     assert [len(setup.client_data.test(client)) for client in range(4)] == [8] * 4
 
@@ -49,7 +79,7 @@ def test_own_test_arrays_are_those_of_the_clients_that_they_name(tmp_path: Path)
     shuffled = {name: values[::-2] for name, values in test.items()}
     setup = built(tmp_path, train | as_test(shuffled), unit="trial")
     (warning,) = setup.warnings
-    assert "no client is tested on 1 of the classes" in warning  # those of every second row are of the other class
+    assert "Ghent 0 of class 0" in warning  # those of every second row are of the other class
     held = setup.client_data
     assert [len(held.train(client)) for client in range(4)] == [48] * 4
     inputs, _ = held.samples(held.test(setup.names.index("Ghent")))
@@ -64,8 +94,8 @@ def test_classes_on_one_side_of_the_users_split_are_told(tmp_path: Path) -> None
     labels = columns["y"] % 2
     within = np.arange(len(labels)) % 4
     for testing, message in (
-        ((labels == 1) | (within == 0), "of classes that no client trains on (1)"),
-        ((labels == 0) & (within == 0), "no client is tested on 1 of the classes that clients train on (1)"),
+        ((labels == 1) | (within == 0), "tested on classes that nobody trains on: 96 samples of 1"),
+        ((labels == 0) & (within == 0), "(Bern 0 of class 1, Ghent 0 of class 1"),
     ):
         split = np.where(testing, "test", "train")
         setup = built(tmp_path, columns | {"y": labels, "split": split}, unit="none")
@@ -114,7 +144,7 @@ def test_without_a_column_of_clients_own_test_samples_follow_the_classes_of_trai
 
 
 def test_own_test_samples_that_a_share_leaves_unused_are_told(tmp_path: Path) -> None:
-    (warning,) = built(tmp_path, arrays() | as_test(arrays(seed=1)), unit="trial", test=0.25).warnings
+    (warning,) = others(built(tmp_path, arrays() | as_test(arrays(seed=1)), unit="trial", test=0.25))
     assert "not used" in warning and "data.test = 'own'" in warning
 
 
@@ -132,11 +162,11 @@ def test_a_client_whose_r2_is_unknown_is_named_and_the_others_count(tmp_path: Pa
     sets = ["local.loss=mse", "rounds=1", "engine.name=loop"]
     run = fedstrata.run(clients=clients, model="mlp", algorithm="fedavg", sets=sets, out=tmp_path / "run", quiet=True)
     (warning,) = run.warnings
-    assert "1 of 3 clients (Lyon) are unknown" in warning and "set local.metric = 'rmse'" in warning
+    assert warning.startswith("1 of 3 clients have fewer than 5 test samples") and "(Lyon 1)" in warning
     scores = {client: value for client, (_, value) in last_scores(run.folder).items()}
     assert scores.keys() == {0, 2}
     assert run.summary["acc_client"] == pytest.approx(sum(scores.values()) / 2)
     assert run.summary["acc_worst"] == min(scores.values())
     rmse = [*sets, "local.metric=rmse"]
     other = fedstrata.run(clients=clients, model="mlp", algorithm="fedavg", sets=rmse, out=tmp_path / "b", quiet=True)
-    assert other.warnings == () and last_scores(other.folder).keys() == {0, 1, 2}
+    assert last_scores(other.folder).keys() == {0, 1, 2}

@@ -1,15 +1,16 @@
 """What a user must know about the data before believing a result: a line for each thing that looks wrong.
 
-Nothing here changes a result. Each warning says what was found and which key settles it. A check is a function from
-the data of a run to its warnings: `clients` has those about clients and what they are tested on, `units` those about
-samples that depend on each other, `copies` about equal samples, and `columns` about features and targets.
+Nothing here changes a result. Each warning says what was found, where, and what settles it. A check is a function from
+the data of a run to its warnings, and looks at the samples, whatever they were read from: `clients` has those about who
+the clients are, `held_out` about what they are tested on, `units` about samples that depend on each other, `copies`
+about equal ones, and `values` about features and targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fedstrata.build.data_warnings import clients, columns, copies, units
+from fedstrata.build.data_warnings import clients, copies, held_out, units, values
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.data import DATASETS
 
@@ -18,23 +19,20 @@ _CHECKS: tuple[tuple[bool, Callable[[RunData], Iterator[str]]], ...] = (
     (False, clients.odd_names),
     (True, clients.clients_by_chance),
     (True, units.missing_unit),
-    (False, units.divided_units),
-    (False, units.units_of_several_clients),
-    (False, clients.unused_test_samples),
-    (False, clients.superfluous_test_samples),
-    (False, clients.untested_classes),
-    (False, clients.untrained_classes),
-    (False, clients.classes_on_one_side),
-    (False, clients.unknown_scores),
+    (False, held_out.divided_units),
+    (True, held_out.unused_test_samples),
+    (True, held_out.few_test_samples),
+    (True, held_out.untrained_classes),
+    (False, held_out.halves_without_classes),
     (False, copies.shared_samples),
     (True, copies.equal_samples),
     (True, copies.noisy_copies),
-    (True, columns.numbers_among_texts),
-    (True, columns.site_numbers),
-    (True, columns.codes_among_numbers),
-    (True, columns.times_among_features),
-    (True, columns.classes_without_samples),
-    (True, columns.far_targets),
+    (True, values.numbers_among_texts),
+    (True, values.telling_features),
+    (True, values.missing_codes),
+    (True, values.classes_without_samples),
+    (True, values.far_targets),
+    (True, values.sampled),
 )
 """Each check, in the order of their lines, and whether it looks at a user's own data alone. Known data sets are what
 they are."""

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedstrata.base.quoting import listed, shown
+from fedstrata.base.randomness import seed_of
 from fedstrata.config import Experiment
 from fedstrata.data import Dataset
 from fedstrata.partition import Partition
+
+_MOST_SAMPLES = 20_000
+"""The largest number of samples whose values are looked at."""
+
+_MOST_BYTES = 2**25
+"""What they take at most as they are stored."""
+
+_FEWEST_OF_CLIENT = 500
+"""Of so many samples of a client, the values are looked at, and not of fewer of more clients."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +45,14 @@ class RunData:
     own_test: int
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> NDArray[np.str_]:
         """The name of each client, or its id where clients have none, (n,)."""
-        return self.partition.names or tuple(map(str, range(len(self.partition.train))))
+        return np.array(self.partition.names or [str(client) for client in range(len(self.partition.train))])
+
+    @cached_property
+    def class_names(self) -> NDArray[np.str_]:
+        """The name of each class, or its number where classes have none, (classes,)."""
+        return np.array(self.dataset.class_names or [str(label) for label in range(self.dataset.classes)])
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -47,11 +64,50 @@ class RunData:
         """The column that says who the clients are; empty where the partition reads none."""
         return str(self.experiment.partition.get("column", ""))
 
+    @property
+    def has_features(self) -> bool:
+        """Whether samples are rows of features or signals, and no images or tokens."""
+        return self.dataset.inputs.ndim in (2, 3) and self.dataset.inputs.is_floating_point()
 
-def samples_of(partition: Partition) -> list[NDArray[np.int64]]:
-    """Return the samples of each client, to train and to test on, in the order of the data."""
-    parts = zip(partition.train, partition.test, strict=True)
-    return [np.sort(np.concatenate(both)).astype(np.int64) for both in parts]
+    @cached_property
+    def held(self) -> list[NDArray[np.int64]]:
+        """The samples of each client, to train and to test on, in the order of the data."""
+        parts = zip(self.partition.train, self.partition.test, strict=True)
+        return [np.sort(np.concatenate(both)).astype(np.int64) for both in parts]
+
+    @cached_property
+    def looked_at(self) -> dict[int, NDArray[np.int64]]:
+        """The samples whose values are looked at, by client, ascending: all, or some that the seed draws."""
+        size = prod(self.dataset.inputs.shape[1:]) * self.dataset.inputs.dtype.itemsize
+        most = max(1, min(_MOST_SAMPLES, _MOST_BYTES // size))
+        if sum(map(len, self.held)) <= most:
+            return dict(enumerate(self.held))
+        rng = np.random.default_rng(seed_of(self.experiment.seed, "data warnings"))
+        of_client = max(_FEWEST_OF_CLIENT, most // len(self.held))
+        clients = np.sort(rng.permutation(len(self.held))[: max(1, most // of_client)])
+        drawn = {client: rng.permutation(self.held[client])[: min(of_client, most)] for client in clients.tolist()}
+        return {client: np.sort(rows) for client, rows in drawn.items()}
+
+    def numbers(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What features, or the channels of signals, are in some samples, (samples', features, readings)."""
+        values = self.dataset.gather(torch.from_numpy(rows)).double().numpy()
+        return values.reshape(len(values), values.shape[1], -1)
+
+    def features(self, places: Sequence[int]) -> str:
+        """What some features are called, for people."""
+        names = self.dataset.feature_names
+        return listed([f"the feature {names[place]!r}" if names else f"feature {place}" for place in places])
+
+    def class_counts(self, parts: Sequence[NDArray[np.int64]], *, of_units: bool = False) -> NDArray[np.int64]:
+        """How many samples of each class, or how many units with such a sample, are in each part, (n, classes)."""
+        counts = []
+        for own in parts:
+            labels = self.labels[own]
+            if of_units and self.dataset.units is not None:
+                _, unit = np.unique(self.dataset.units[own], return_inverse=True)
+                labels = np.unique(np.stack([labels, unit]), axis=1)[0]
+            counts.append(np.bincount(labels, minlength=self.dataset.classes))
+        return np.stack(counts)
 
 
 def first_few(values: Sequence[object] | NDArray[Any]) -> str:

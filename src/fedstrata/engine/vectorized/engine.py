@@ -69,6 +69,7 @@ class Vectorized:
         device: str = "cpu",
         memory: int | None = None,
         im2col: bool | None = None,
+        class_weights: Sequence[float] = (),
     ) -> None:
         """Copy the module."""
         self.store = store or ClientStore()
@@ -76,7 +77,7 @@ class Vectorized:
         where = torch.device(device)
         memory = budget(where) if memory is None else memory
         im2col = where.type != "cpu" if im2col is None else im2col
-        self.trainers = Trainers(Network(module, layout, where, precision, memory, im2col))
+        self.trainers = Trainers(Network(module, layout, where, precision, memory, im2col, class_weights))
 
     @classmethod
     def at(cls, spec: SimulationSpec, device: str = "cpu") -> Vectorized:
@@ -89,7 +90,14 @@ class Vectorized:
         if reason := why_not_vectorized(spec):
             raise ExperimentError(f"engine.name = 'batched': expected {reason}; use loop, processes or ray")
         module = spec.network()
-        return cls(module, layout_of(module), spec.client_data, precision=spec.precision, device=device)
+        return cls(
+            module,
+            layout_of(module),
+            spec.client_data,
+            precision=spec.precision,
+            device=device,
+            class_weights=spec.objective.class_weights,
+        )
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""

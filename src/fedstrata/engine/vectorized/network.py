@@ -52,10 +52,12 @@ class Network:
             it. Weights are float32.
         memory: Bytes that one chunk of clients may take, about.
         im2col: Whether convolutions become matrix products (im2col), and linear layers products from the left.
+        class_weights: The weight of each class in the loss, (classes,); empty where all count alike.
 
     Attributes:
         identity: A text that is equal for networks that compute the same function in the same way.
         precision: The precision of training.
+        class_weights: The weight of each class in the loss, (classes,) on the device; None where all count alike.
         salts: The names of the salts of dropout.
         names: The names of the tensors of the layout, then those of the salts.
         batch_norm: Whether the network takes statistics over a batch, for which it needs two samples.
@@ -63,7 +65,14 @@ class Network:
     """
 
     def __init__(
-        self, module: nn.Module, layout: Layout, device: torch.device, precision: str, memory: int, im2col: bool
+        self,
+        module: nn.Module,
+        layout: Layout,
+        device: torch.device,
+        precision: str,
+        memory: int,
+        im2col: bool,
+        class_weights: Sequence[float] = (),
     ) -> None:
         """Copy the module."""
         self.layout = layout
@@ -71,10 +80,11 @@ class Network:
         self.memory = memory
         self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
-        settings = (sorted(self.frozen), device, precision, memory, im2col)
+        settings = (sorted(self.frozen), device, precision, memory, im2col, class_weights)
         self.identity = f"{_description(module, layout)} {layout} {settings}"
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self.precision = precision
+        self.class_weights = torch.tensor(class_weights, device=device) if class_weights else None
         self.salts = [f"{path}.salt" for path, layer in self._module.named_modules() if isinstance(layer, Dropout)]
         self.names = [*(slot.name for slot in layout.tensors), *self.salts]
         self._step_bytes = dict[tuple[int, ...], tuple[int, int]]()

@@ -44,18 +44,20 @@ class EvalRequest:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The losses and hits of some models on their samples, in tables as `arrange` makes them.
+    """The losses, weights and hits of some models on their samples, in tables as `arrange` makes them.
 
     Attributes:
         models: The numbers of the requests for each model.
         edge: The column in which the last batches begin.
-        losses: The cross-entropy of each sample, (models, columns).
+        losses: The cross-entropy of each sample times its weight, (models, columns).
+        weights: The weight of each sample, that of its class, (models, columns).
         hits: Whether each sample is classified correctly, (models, columns).
     """
 
     models: Sequence[Sequence[int]]
     edge: int
     losses: Tensor
+    weights: Tensor
     hits: Tensor
 
 
@@ -84,13 +86,12 @@ class EvalResults:
         """The samples classified correctly and the mean cross-entropy in nats, of every request."""
         found: dict[int, tuple[int, float]] = {}
         for chunk in self._chunks:
-            losses = chunk.losses.cpu().double()
-            hits = chunk.hits.cpu()
-            for numbers, *rows in zip(chunk.models, losses, hits, strict=True):
+            tables = chunk.losses.cpu().double(), chunk.weights.cpu().double(), chunk.hits.cpu()
+            for numbers, *rows in zip(chunk.models, *tables, strict=True):
                 sizes = [self._sizes[number] for number in numbers]
-                loss, hit = (undo_arrange(row, sum(sizes), EVALUATION_BATCH, chunk.edge).split(sizes) for row in rows)
-                means = zip(numbers, hit, loss, strict=True)
-                found |= {number: (int(right.sum()), float(lost.mean())) for number, right, lost in means}
+                parts = (undo_arrange(row, sum(sizes), EVALUATION_BATCH, chunk.edge).split(sizes) for row in rows)
+                for number, loss, weight, hit in zip(numbers, *parts, strict=True):
+                    found[number] = int(hit.sum()), float(loss.mean() / weight.mean())
         return [found[number] for number in range(len(self._sizes))]
 
     def _batches(self, numbers: Sequence[int]) -> tuple[int, int]:
@@ -106,12 +107,15 @@ def _compute(requests: Sequence[EvalRequest], models: Sequence[Sequence[int]]) -
     sizes = [len(order) for order in orders]
     table = to_device(arrange(orders, EVALUATION_BATCH), network.device)
     losses = torch.empty(table.shape, device=rows.device)
+    weights = torch.ones_like(losses)
     hits = torch.empty_like(table, dtype=torch.bool)
     for step in epoch_steps(sizes, EVALUATION_BATCH):
         which = slice(len(step.clients)) if step.whole else to_device(torch.tensor(step.clients), network.device)
         columns = slice(step.column, step.column + step.size)
         inputs, labels = read_samples([firsts[row].source for row in step.clients], table[which, columns])
         logits = network.predict(rows[which], inputs)
-        losses[which, columns] = cross_entropy(logits.movedim(2, 1), labels, reduction="none")
+        losses[which, columns] = cross_entropy(logits.movedim(2, 1), labels, network.class_weights, reduction="none")
+        if network.class_weights is not None:
+            weights[which, columns] = network.class_weights[labels]
         hits[which, columns] = logits.argmax(dim=2) == labels
-    return _Chunk(models, sizes[0] // EVALUATION_BATCH * EVALUATION_BATCH, losses, hits)
+    return _Chunk(models, sizes[0] // EVALUATION_BATCH * EVALUATION_BATCH, losses, weights, hits)

@@ -320,7 +320,12 @@ class Trainer:
         with products_in(self._network.precision):
             logits = self._network.logits(self._names, [*leaves, *stack.fixed], inputs, train=True)
             # Each client's mean, summed: no client's gradient depends on another.
-            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
+            weights = self._network.class_weights
+            if weights is None:
+                loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
+            else:
+                losses = cross_entropy(logits.movedim(2, 1), labels, weights, reduction="none")
+                loss = (losses.sum(dim=1) / weights[labels].sum(dim=1)).sum()
             gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():
             if self._accelerated and self._plain:
