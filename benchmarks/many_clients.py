@@ -131,7 +131,7 @@ def measure_records(clients: int, rounds: int) -> dict[str, float]:
         lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
         tables = [
             path.stat().st_size
-            for name in ("clients", "gaps", "matrices", "weights")
+            for name in ("clients", "gaps", "matrices")
             for path in (folder / name).glob("[0-9]*")
             if 1 < int(path.stem) <= len(lines)
         ]

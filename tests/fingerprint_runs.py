@@ -283,9 +283,9 @@ def _settings() -> Iterator[tuple[str, Keys]]:
         yield f"partition {label}", {**fedavg, "rounds": 2, "partition": table}
     data = {**DIGITS["data"], "validation": 0.2, "copies": 2, "scale": False}
     yield "data validation copies", {**strata, "data": data}
-    probes = {"gap": ["cos", "dl2"], "matrices": ["l2", "dcos"], "layers": ["head", "all"], "target": 0.5}
+    probes = {"gap": ["cos", "dl2"], "matrices": ["l2", "dcos"], "layers": ["head", "all"]}
     yield "probe strata", {**strata, "probe": probes}
-    every = {**probes, "bipartition": True, "unstable_weights": True, "rounds": [2, 4]}
+    every = {**probes, "rounds": [2, 4]}
     yield "probe hicfl", {**SHORT, "algorithm": with_eager("hicfl"), "probe": every}
     yield "baseline strata", {**strata, "report": {"baseline": True}}
     yield "default", {"rounds": 6, "label": "mine", "seed": 3, "engine": {"name": "loop"}}

@@ -113,10 +113,10 @@ def parts_of(folder: Path, secret: Mapping[str, str]) -> Iterator[tuple[str, str
     for name in ("data.json", "metric.json"):
         if (folder / name).exists():
             yield name, text_of(json.loads(read(name)))
-    for name in ("client_data.npz", "confusion.parquet", "right_samples.parquet"):
+    for name in ("client_data.npz", "classified.parquet"):
         if (folder / name).exists():
             yield name, digest([folder / name])
-    for name in ("clients", "gaps", "matrices", "weights"):
+    for name in ("clients", "gaps", "matrices"):
         if (folder / name).exists():
             yield name, digest([*(folder / name).iterdir()])
     yield "files", text_of(sorted({path.relative_to(folder).parts[0] for path in folder.rglob("*")}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import ceil
 from statistics import mean
 
 from .exhibit import Exhibit, Measured, Quantities, Setting
@@ -40,13 +41,13 @@ from .measures import (
     clusters,
     mean_of_rounds,
     mean_over_layers,
-    overlap,
     percent,
     round_of_clustering,
     round_of_settling,
     round_of_stability,
 )
 from .run_folder import RunFolder
+from .variants import TOP_SHARE
 
 # Figures 1, 2 and 4: what layers show, and when
 
@@ -119,13 +120,11 @@ def stable_before_loss(found: Measured) -> Mapping[str, bool]:
 def overlaps(runs: Mapping[str, RunFolder]) -> Quantities:
     """The mean Jaccard index of the unstable weights of consecutive rounds, by layer, and that of random choices."""
     (run,) = runs.values()
-    places = [run.unstable_weights(record["round"]) for record in run.rounds]
-    rounds = [each for each in places if each]
     counts = run.weights_and_biases()
     found: dict[str, float | None] = {}
-    for layer, first in rounds[0].items():
-        share = first.shape[1] / counts[layer]
-        found[f"{layer}, overlap"] = mean(overlap(one[layer], other[layer]) for one, other in pairwise(rounds))
+    for layer in run.layers("overlap"):
+        share = ceil(TOP_SHARE * counts[layer]) / counts[layer]
+        found[f"{layer}, overlap"] = mean(value for value in run.metric("overlap", layer) if value is not None)
         found[f"{layer}, by chance"] = share / (2 - share)
     return found
 
@@ -533,7 +532,7 @@ EXHIBITS = [
         id="H-F6",
         paper="hicfl",
         claim="The same weights are unstable in consecutive rounds (Fashion-MNIST, N2: those of index 0 to 1,200).",
-        settings={"F-MNIST": CELLS["N2 F-MNIST"].but(*FEDAVG, "rounds=20", "probe.unstable_weights=true")},
+        settings={"F-MNIST": variant(CELLS["N2 F-MNIST"].but(*FEDAVG, "rounds=20"), "WatchedHiCFL")},
         measure=overlaps,
         conditions=same_weights_are_unstable,
         reduction=f"{FEWER_IMAGES}; 20 rounds; unstable weights are the twentieth of a layer that changes most",

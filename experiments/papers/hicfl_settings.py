@@ -142,7 +142,7 @@ def methods(cell: str) -> dict[str, Setting]:
 # Single exhibits
 
 MIXED = {
-    name: setting.but(*FEDAVG, "rounds=20", "probe.bipartition=true")
+    name: variant(setting.but(*FEDAVG, "rounds=20"), "WatchedHiCFL")
     for name, setting in {"N1": N1, "N2 0.5": N2.but("partition.share=0.5"), "N2 0.7": N2, "N3": N3}.items()
 }
 """The runs of Table IV, in which HiCFL never splits but says how it would."""

@@ -18,7 +18,7 @@ from scipy.spatial.distance import squareform
 from fedstrata.report.catalogue import SIMILARITIES
 
 from .exhibit import HERE
-from .measures import client_accuracy, mean_over_layers, overlap
+from .measures import client_accuracy, mean_over_layers
 from .run_folder import Curve, RunFolder
 from .svg import Curves, Dendrogram, HeatMap, Panel, Points, draw
 
@@ -105,12 +105,7 @@ def unstable_again(runs: Runs) -> list[Panel]:
     """The share of the unstable weights of each layer that are unstable in the next round too, as a Jaccard index."""
     panels = list[Panel]()
     for name, run in runs.items():
-        found = [(record["round"], run.unstable_weights(record["round"])) for record in run.rounds]
-        known = [(float(round), places) for round, places in found if places]
-        lines: dict[str, Points] = {
-            layer: [(round, overlap(before[layer], after[layer])) for (_, before), (round, after) in pairwise(known)]
-            for layer in (known[0][1] if known else {})
-        }
+        lines: dict[str, Points] = {layer: points(run.metric("overlap", layer)) for layer in run.layers("overlap")}
         panels.append(Curves(name, "round", "overlap with the round before", lines))
     return panels
 

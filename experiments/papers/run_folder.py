@@ -97,14 +97,6 @@ class RunFolder:
             order = np.argsort(arrays[f"{name}|clients"])
             return np.asarray(arrays[name], dtype=np.float64)[order][:, order]
 
-    def unstable_weights(self, round: int) -> dict[str, NDArray[np.int64]]:
-        """The places of the weights that changed most in a round, (clients, places) for each layer; {} in round 1."""
-        file = self.path / "weights" / f"{round:05}.npz"
-        if not file.exists():
-            return {}
-        with np.load(file) as arrays:
-            return {name: np.asarray(arrays[name]) for name in arrays.files if f"{name}|clients" in arrays.files}
-
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The events of a kind, each with its round."""
         return [

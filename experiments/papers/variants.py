@@ -5,27 +5,34 @@ An experiment names a variant by its import path: ``algorithm.name = "experiment
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as validated_dataclass
 
 from fedstrata.algorithms.bipartition.model_stability import Stability, UpdateWindow, add_updates, empty_window
-from fedstrata.algorithms.bipartition.round import NEVER_REACHED, SplitDecision
-from fedstrata.algorithms.hicfl import MAY_SPLIT, HiCFL
+from fedstrata.algorithms.bipartition.round import SplitDecision, collect_answers
+from fedstrata.algorithms.hicfl import MAY_SPLIT, HiCFL, HiCFLState
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, Gamma, NonNegative, Window
 from fedstrata.algorithms.layercfl import LayerCFL, LayerCFLState, no_updates_yet, split_and_remember, with_answers
 from fedstrata.base.limits import Share
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
+    Layout,
+    Metric,
     Plan,
     Problem,
     Report,
     Result,
+    Rows,
     State,
     assign_pending,
     cluster_evaluation,
@@ -33,6 +40,14 @@ from fedstrata.core import (
     fedavg_plan,
     initial_state,
 )
+
+from .measures import overlap
+
+NEVER_REACHED = 1e30
+"""A threshold that no norm and no stability reaches."""
+
+TOP_SHARE = 0.05
+"""The share of a layer's weights that count as unstable. By chance, two such choices have a Jaccard index of 0.026."""
 
 
 @validated_dataclass(frozen=True, config=STRICT)
@@ -70,6 +85,101 @@ class RandomReference(MeanOfMembers):
         stream = f"reference of node {int(state.nodes[cluster])}"
         drawn = torch.rand(len(stability.values), generator=problem.generator(stream, state.round + 1))
         return drawn[:, None].expand_as(stability.values)
+
+
+@validated_dataclass(frozen=True, config=STRICT)
+class WatchedHiCFL(HiCFL):
+    """HiCFL that records how right its splits would be in every round, and whether the same weights stay unstable.
+
+    The metric "bipartition_accuracy" of a cluster is that of Table IV, "overlap" of a layer that of Figure 6.
+    """
+
+    def update(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[HiCFLState, Diagnostics]:
+        """The round of HiCFL, with these metrics."""
+        moved, diagnostics = super().update(problem, state, report)
+        seen = [
+            *self._bipartitions(problem, state, report),
+            *overlaps(problem.layout, state.window, report.results[TRAIN].updates),
+        ]
+        return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *seen))
+
+    def _bipartitions(self, problem: Problem, state: HiCFLState, report: Report) -> list[Metric]:
+        """How right each cluster would be divided by its stablest layer, whether or not a split is due."""
+        if problem.truth is None:
+            return []
+        _, stability = add_updates(problem, state, state.window, report, self.xi)
+        at_once = replace(self, epsilon=NEVER_REACHED, rho=1.0)  # A key cannot be infinite.
+        before = replace(state, ending_round=0)
+        answers = collect_answers(before, report, ready=stability.full_window)
+        found = list[Metric]()
+        for cluster, members in answers.usable.items():
+            decision = at_once.examine(problem, before, stability, members, cluster)
+            if decision.reason.kind in ("split", "same_direction"):
+                clients = members.updates.clients
+                first, second = decision.parts or (clients, clients[:0])
+                on_second = np.arange(len(clients)) >= len(first)
+                accuracy = bipartition_accuracy(on_second, problem.truth[torch.cat([first, second])].numpy())
+                if not math.isnan(accuracy):
+                    found.append(Metric("bipartition_accuracy", accuracy, int(state.nodes[cluster])))
+        return found
+
+
+def bipartition_accuracy(second: NDArray[np.bool_], truth: NDArray[np.int64]) -> float:
+    """Share of clients on the right side of a bipartition: HiCFL's accuracy of clustering (Table IV).
+
+    Each true group has a right side, and both sides are the right one of some group. Of all ways to choose them, that
+    with the largest share counts; with two groups, the better of both labellings.
+
+    Args:
+        second: Whether each client is on the second side, (m,).
+        truth: The true group of each client, (m,).
+
+    Returns:
+        The share, in [0, 1]; nan where all clients are of one group, which no bipartition divides rightly.
+    """
+    groups = np.unique(truth, return_inverse=True)[1]
+    on_second = np.bincount(groups, weights=second)
+    on_first = np.bincount(groups) - on_second
+    if len(on_first) < 2:
+        return math.nan
+    agreeing = np.maximum(on_first, on_second).sum()
+    # Where one side would be right for every group, the group that loses least goes to the other side.
+    loss = np.abs(on_first - on_second)
+    if (on_first > on_second).all() or (on_second > on_first).all():
+        agreeing -= loss.min()
+    return float(agreeing / len(truth))
+
+
+def overlaps(layout: Layout, window: UpdateWindow, updates: Rows) -> list[Metric]:
+    """How far the weights of each layer that change most are those of the round before, as a Jaccard index.
+
+    Args:
+        layout: The tensors of the network.
+        window: The last uploads of each client before the round.
+        updates: Those of the round.
+
+    Returns:
+        The mean over the clients with two earlier uploads, for each layer; nothing where there is no such client.
+    """
+    clients = updates.clients[window.counts[updates.clients] > 1].sort().values
+    if not len(clients):
+        return []
+    now = updates.of(clients)[:, layout.conv_and_linear]
+    last, before = window.uploads[clients, -1], window.uploads[clients, -2]
+    found = list[Metric]()
+    for layer in layout.layers:
+        own = torch.isin(layout.conv_and_linear, layout.columns(layout.select(layer)))
+        again = overlap(unstable(now[:, own], last[:, own]), unstable(last[:, own], before[:, own]))
+        found.append(Metric("overlap", again, layer=layer))
+    return found
+
+
+def unstable(updates: torch.Tensor, before: torch.Tensor) -> NDArray[np.int64]:
+    """The places of the twentieth of the weights, rounded up, that changed most between two uploads (m, w), (m, t)."""
+    change = (updates - before).abs()
+    count = math.ceil(TOP_SHARE * change.shape[1])
+    places: NDArray[np.int64] = change.argsort(dim=1, descending=True, stable=True)[:, :count].numpy()
+    return places
 
 
 @dataclass(frozen=True)

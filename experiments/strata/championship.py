@@ -35,16 +35,16 @@ from experiments.strata.study import keep
 from fedstrata.base.errors import InputError
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.comparison.document import RunKey
-from fedstrata.comparison.run import ActiveRun, Lockstep
+from fedstrata.comparison.run import Lockstep
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import Plan, Report
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.steps import RunSteps, run_steps
-from fedstrata.play.used_models import ModelInUse, classify_test_samples, right_samples
-from fedstrata.records.arrays import RightSamples, read_right_samples
+from fedstrata.play.used_models import ModelInUse, classify_test_samples
+from fedstrata.records.arrays import read_right_samples
 from fedstrata.records.folder import Folder
+from fedstrata.records.schema import RightSamples
 from fedstrata.results.run import Run, load
 
 BASE = Path(__file__).parent / "championship.toml"
@@ -341,14 +341,15 @@ def results_of_match(federation: str, seed: int, methods: Sequence[str], sets: S
         setups, refused = _setups(setup, experiments)
         folders = {method: Path(folder) / method for method in setups}
         work = {method: Work() for method in setups}
-        runs = dict[RunKey, ActiveRun]()
+        devices = {method: LocalStores(setup.clients) for method in setups}
+        runs = dict[str, RunSteps]()
         for method, own in setups.items():
-            steps = measured(run_steps(experiments[method], own, folders[method]), work[method])
-            runs[RunKey(seed, method)] = ActiveRun(steps, own.clients, setup.clients)
-        lockstep = Lockstep(runs)
+            own = replace(own, clients=devices[method])
+            runs[method] = measured(run_steps(experiments[method], own, folders[method]), work[method])
+        lockstep = Lockstep(runs, devices)
         while lockstep.round is not None:
             lockstep.step()
-        failures = {run.algorithm: failure.error for run, failure in lockstep.failures.items()}
+        failures = {method: failure.error for method, failure in lockstep.failures.items()}
         samples = sum(len(setup.client_data.train(client)) for client in range(len(setup.client_data)))
         found = {
             method: {"refused": refused[method]}
@@ -366,7 +367,7 @@ def results_of_match(federation: str, seed: int, methods: Sequence[str], sets: S
 
 
 def _setups(setup: RunSetup, experiments: Mapping[str, Experiment]) -> tuple[dict[str, RunSetup], dict[str, str]]:
-    """What each method needs to run, on devices of its own; and why others refuse the federation."""
+    """What each method needs to run on the clients of a setup; and why others refuse the federation."""
     setups = dict[str, RunSetup]()
     refused = dict[str, str]()
     for method, experiment in experiments.items():
@@ -376,7 +377,7 @@ def _setups(setup: RunSetup, experiments: Mapping[str, Experiment]) -> tuple[dic
         except InputError as error:
             refused[method] = str(error)
             continue
-        setups[method] = replace(own, clients=LocalStores(setup.clients))
+        setups[method] = own
     return setups, refused
 
 
@@ -427,7 +428,7 @@ def _right_with_cluster_models(setup: RunSetup, folder: Path) -> dict[str, Any]:
     used = [ModelInUse(client, label, {}) for client, label in zip(clients.tolist(), labels, strict=True)]
     classified = classify_test_samples(setup, state, used)
     assert classified is not None, "the federations have test samples with classes"
-    return {"right_cluster": _packed_rows(right_samples(classified))}
+    return {"right_cluster": _packed_rows(classified[0].right)}
 
 
 def _packed_rows(right: RightSamples) -> dict[str, str]:

@@ -89,7 +89,7 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         plans = {called: next(steps) for called, steps in running.items()}
         while plans:
             asked = dict(plans)
-            answers = run_shared(list(asked.values()), setup.clients, [devices[called] for called in asked])
+            answers = run_shared(list(asked.values()), [devices[called] for called in asked])
             for called, report in zip(asked, answers.reports, strict=True):
                 try:
                     plans[called] = running[called].send(PlanReply(report, 0.0))

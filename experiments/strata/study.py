@@ -28,16 +28,15 @@ import pyarrow.parquet as pq
 
 import fedstrata as fs
 from fedstrata.build.build import build_run
-from fedstrata.comparison.document import RunKey
-from fedstrata.comparison.run import ActiveRun, Lockstep
+from fedstrata.comparison.run import Lockstep
 from fedstrata.config import load_experiment
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.play.steps import run_steps
+from fedstrata.play.steps import RunSteps, run_steps
 from fedstrata.records.folder import Folder
 
 KEPT = ("clusters", "ari", "acc_client", "acc_worst", "loss")
-METRICS = ("hopkins", "shared_layers", "bipartition_accuracy")
+METRICS = ("hopkins", "shared_layers")
 SUMMARY = (
     *KEPT[:-1],
     "acc_weighted",
@@ -146,7 +145,7 @@ def outcomes(experiment: Path, variants: Sequence[str], on: str, seed: int) -> l
         for variant in variants:
             _require_same_conditions(variant)
         folders = {variant: out / f"run-{place}" for place, variant in enumerate(variants)}
-        failed = _run_together(experiment, folders, common, seed)
+        failed = _run_together(experiment, folders, common)
         return [
             {"variant": name, "error": failed[variant]} if variant in failed else _result(folders[variant], name, seed)
             for name, variant in zip(called, variants, strict=True)
@@ -182,7 +181,7 @@ def _require_same_conditions(variant: str) -> None:
         raise ValueError(f"{variant}: variants run together share {other[0].split('=')[0]!r}; put it behind --on")
 
 
-def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequence[str], seed: int) -> dict[str, str]:
+def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequence[str]) -> dict[str, str]:
     """Run variants round by round on one federation, and do equal local work once.
 
     Unlike `fs.compare`, an algorithm may run several times, with other keys.
@@ -191,7 +190,6 @@ def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequenc
         experiment: The file of the experiment.
         folders: The run folder of each variant.
         common: The changes of the experiment for all of them.
-        seed: Their seed.
 
     Returns:
         Why variants failed.
@@ -199,16 +197,16 @@ def _run_together(experiment: Path, folders: Mapping[str, Path], common: Sequenc
     experiments = {variant: load_experiment(experiment, _sets(variant, common)) for variant in folders}
     with one_thread():
         setup = build_run(next(iter(experiments.values())))
-        runs = dict[RunKey, ActiveRun]()
+        runs = dict[str, RunSteps]()
+        devices = {variant: LocalStores(setup.clients) for variant in experiments}
         for variant, each in experiments.items():
-            devices = LocalStores(setup.clients)
-            own = replace(setup, server=replace(setup.server, algorithm=each.algorithm_of()), clients=devices)
-            steps = run_steps(each, own, folders[variant])
-            runs[RunKey(seed, variant)] = ActiveRun(steps, devices, setup.clients)
-        lockstep = Lockstep(runs)
+            server = replace(setup.server, algorithm=each.algorithm_of())
+            own = replace(setup, server=server, clients=devices[variant])
+            runs[variant] = run_steps(each, own, folders[variant])
+        lockstep = Lockstep(runs, devices)
         while lockstep.round is not None:
             lockstep.step()
-    return {run.algorithm: failure.error for run, failure in lockstep.failures.items()}
+    return {variant: failure.error for variant, failure in lockstep.failures.items()}
 
 
 def _result(folder: Path, variant: str, seed: int) -> dict[str, Any]:
@@ -228,7 +226,6 @@ def _result(folder: Path, variant: str, seed: int) -> dict[str, Any]:
         "variant": variant,
         "seed": seed,
         **{key: _short(summary[key]) for key in SUMMARY},
-        **{key: summary[key] for key in ("target", "rounds_to_target") if key in summary},
         "versions": summary["versions"],
         "machine": summary["machine"],
         "clients": {str(client["client"]): _short(client["accuracy"]) for client in last},

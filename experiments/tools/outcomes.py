@@ -17,8 +17,6 @@ from typing import Any
 
 from scipy.stats import t as student_t
 
-from fedstrata.comparison.document import count_worse
-
 RESULTS = Path(__file__).parents[1] / "results"
 MISSING = "not measured yet"
 Result = dict[str, Any]
@@ -144,8 +142,9 @@ def lower_than(runs: Sequence[Result], others: Sequence[Result]) -> str:
     there = {run["seed"]: run["clients"] for run in others if "clients" in run}
     for run in runs:
         if run["seed"] in there and "clients" in run:
-            found += count_worse(_by_id(run["clients"]), _by_id(there[run["seed"]]))
-            of += len(run["clients"])
+            reference = _by_id(there[run["seed"]])
+            found += sum(value < reference[client] for client, value in _by_id(run["clients"]).items())
+            of += len(reference)
     return f"{found} of {of}" if of else MISSING
 
 

@@ -128,16 +128,6 @@ def test_what_does_not_fit_is_refused_in_one_line(attack: dict[str, Any], tables
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "warned"), [("oracle", True), ("strata", False), ("own_algorithm:Undeclared", False)]
-)
-@pytest.mark.parametrize("method", ["none", "best"])
-def test_whoever_has_nothing_to_lie_about_is_told(algorithm: str, warned: bool, method: str) -> None:
-    attack = {"kind": "zero", "losses": "for_splits"}
-    warnings = federation(TABLES, algorithm={"name": algorithm}, personal={"method": method}, attack=attack).warnings
-    assert any("attack.losses" in line for line in warnings) is warned
-
-
 def test_a_backdoor_needs_samples_of_numbers() -> None:
     dataset = load_dataset("digits")
     experiment = load_experiment({**TABLES, "attack": {"kind": "backdoor"}})

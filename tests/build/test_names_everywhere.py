@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
@@ -41,13 +40,6 @@ def test_the_run_and_its_folder_map_ids_to_names(run: fedstrata.Run) -> None:
     assert [each["id"] for each in clients] == [0, 1, 2, 3]
     assert [each["name"] for each in clients] == SORTED
     assert {(each["train"], each["test"]) for each in clients} == {(40, 8)}  # whole trials of 8: 0.2 of 48 is near 8
-
-
-def test_tables_and_tree_have_the_names_beside_the_ids(run: fedstrata.Run) -> None:
-    scores = pq.read_table(run.folder / "clients" / "00003.parquet").to_pydict()
-    assert scores["name"] == [SORTED[client] for client in scores["client"]]
-    for node in json.loads((run.folder / "tree.json").read_text()):
-        assert node["names"] == [SORTED[client] for client in node["members"]]
 
 
 def in_the_table(page: str, client: int, name: str) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedstrata.clustering import ari, bipartition_accuracy, purity
+from fedstrata.clustering import ari, purity
 
 
 @pytest.mark.parametrize("measure", [ari, purity])
@@ -33,25 +33,3 @@ def test_each_pending_client_is_a_group_of_its_own() -> None:
     for measure in (ari, purity):
         assert measure([0, 0, -1, -1], truth) == measure([0, 0, 1, 2], truth)
     assert ari([-1, -1, -1], [0, 1, 2]) == 1
-
-
-@pytest.mark.parametrize(
-    ("second", "truth", "share"),
-    [
-        ([0, 0, 1, 1], [5, 5, 2, 2], 1.0),
-        ([1, 1, 0, 0], [5, 5, 2, 2], 1.0),  # whichever side is called the second
-        ([0, 0, 0, 1, 1], [0, 0, 1, 1, 1], 4 / 5),
-        ([0, 0, 0, 0, 0], [0, 0, 1, 1, 1], 3 / 5),  # one side: the larger group is right
-        ([0, 1, 0, 1], [0, 0, 1, 1], 1 / 2),
-        ([0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2], 5 / 6),  # group 1 is on both sides
-        ([0, 0, 0, 1, 0, 0], [0, 0, 1, 1, 2, 2], 5 / 6),  # group 1 takes the second side and loses nothing
-        ([0, 0, 0, 0, 0, 1], [0, 0, 0, 1, 1, 1], 4 / 6),  # 3 + 2 on the first side; group 1 must take the second
-    ],
-)
-def test_clients_are_on_the_right_side_of_a_bipartition(second: list[int], truth: list[int], share: float) -> None:
-    assert bipartition_accuracy(second, truth) == pytest.approx(share)
-    assert bipartition_accuracy(torch.tensor(second) == 1, np.array(truth)) == pytest.approx(share)
-
-
-def test_one_group_has_no_right_bipartition() -> None:
-    assert np.isnan(bipartition_accuracy([0, 1, 1], [4, 4, 4]))

@@ -142,15 +142,15 @@ def test_stopped_after_a_round_and_resumed_is_as_never_stopped(
 
 
 @pytest.mark.parametrize(
-    ("saves", "engine"),
-    [(5, "loop"), (7, "loop"), (8, "batched")],
+    ("saves", "engine", "seeds"),
+    [(5, "loop", [0]), (7, "loop", [0]), (9, "loop", [0]), (8, "batched", [0])],
 )
 def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
-    saves: int, engine: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saves: int, engine: str, seeds: list[int], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of three algorithms are a round ahead of the others then."""
     sets, count = [f"engine.name={engine}"], 0
-    expected = whole(engine, (0,))
+    expected = whole(engine, tuple(seeds))
 
     def dying(*given: Any, **named: Any) -> None:
         nonlocal count
@@ -162,8 +162,8 @@ def test_killed_while_checkpoints_were_written_and_resumed_is_as_never_stopped(
     with monkeypatch.context() as patch:
         patch.setattr("fedstrata.play.recorder.save", dying)
         with pytest.raises(KeyboardInterrupt):
-            compare(tmp_path / "broken", seeds=[0], sets=sets)
-    again = compare(tmp_path / "broken", seeds=[0], sets=sets, resume=True)
+            compare(tmp_path / "broken", seeds=seeds, sets=sets)
+    again = compare(tmp_path / "broken", seeds=seeds, sets=sets, resume=True)
     assert [left(run.folder) for run in again.runs] == [left(run.folder) for run in expected.runs]
 
 
@@ -212,7 +212,7 @@ def test_a_run_without_room_on_the_disk_does_not_lose_the_others_and_is_resumed_
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "add", full)
         found = compare(tmp_path / "c")
-    assert [run.resumable for run in found.runs] == [False, True, False]
+    assert [bool(run.error) for run in found.runs] == [False, True, False]
     assert found.troubles[0].startswith("cfl with seed 0 failed: ResourceError: expected free space on the disk, found")
     again = compare(tmp_path / "c", resume=True)
     assert not again.troubles
@@ -261,8 +261,8 @@ def test_a_seed_that_cannot_be_partitioned_does_not_lose_the_others(
 @pytest.mark.parametrize(
     ("algorithms", "message"),
     [
-        (("fedavg", "layercfl"), "^layercfl: algorithm.layers = 'convv' matches no layer"),
-        (("layercfl", "fedavg"), "^algorithm.layers = 'convv' matches no layer"),
+        (("fedavg", "layercfl"), "^layercfl: algorithm: 'convv' matches no layer"),
+        (("layercfl", "fedavg"), "^algorithm: 'convv' matches no layer"),
         (("fedavg", "oracle"), "oracle: .* needs a partition with true groups"),
     ],
 )

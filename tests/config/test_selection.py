@@ -65,7 +65,7 @@ def test_another_experiment_is_not_resumed(sets: list[str], first: str, started:
 KEYS: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [8]},
     "server": {"aggregation": "norm_clip", "clip_norm": 0.5},
-    "probe": {"target": 0.9},
+    "probe": {"gap": ["cos"]},
     "data": {"unit": "none"},
 }
 
@@ -75,7 +75,7 @@ KEYS: dict[str, Any] = {
     [
         ("model", "hidden", r"model.hidden was \[8\], is not set; resume with"),
         ("server", "clip_norm", "server.clip_norm was 0.5, is not set"),
-        ("probe", "target", "probe.target was 0.9, is not set"),
+        ("probe", "gap", r'probe.gap was \["cos"\], is \[\]'),
         ("data", "unit", 'data.unit was "none", is not set'),
     ],
 )

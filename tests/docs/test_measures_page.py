@@ -25,7 +25,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         local={"lr": 0.5, "batch": 0},
         algorithm={"name": algorithm},
         personal={"method": method or "none"},
-        probe={"gap": ["dcos", "l2"], "target": 0.5, "bipartition": request.param in ("layercfl", "hicfl")},
+        probe={"gap": ["dcos", "l2"]},
     )
 
 

@@ -215,9 +215,9 @@ def test_the_round_of_a_gap_that_never_comes_is_the_one_after_the_last() -> None
     assert first_separation([-0.2, None]) == 3
 
 
-def test_gaps_matrices_and_unstable_weights_are_read_from_the_files_of_a_run(tmp_path: Path) -> None:
+def test_gaps_and_matrices_are_read_from_the_files_of_a_run(tmp_path: Path) -> None:
     run = folder(tmp_path, [{}])
-    for name in ("gaps", "matrices", "weights"):
+    for name in ("gaps", "matrices"):
         (tmp_path / name).mkdir()
     gaps = [{"layer": "conv1", "measure": "dcos", "gap": 0.25}, {"layer": "conv1", "measure": "l2", "gap": 7.0}]
     pq.write_table(pa.Table.from_pylist(gaps), tmp_path / "gaps" / "00001.parquet")
@@ -225,10 +225,6 @@ def test_gaps_matrices_and_unstable_weights_are_read_from_the_files_of_a_run(tmp
     arrays = {"0|js|predictions": matrix, "0|js|predictions|clients": np.array([4, 2])}
     np.savez(tmp_path / "matrices" / "00001.npz", allow_pickle=False, **arrays)
     assert run.gap(1, "conv1") == 0.25
-    places = {"conv1": np.array([[0, 2], [1, 3]]), "conv1|clients": np.array([4, 2])}
-    np.savez(tmp_path / "weights" / "00002.npz", allow_pickle=False, **places)
-    assert run.unstable_weights(1) == {}
-    assert {layer: found.tolist() for layer, found in run.unstable_weights(2).items()} == {"conv1": [[0, 2], [1, 3]]}
     assert run.matrix(1, "js", "predictions").tolist() == [[0.0, 6.0], [5.0, 0.0]]  # client 2 first
 
 

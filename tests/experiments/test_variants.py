@@ -3,9 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from experiments.papers.variants import MeanOfMembers, RandomReference, RetryingLayerCFL, StableCFL
+from experiments.papers.variants import (
+    MeanOfMembers,
+    RandomReference,
+    RetryingLayerCFL,
+    StableCFL,
+    WatchedHiCFL,
+    bipartition_accuracy,
+)
 
 from fedstrata.algorithms.hicfl import HiCFL
 from fedstrata.algorithms.layercfl import LayerCFL
@@ -85,3 +93,58 @@ def test_cfl_with_model_stability_splits_as_soon_as_one_layer_is_stable(
     assert decision_of(state).kind == kind
     assert {name: decision_of(state).values[name] for name in values} == pytest.approx(values, abs=1e-6)
     assert metric(diagnostics[1], "weights_used") == 1.0
+
+
+PAIRS = torch.tensor([[1.0, 0.1], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.1]])
+"""Two pairs of clients that pull in opposite directions."""
+
+
+@pytest.mark.parametrize(
+    ("truth", "updates", "accuracy"),
+    [
+        ([0, 0, 1, 1], PAIRS, 1.0),
+        ([0, 1, 1, 1], PAIRS, 0.75),  # client 1 is on the side of client 0
+        ([0, 0, 0, 1], PAIRS.abs() + 1, 0.75),  # all point one way, and are on one side
+        ([3, 3, 3, 3], PAIRS, None),
+    ],
+)
+def test_a_bipartition_is_measured_where_none_is_due(
+    truth: list[int], updates: torch.Tensor, accuracy: float | None
+) -> None:
+    """A window of three uploads is full in round 3; a threshold of 0 is never met, so that nothing is split."""
+    state, rounds = play(WatchedHiCFL(epsilon=0.0), toy_problem(4, PLANE, truth=truth), [updates] * 3)
+    assert len(state.models) == 1
+    assert [metric(each, "bipartition_accuracy", node=0) for each in rounds] == [None, None, accuracy]
+
+
+def test_the_overlap_is_that_of_the_weights_that_change_most_in_two_rounds() -> None:
+    """Two of 40 weights are a twentieth. The first client's are 7 and 30, then 7 and 31, the second one's 0 and 1."""
+    line = Layout((TensorSpec("fc.weight", "fc", "linear", (40,)),))
+    uploads = torch.zeros(3, 2, 40)
+    uploads[1, 0, [7, 30]] = torch.tensor([3.0, -5.0])
+    uploads[1:, 1] = 1.0
+    uploads[2, 0, [7, 30, 31]] = torch.tensor([9.0, -5.5, 2.0])
+    uploads[2, 1] = 2.0
+    _, rounds = play(WatchedHiCFL(epsilon=0.0), toy_problem(2, line), list(uploads))
+    assert [metric(each, "overlap", layer="fc") for each in rounds] == [None, None, pytest.approx((1 / 3 + 1) / 2)]
+
+
+@pytest.mark.parametrize(
+    ("second", "truth", "share"),
+    [
+        ([0, 0, 1, 1], [5, 5, 2, 2], 1.0),
+        ([1, 1, 0, 0], [5, 5, 2, 2], 1.0),  # whichever side is called the second
+        ([0, 0, 0, 1, 1], [0, 0, 1, 1, 1], 4 / 5),
+        ([0, 0, 0, 0, 0], [0, 0, 1, 1, 1], 3 / 5),  # one side: the larger group is right
+        ([0, 1, 0, 1], [0, 0, 1, 1], 1 / 2),
+        ([0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2], 5 / 6),  # group 1 is on both sides
+        ([0, 0, 0, 1, 0, 0], [0, 0, 1, 1, 2, 2], 5 / 6),  # group 1 takes the second side and loses nothing
+        ([0, 0, 0, 0, 0, 1], [0, 0, 0, 1, 1, 1], 4 / 6),  # 3 + 2 on the first side; group 1 must take the second
+    ],
+)
+def test_clients_are_on_the_right_side_of_a_bipartition(second: list[int], truth: list[int], share: float) -> None:
+    assert bipartition_accuracy(np.array(second) == 1, np.array(truth)) == pytest.approx(share)
+
+
+def test_one_group_has_no_right_bipartition() -> None:
+    assert np.isnan(bipartition_accuracy(np.array([False, True, True]), np.array([4, 4, 4])))

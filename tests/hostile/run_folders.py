@@ -157,7 +157,12 @@ def _folders() -> list[Case]:
 
 def _drafts() -> list[Case]:
     """Links where files are written before they get their names, and second names of files that are appended to."""
-    drafts = ("tree.json.draft", "rounds.jsonl.draft", "checkpoint/00004.safetensors.draft", "models/layout.json.draft")
+    drafts = (
+        "tree.json.draft",
+        "rounds.jsonl.draft",
+        "checkpoint/00004.safetensors.draft",
+        "models/clients.json.draft",
+    )
     pictures = ("figures/accuracy.svg", "figures/clients.svg", "figures/clusters.svg", "figures/loss.svg")
 
     def named_twice(path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_run_does_not_go_on_with_other_data(
     own_data.save(file, change(own_data.arrays()))
     before = left(folder)
     for sets in ([], ["rounds=2"]):
-        with pytest.raises(RecordError, match="expected the data that the run began with, found others of client Bern"):
+        with pytest.raises(RecordError, match="expected the data that the run began with, found others"):
             fedstrata.run(None, folder, sets=sets, resume=True, quiet=True)
     assert left(folder) == before and (folder / "summary.json").exists()
     own_data.save(file, own_data.arrays())

@@ -92,20 +92,17 @@ def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
 
 def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     line, text = shown(terminal=False)
-    progress = ComparisonProgress(10, [3, 5], line)
-    progress.begin()
+    progress = ComparisonProgress(10, 2, line)
+    progress.begin(1, 3)
     progress.note("cfl", record(9))
-    progress.begin()
+    progress.begin(2, 5)
     progress.show(0, 0.4)
     progress.note("fedavg", record(1, acc_client=0.25))
-    progress.note("ifca", record(1, acc_client=None))
     progress.note("cfl", record(1, events=[{"kind": "split", "node": 0}]))
     progress.show(1, 0.314)
     first, second = text.getvalue().splitlines()
     assert first == "run cfl-5, round 1: split node 0"
-    assert second.startswith(
-        "seed 5 (2/2)  round  1/10  accuracy:  fedavg 25.0 %  ifca \u2013  cfl 50.0 %  jobs 31 %  "
-    )
+    assert second.startswith("seed 5 (2/2)  round  1/10  accuracy:  fedavg 25.0 %  cfl 50.0 %  jobs 31 %  ")
 
 
 class Unwritable(StringIO):

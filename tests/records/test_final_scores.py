@@ -7,7 +7,7 @@ from fedstrata.records.arrays import last_scores, read_right_samples
 
 @pytest.mark.parametrize("damaged", [b"", b"no table"])
 def test_a_damaged_file_is_as_none(damaged: bytes, tmp_path: Path) -> None:
-    (tmp_path / "right_samples.parquet").write_bytes(damaged)
+    (tmp_path / "classified.parquet").write_bytes(damaged)
     assert read_right_samples(tmp_path) == {}
 
 

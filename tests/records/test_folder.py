@@ -61,7 +61,7 @@ def test_only_the_models_of_the_last_clusters_are_left(tmp_path: Path) -> None:
     split = fixed_clusters(problem, torch.tensor([0, 0, 1, 1]), 2, "true_groups_given")
     folder.finish(problem.layout, split, {})
     names = sorted(path.name for path in (folder.path / "models").iterdir())
-    assert names == ["cluster-1.safetensors", "cluster-2.safetensors", "layout.json"]
+    assert names == ["cluster-1.safetensors", "cluster-2.safetensors"]
 
 
 def test_rewinding_drops_what_is_newer_than_the_checkpoint(tmp_path: Path) -> None:
@@ -96,4 +96,3 @@ def test_a_finished_run_holds_its_models_tree_and_summary(tmp_path: Path) -> Non
             "why": "",
         }
     ]
-    assert json.loads((folder.path / "models" / "layout.json").read_text())[0]["name"] == "conv.weight"

@@ -4,8 +4,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedstrata.base.errors import ContractError
-from fedstrata.comparison.document import count_worse
 from fedstrata.core import Score
 from fedstrata.records.measures import complete, summarise
 from fedstrata.report.summary import warnings
@@ -55,7 +53,6 @@ def test_a_summary_takes_measures_of_the_last_round_and_sums_of_all() -> None:
     assert summary["rounds"] == 5 and summary["rounds_to_partition"] == 4
     assert summary["bytes_down"] == 50 and summary["seconds"] == 5.0 and summary["acc_client"] == 0.1
     assert summary["rejected"] == 5 and summary["purity"] == 1.0 and summary["truth"] == [0, 0]
-    assert "target" not in summary and "rounds_to_target" not in summary
     unknown = summarise(rounds[:1], None)
     assert unknown["truth"] is None and unknown["rounds_to_partition"] == 1
 
@@ -94,19 +91,8 @@ def test_the_loss_of_personal_models_is_no_end_of_training() -> None:
     assert "unfinished" not in summarise(rounds, None)
 
 
-def test_the_best_accuracy_is_that_of_the_first_round_that_has_it_and_the_target_that_of_the_first_above() -> None:
+def test_the_best_accuracy_is_that_of_the_first_round_that_has_it() -> None:
     rounds = lines(*({"acc_client": value} for value in (0.25, 0.5, None, 0.75, 0.5, 0.75)))
-    summary = summarise(rounds, None, 0.5)
+    summary = summarise(rounds, None)
     assert (summary["acc_best"], summary["acc_best_round"], summary["acc_client"]) == (0.75, 4, 0.75)
-    assert (summary["target"], summary["rounds_to_target"]) == (0.5, 2)
-    assert summarise(rounds, None, 0.8)["rounds_to_target"] is None
-    sampled = summarise(rounds, None, 0.8, all_score=False)
-    assert sampled["acc_best"] is None and "rounds_to_target" not in sampled
-
-
-def test_clients_with_a_lower_accuracy_than_the_reference_are_counted() -> None:
-    fedavg = {0: 0.5, 3: 0.75, 7: 0.25}
-    assert count_worse({7: 0.5, 3: 0.5, 0: 0.5}, fedavg) == 1  # only client 3; a tie is no loss
-    assert count_worse(fedavg, fedavg) == 0
-    with pytest.raises(ContractError, match=r"expected scores of clients \[0, 3, 7\], found \[0\]"):
-        count_worse({0: 1.0}, fedavg)
+    assert summarise(rounds, None, all_score=False)["acc_best"] is None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_run import CLIENTS, last_round
 
-from fedstrata.records.schema import ClientDescriptions, Confusion
+from fedstrata.records.schema import Classified, ClientDescriptions
 from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, facts_of, shown_rounds
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords
@@ -18,8 +18,9 @@ ROWS = [(3, 0, 0, 5), (3, 0, 1, 4), (3, 0, 2, 1), (3, 1, 1, 5), (4, 2, 2, 6)]
 
 def confused(records: RunRecords, rows: list[tuple[int, int, int, int]] = ROWS) -> Clusters:
     """The run with the classes that two of its clients confuse."""
-    found = Confusion(*np.array(rows, dtype=np.int64).T)
-    return Clusters(replace(records, client_descriptions=KNOWN, confusion=found))
+    pairs = np.array(rows, dtype=np.int64)
+    found = Classified(*np.repeat(pairs[:, :3], pairs[:, 3], axis=0).T)
+    return Clusters(replace(records, client_descriptions=KNOWN, classified=found))
 
 
 def fact(clusters: Clusters, client: int, name: str) -> str:

@@ -10,8 +10,8 @@ from synthetic_run import edit, edit_rounds, figures_of, text_of
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison, tabulate
-from fedstrata.comparison.document import Outcome, write_comparison
-from fedstrata.report.comparison.folder import JobCount, Statistic
+from fedstrata.comparison.document import write_comparison
+from fedstrata.report.comparison.folder import JobCount, Outcome, Statistic
 from fedstrata.report.comparison.page import build_comparison
 
 EVIL = '<img src=x onerror="window.ran=1"></script><b>&'

@@ -77,10 +77,10 @@ def test_a_cut_off_last_line_is_left_out_and_remembered(folder: Path) -> None:
         assert cut in records.notes
 
 
-def confusion(**columns: list[int]) -> Callable[[Path], object]:
-    """A file of confused classes; by default of clients 0 and 1."""
-    found = {"client": [0, 0, 1], "truth": [0, 1, 1], "predicted": [0, 0, 1], "samples": [5, 2, 7], **columns}
-    return lambda folder: pq.write_table(pa.table(found), folder / "confusion.parquet")
+def classified(**columns: list[int]) -> Callable[[Path], object]:
+    """A file of classified samples; by default of clients 0 and 1."""
+    found = {"client": [0, 0, 1], "truth": [0, 1, 1], "predicted": [0, 0, 1], **columns}
+    return lambda folder: pq.write_table(pa.table(found), folder / "classified.parquet")
 
 
 def second_node(**changes: int) -> Callable[[Path], object]:
@@ -110,10 +110,10 @@ def without_scores(folder: Path) -> None:
         (instead("summary.json", b"{"), "summary", "summary.json cannot be read, so this page is without it."),
         (instead("summary.json", b"[]"), "summary", "summary.json cannot be read, so this page is without it."),
         (instead("summary.json", None), "summary", "This run is unfinished: the folder has no summary.json."),
-        (confusion(client=[0, 0, 20]), "confusion", "confusion.parquet cannot be read, so this page is without it."),
-        (confusion(truth=[0, -1, 1]), "confusion", "confusion.parquet cannot be read, so this page is without it."),
-        (confusion(predicted=[0, 2**40, 1]), "confusion", "confusion.parquet cannot be read, so this page"),
-        (confusion(samples=[5, -2, 7]), "confusion", "confusion.parquet cannot be read, so this page is without it."),
+        (classified(client=[0, 0, 20]), "classified", "classified.parquet cannot be read, so this page is without it."),
+        (classified(client=[0, 1, 0]), "classified", "classified.parquet cannot be read, so this page is without it."),
+        (classified(truth=[0, -1, 1]), "classified", "classified.parquet cannot be read, so this page is without it."),
+        (classified(predicted=[0, 2**40, 1]), "classified", "classified.parquet cannot be read, so this page"),
         (without_scores, "", "clients/ has no file for round 2\N{EN DASH}4, 9, so this page is without it."),
         (instead("gaps/00005.parquet", b"PAR1"), "", "gaps/ cannot be read for round 5, so this page is without it."),
         (instead("matrices/00010.npz", b"no zip"), "", "matrices/ cannot be read for round 10, so this page"),
@@ -129,13 +129,13 @@ def test_what_is_damaged_or_missing_is_left_out_and_noted(
     assert not lost or not getattr(records, lost)
 
 
-def test_confused_classes_are_read_once_the_run_is_finished(folder: Path) -> None:
-    confusion()(folder)
-    found = read(folder).confusion
-    assert found is not None and found.samples.tolist() == [5, 2, 7]
+def test_classified_samples_are_read_once_the_run_is_finished(folder: Path) -> None:
+    classified()(folder)
+    found = read(folder).classified
+    assert found is not None and {client: row.tolist() for client, row in found.right.items()} == {0: [1, 0], 1: [1]}
     (folder / "summary.json").unlink()
     records = read(folder)
-    assert records.confusion is None
+    assert records.classified is None
     assert records.final("acc_client") == records.rounds[-1].acc_client
 
 

@@ -66,12 +66,6 @@ class CFL(core.Algorithm[LayerCFLState]):
         history = after.cluster_history
         return replace(after, cluster_history=replace(history, final=torch.zeros_like(history.final))), diagnostics
 
-    def proposed_split(
-        self, problem: core.Problem, state: LayerCFLState, report: core.Report
-    ) -> tuple[core.ProposedSplit, ...]:
-        """How each cluster would be split by the cosines of its members, without a threshold."""
-        return self._layercfl.proposed_split(problem, state, report)
-
     @property
     def _layercfl(self) -> LayerCFL:
         """LayerCFL with all layers, and these keys."""

@@ -26,12 +26,10 @@ from fedstrata.algorithms.bipartition.model_stability import (
     stability_threshold,
 )
 from fedstrata.algorithms.bipartition.round import (
-    NEVER_REACHED,
     SplitDecision,
     collect_answers,
     max_norm,
     mean_norm,
-    proposed_splits,
     split_and_average,
 )
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, NonNegative, PositiveInteger, Window
@@ -46,7 +44,6 @@ from fedstrata.core import (
     Diagnostics,
     Matrix,
     Problem,
-    ProposedSplit,
     Report,
     Result,
     State,
@@ -241,18 +238,6 @@ class HiCFL(Algorithm[HiCFLState]):
         begun = moved.rounds_without_split > 0 or moved.tree[0].split is not None or stable
         split = any(decision.parts is not None for decision in decisions.values())
         return moved.rounds_without_split + 1 if begun and not split else 0
-
-    def proposed_split(self, problem: Problem, state: HiCFLState, report: Report) -> tuple[ProposedSplit, ...]:
-        """How each cluster would be split by its stablest layer, from a full window on."""
-        _, stability = add_updates(problem, state, state.window, report, self.xi)
-        at_once = replace(self, epsilon=NEVER_REACHED, rho=1.0)  # A key cannot be infinite.
-        before = replace(state, ending_round=0)
-        answers = collect_answers(before, report, ready=stability.full_window)
-        decisions = {
-            cluster: at_once.examine(problem, before, stability, members, cluster)
-            for cluster, members in answers.usable.items()
-        }
-        return proposed_splits(before, answers, decisions)
 
 
 def reorganise(problem: Problem, before: State, after: HiCFLState, report: Report) -> HiCFLState:

@@ -21,13 +21,11 @@ from typing import Any, ClassVar, TypeVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.bipartition.round import (
-    NEVER_REACHED,
     RoundAnswers,
     SplitDecision,
     collect_answers,
     max_norm,
     mean_norm,
-    proposed_splits,
     split_and_average,
 )
 from fedstrata.algorithms.evidence.layer_scan import LayerEvidence, no_evidence, scan_plan, scan_round, views_with_bias
@@ -54,7 +52,6 @@ from fedstrata.core import (
     Matrix,
     Plan,
     Problem,
-    ProposedSplit,
     Report,
     Result,
     State,
@@ -228,15 +225,6 @@ class LayerCFL(Algorithm[LayerCFLState]):
         """The columns of the compared layers, (q,)."""
         return problem.layout.columns(problem.layout.select(*selector_tuple(self.layers)))
 
-    def proposed_split(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[ProposedSplit, ...]:
-        """Not in the paper, only recorded: how each cluster would be split by these layers without a threshold."""
-        at_once = replace(self, eps1=NEVER_REACHED, eps2=0.0, gamma=0.0)
-        answers = collect_answers(state, report)
-        decisions = {
-            cluster: at_once.examine(problem, state, answered, cluster) for cluster, answered in answers.usable.items()
-        }
-        return proposed_splits(state, answers, decisions)
-
 
 def no_updates_yet(clients: int) -> ClusterHistory:
     """So many clients in one cluster, no update seen yet."""
@@ -365,11 +353,6 @@ class AutoLayerCFL(LayerCFL):
             undecided = {cluster: SplitDecision(Decision(kind="no_layer_found")) for cluster in examined}
             after, diagnostics = split_and_remember(problem, state, report, answers, undecided)
         return after, replace(diagnostics, events=(*events, *diagnostics.events))
-
-    def proposed_split(self, problem: Problem, state: LayerCFLState, report: Report) -> tuple[ProposedSplit, ...]:
-        """How each cluster would be split by the compared layer, once it is known, without a threshold."""
-        assert isinstance(state, AutoLayerCFLState)
-        return self._layercfl_of(state.layer).proposed_split(problem, state, report) if state.layer else ()
 
     def _layercfl_of(self, layer: str) -> LayerCFL:
         """LayerCFL on one layer, with these keys."""

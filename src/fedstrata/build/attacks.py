@@ -32,7 +32,6 @@ from fedstrata.uploads.attacks.updates import (
     Attack,
     Knowledge,
 )
-from fedstrata.uploads.disclosure import disclosure_of
 
 
 def byzantine_clients(experiment: Experiment, layout: Layout, truth: torch.Tensor | None) -> ByzantineClients | None:
@@ -97,28 +96,6 @@ def check_attack(experiment: Experiment) -> None:
             f"events.change: expected none with attack.kind = {table.kind!r}, whose data would change as well; take it "
             "out, or use another attack"
         )
-
-
-def attack_warnings(experiment: Experiment) -> tuple[str, ...]:
-    """What an attack leaves without effect, in a line each."""
-    table = experiment.attack
-    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
-    if table.all_honest or disclosure is None:
-        return ()
-    name = experiment.algorithm.name
-    found = list[str]()
-    if disclosure.server_needs in ("nothing", "data") and attack_of(table.kind, table.strength) is not None:
-        found.append(
-            f"attack.kind = {table.kind!r} changes nothing with algorithm.name = {name!r}, whose clients send no "
-            f"updates; use another algorithm, or an attack on data: {', '.join(DATA_ATTACKS)}"
-        )
-    # Personal stages come after the rounds, and nobody lies there.
-    if table.losses != "honest" and not disclosure.compares_group_models:
-        found.append(
-            f"attack.losses = {table.losses!r} changes nothing with algorithm.name = {name!r}, whose clients compare "
-            "no models of groups; use algorithm.name = 'strata', or leave it out"
-        )
-    return tuple(found)
 
 
 def attack_of(kind: str, strength: float | None) -> Attack | None:

@@ -11,7 +11,7 @@ import torch
 from fedstrata import data
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
-from fedstrata.build.attacks import attack_warnings, attacked_data, byzantine_clients, check_attack
+from fedstrata.build.attacks import attacked_data, byzantine_clients, check_attack
 from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.build.participation import Participation, participation_of, sampling_weights
@@ -94,8 +94,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         engine=engine,
         why=why,
         names=names,
-        data_warnings=warnings,
-        attack_warnings=tuple(attack_warnings(experiment)),
+        warnings=warnings,
         public=public,
         network=f"{experiment.model.name}, {layout.p:,} parameters",
         inputs=inputs_line(dataset),
@@ -149,7 +148,7 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
     problem = replace(problem, truth=known.truth, public=known.public, predict=known.predict)
     participation = _weighted(participation_of(experiment), experiment, setup.client_data)
     server = replace(server_setup(experiment, problem, participation), objective=objective)
-    return replace(setup, server=server, attack_warnings=tuple(attack_warnings(experiment)))
+    return replace(setup, server=server)
 
 
 def _sizes(client_data: ClientData, round: int) -> list[int]:

@@ -70,8 +70,7 @@ class RunSetup:
         engine: The engine of the experiment, with the choice that "auto" led to.
         why: The reason for this choice in one line; empty when the experiment names the engine.
         names: The name of each client, (n,). Clients without names have their numbers.
-        data_warnings: What looks wrong with the data and the network, in a line each.
-        attack_warnings: The same of the attack.
+        warnings: What looks wrong with the data and the network, in a line each.
         public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
         network: Which network was taken, and its size, in one line.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
@@ -87,8 +86,7 @@ class RunSetup:
     engine: EngineTable
     why: str = ""
     names: tuple[str, ...] = ()
-    data_warnings: tuple[str, ...] = ()
-    attack_warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     public: torch.Tensor | None = None
     network: str = ""
     inputs: str = ""
@@ -96,11 +94,6 @@ class RunSetup:
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
     on_devices: bool = False
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """All that looks wrong, in a line each."""
-        return (*self.data_warnings, *self.attack_warnings)
 
     @property
     def everyone(self) -> torch.Tensor:
@@ -172,7 +165,7 @@ def server_setup(
         noise_seed=noise_seed,
         participants_known=participants_known,
     )
-    check_probes(experiment, algorithm, problem)
+    check_probes(experiment, problem.layout)
     if private is not None and isinstance(private.mechanism, CentralNoise):
         problem = replace(problem, aggregation=private.mechanism)
     compression = None

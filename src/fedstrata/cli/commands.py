@@ -197,7 +197,7 @@ def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json:
         fail(warning, 0)
     for trouble in comparison.troubles:
         fail(trouble, 1)
-    if any(run.resumable for run in comparison.runs):
+    if any(run.error for run in comparison.runs):
         fail(f"once the cause is gone, go on with: {resume_command(comparison.folder, *command)}", 1)
     if comparison.troubles:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ Whether groups are real: `split_half`, by `permutations`. How good groups are: `
 others. `arrays` has what every function accepts, and `groups` statistics by group.
 """
 
-from fedstrata.clustering.agreement import ari, bipartition_accuracy, purity
+from fedstrata.clustering.agreement import ari, purity
 from fedstrata.clustering.client_measures import (
     CLIENT_MEASURES,
     ClientMeasure,
@@ -52,7 +52,6 @@ __all__ = [
     "agglomerate",
     "ari",
     "bipartition",
-    "bipartition_accuracy",
     "centred",
     "contrast",
     "cosine",

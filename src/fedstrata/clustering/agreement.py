@@ -5,8 +5,6 @@ A negative label is a client that waits for its group; each such client counts a
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from fedstrata.clustering.arrays import GroupLabels, Numbers, renumbered
@@ -46,36 +44,6 @@ def purity(labels: Numbers, truth: Numbers) -> float:
     clusters = pairs // groups
     largest = np.maximum.reduceat(sizes, np.flatnonzero(np.diff(clusters, prepend=-1)))
     return int(largest.sum()) / len(found)
-
-
-def bipartition_accuracy(second: Numbers, truth: Numbers) -> float:
-    """Share of clients on the right side of a bipartition: HiCFL's accuracy of clustering (Table IV).
-
-    Each true group has a right side, and both sides are the right one of some group. Of all ways to choose them, that
-    with the largest share counts; with two groups, the better of both labellings.
-
-    Args:
-        second: Whether each client is on the second side, (m,) bool or 0 and 1.
-        truth: The true group of each client, (m,) integers.
-
-    Returns:
-        The share, in [0, 1]; nan where all clients are of one group, which no bipartition divides rightly.
-
-    Raises:
-        ValueError: When the lengths differ or there is no client.
-    """
-    _, true = _both(second, truth)
-    right = np.asarray(second, dtype=np.int64) != 0
-    on_second = np.bincount(true, weights=right)
-    on_first = np.bincount(true) - on_second
-    if len(on_first) < 2:
-        return math.nan
-    agreeing = np.maximum(on_first, on_second).sum()
-    # Where one side would be right for every group, the group that loses least goes to the other side.
-    loss = np.abs(on_first - on_second)
-    if (on_first > on_second).all() or (on_second > on_first).all():
-        agreeing -= loss.min()
-    return float(agreeing / len(true))
 
 
 def _both(first: Numbers, second: Numbers) -> tuple[GroupLabels, GroupLabels]:

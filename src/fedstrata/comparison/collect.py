@@ -11,7 +11,7 @@ from typing import Any
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, root_folder
 from fedstrata.build.problem import objective_of
-from fedstrata.comparison.document import Comparison, Outcome, RunFailure, RunKey, write_comparison
+from fedstrata.comparison.document import Comparison, RunFailure, RunKey, write_comparison
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import experiment_file_of, next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
@@ -19,7 +19,7 @@ from fedstrata.config.selection import labels_of
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
-from fedstrata.report.comparison.folder import JobCount
+from fedstrata.report.comparison.folder import JobCount, Outcome
 from fedstrata.results.run import Run
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")

@@ -6,24 +6,19 @@ import json
 import logging
 import os
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
-from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scipy.special import stdtrit
-
-from fedstrata.base.errors import ContractError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.partition.scheme import PARTITIONS
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison.folder import Difference, JobCount, Row, Statistic, SweepChoice, run_warnings
+from fedstrata.report.comparison.folder import Difference, JobCount, Outcome, Row, Statistic, SweepChoice
 from fedstrata.report.comparison.page import write_comparison_page
 from fedstrata.report.comparison.words import COLUMNS, choice_text, difference_text, row_kind, table_of
 from fedstrata.report.summary import stage_cost
@@ -34,10 +29,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _logger = logging.getLogger(__name__)
-
-_REFERENCE_ALGORITHM = "fedavg"
-"""The algorithm that each client is compared with."""
-
 
 _DECIMALS = 12
 """The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
@@ -56,62 +47,24 @@ class RunKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one run.
-
-    Attributes:
-        algorithm: The name of the algorithm in the table.
-        seed: The seed of the run.
-        folder: The folder of its records.
-        summary: The content of its ``summary.json``; None for a run that failed.
-        clients: The metric of each client at the end, on its own test samples; without those of unknown score.
-        error: Why it failed, in one line.
-        traceback: Where it failed.
-        resumable: Whether the machine failed and not the run, which can be resumed once the cause is gone.
-    """
-
-    algorithm: str
-    seed: int
-    folder: Path
-    summary: Mapping[str, Any] | None = None
-    clients: Mapping[int, float] | None = None
-    error: str = ""
-    traceback: str = ""
-    resumable: bool = False
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the run finished and diverged in every round."""
-        return self.summary is not None and diverged(self.summary)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What the reader of the table has to know about the run, in a line each."""
-        return run_warnings(self.algorithm, self.seed, self.summary)
-
-
-@dataclass(frozen=True)
 class RunFailure:
     """Why a run failed, as text. The exception itself would keep the data and the workers in its frames alive.
 
     Attributes:
         error: Why it failed, in one line.
         traceback: Where it failed.
-        resumable: Whether the machine failed and not the run.
     """
 
     error: str
     traceback: str
-    resumable: bool
 
     @classmethod
     def of(cls, error: Exception) -> RunFailure:
         """Describe an exception; a failure of the machine in the words of `fedstrata.base.resources`."""
-        known = resource_error(error)
-        cause = known or error
+        cause = resource_error(error) or error
         line = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
         _logger.debug("this is where the error came from", exc_info=error)
-        return cls(line, "".join(traceback.format_exception(error)), resumable=known is not None)
+        return cls(line, "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,17 +101,10 @@ class Comparison:
     @cached_property
     def table(self) -> tuple[Row, ...]:
         """The measures of every algorithm over the seeds, in the order of their first runs."""
-        reference = {run.seed: run.clients for run in self.runs if run.algorithm == _REFERENCE_ALGORITHM}
+        attacked = any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs)
         names = dict.fromkeys(run.algorithm for run in self.runs)
-        targets = {run.summary.get("target") for run in self.runs if run.summary is not None}
-        further = set[str]()
-        if len(targets) == 1 and None not in targets:
-            further.add("rounds_to_target")
-        if any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs):
-            further.add("acc_honest")
         return tuple(
-            _row(name, [run for run in self.runs if run.algorithm == name], reference, further, self.metric)
-            for name in names
+            _row(name, [run for run in self.runs if run.algorithm == name], attacked=attacked) for name in names
         )
 
     @cached_property
@@ -167,8 +113,6 @@ class Comparison:
 
         All runs of a seed have the same clients, data and cohorts.
         """
-        scheme = self.experiment.get("partition", {}).get("scheme")
-        same_clients = scheme in PARTITIONS and PARTITIONS[scheme].same_clients  # with every seed
         finished: dict[str, dict[int, Outcome]] = {}
         for run in self.runs:
             if run.summary is not None:
@@ -178,7 +122,7 @@ class Comparison:
             seeds = [seed for seed in finished[one] if seed in finished[other]]
             if seeds:
                 pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric, same_clients=same_clients))
+                found.append(_difference(pairs, self.metric))
         return tuple(found)
 
     def plot(self, chart: str | None = None) -> Figure:
@@ -189,74 +133,33 @@ class Comparison:
     def troubles(self) -> list[str]:
         """What failed or diverged in every round, in a line each."""
         failed = [f"{run.algorithm} with seed {run.seed} failed: {run.error}" for run in self.runs if run.error]
-        return failed + [line for run in self.runs if run.diverged for line in run.warnings]
+        return failed + [line for run in self.runs if _diverged(run) for line in run.warnings]
 
     @property
     def warnings(self) -> list[str]:
         """What else the reader of the table has to know about the data and about single runs, in a line each."""
-        return [*self.data_warnings, *(line for run in self.runs if not run.diverged for line in run.warnings)]
+        return [*self.data_warnings, *(line for run in self.runs if not _diverged(run) for line in run.warnings)]
 
 
-def _row(
-    name: str,
-    runs: Sequence[Outcome],
-    reference: Mapping[int, Mapping[int, float] | None],
-    further: Collection[str],
-    metric: MetricInfo,
-) -> Row:
+def _diverged(run: Outcome) -> bool:
+    """Whether a run finished and diverged in every round."""
+    return run.summary is not None and diverged(run.summary)
+
+
+def _row(name: str, runs: Sequence[Outcome], *, attacked: bool) -> Row:
     """The measures of one algorithm.
 
     Args:
         name: The name of the algorithm.
         runs: Its runs.
-        reference: The metric of each client with the reference algorithm, by seed.
-        further: The measures that not every table has: "rounds_to_target" where all finished runs have one and the same
-            target, and "acc_honest" where clients attack.
-        metric: What it is.
+        attacked: Whether clients attack, so that the honest ones have a measure of their own.
     """
     summaries = [run.summary for run in runs if run.summary is not None]
-    pairs = [
-        _known_in_both(run.clients, others)
-        for run in runs
-        if name != _REFERENCE_ALGORITHM and run.clients is not None and (others := reference.get(run.seed)) is not None
-    ]
     figures = {key: _over_seeds(value_of(summary, key) for summary in summaries) for key in COLUMNS}
-    if "acc_honest" in further:
+    if attacked:
         figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
-    if "rounds_to_target" in further:
-        reached = [summary.get("rounds_to_target") for summary in summaries]
-        # A mean over the seeds that reached the target would favour an algorithm that seldom does.
-        figures["rounds_to_target"] = None if None in reached else _over_seeds(reached)
-    return Row(
-        algorithm=name,
-        seeds=tuple(run.seed for run in runs),
-        failed=tuple(run.seed for run in runs if run.summary is None),
-        figures=figures,
-        lower_than_fedavg=sum(count_worse(own, others, metric) for own, others in pairs) if pairs else None,
-        clients=sum(len(own) for own, _ in pairs),
-    )
-
-
-def _known_in_both(own: Mapping[int, float], other: Mapping[int, float]) -> tuple[dict[int, float], dict[int, float]]:
-    """The scores of two runs, of those clients whose score is known in both."""
-    both = [client for client in own if client in other]
-    return {client: own[client] for client in both}, {client: other[client] for client in both}
-
-
-def count_worse(values: Mapping[int, float], reference: Mapping[int, float], metric: MetricInfo = ACCURACY) -> int:
-    """Return how many clients are worse off than with a reference, such as FedAvg or training alone.
-
-    Args:
-        values: The metric of each client with the model that it uses, by client id.
-        reference: The metric of each client with the reference's model on the same test data, by client id.
-        metric: What it is.
-
-    Raises:
-        ContractError: When the two are not about the same clients.
-    """
-    if values.keys() != reference.keys():
-        raise ContractError(f"expected scores of clients {sorted(reference)}, found {sorted(values)}")
-    return sum(metric.gain(values[client], reference[client]) < 0 for client in reference)
+    failed = tuple(run.seed for run in runs if run.summary is None)
+    return Row(name, tuple(run.seed for run in runs), failed, figures)
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> float | None:
@@ -284,56 +187,25 @@ def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
     return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
 
-def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool) -> Difference:
+def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) -> Difference:
     """The difference of two algorithms, with the one of the better mean first.
 
     Args:
         pairs: A run of each of them, for every seed that both have.
         metric: What they are compared by.
-        same_clients: Whether all seeds have the same clients.
     """
     values = tuple(round(metric.gain(_score(one), _score(other)), _DECIMALS) for one, other in pairs)
     if mean(values) < 0:
-        return _difference([(other, one) for one, other in pairs], metric, same_clients=same_clients)
+        return _difference([(other, one) for one, other in pairs], metric)
     one, other = pairs[0]
     smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
-    seeds = tuple(run.seed for run, _ in pairs)
-    found = Difference(one.algorithm, other.algorithm, seeds, values, _margin(values), smallest)
-    if found.seeds_differ:
-        return found
-    of_clients = _gains_of_clients(pairs, metric, same_clients=same_clients)
-    return found if len(of_clients) < 2 else replace(found, margin=_margin(of_clients))
+    return Difference(one.algorithm, other.algorithm, tuple(run.seed for run, _ in pairs), values, smallest)
 
 
 def _score(run: Outcome) -> float:
     """The mean metric over the clients of a finished run."""
     assert run.summary is not None
     return float(run.summary["acc_client"])
-
-
-def _gains_of_clients(
-    pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo, *, same_clients: bool
-) -> list[float]:
-    """By how much each client is better off in the first run of a pair, one number for each independent client.
-
-    The gains of one client with several seeds are not independent. Where the seeds have the same clients, a client
-    counts once, with the mean of its gains.
-    """
-    gains: dict[tuple[int, int], list[float]] = {}
-    for one, other in pairs:
-        own, theirs = _known_in_both(one.clients or {}, other.clients or {})
-        for client, score in own.items():
-            key = (0 if same_clients else one.seed, client)
-            gains.setdefault(key, []).append(metric.gain(score, theirs[client]))
-    return [mean(of_client) for of_client in gains.values()]
-
-
-def _margin(values: Sequence[float]) -> float | None:
-    """Half the width of the 95 % t-interval of a mean; None of fewer than two values."""
-    if len(values) < 2:
-        return None
-    quantile = float(stdtrit(len(values) - 1, 0.975))
-    return quantile * stdev(values) / sqrt(len(values))
 
 
 def write_comparison(comparison: Comparison) -> Comparison:
@@ -349,7 +221,14 @@ def write_comparison(comparison: Comparison) -> Comparison:
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
         "table": [asdict(row) for row in comparison.table],
         "differences": [
-            {**asdict(each), "mean": each.mean, "spread": each.spread, "above": each.above, "clear": each.clear}
+            {
+                **asdict(each),
+                "mean": each.mean,
+                "spread": each.spread,
+                "margin": each.margin,
+                "above": each.above,
+                "clear": each.clear,
+            }
             for each in comparison.differences
         ],
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from fedstrata.comparison.document import Comparison, RunFailure, RunKey
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import Clients, Plan, State
+from fedstrata.core import Plan, State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores, count_jobs, run_shared
 from fedstrata.play.interrupt import Interrupt, Stopped
@@ -54,6 +54,13 @@ def compare_experiments(
         Stopped: After Ctrl-C, when the round is over.
     """
     failures = dict[RunKey, RunFailure]()
+    jobs = JobCount(0, 0)
+    engines = dict[Hashable, EngineTable]()
+    first = _federation_of(experiments[0])
+    federations = dict[_Federation, dict[str, Experiment]]()
+    for each in experiments:
+        if not finished(folder_of(out, each), each.rounds):
+            federations.setdefault(_federation_of(each), {})[each.title] = each
     with one_thread(), StatusLine(quiet) as line, Interrupt(line.keep) as interrupt, ExitStack() as stack:
 
         @cache
@@ -65,185 +72,126 @@ def compare_experiments(
 
         if resume:
             lock()
-        jobs = JobCount(0, 0)
-        queue = _RunQueue(experiments, out, resume, line, lock)
-        while queue.waiting:
-            lockstep = queue.next()
+        metric = objective_of(experiments[0]).metric_info
+        progress = ComparisonProgress(experiments[0].rounds, len(federations), line, metric)
+        for place, (federation, named) in enumerate(federations.items(), start=1):
+            # All seeds have the engine that was chosen for the first one.
+            chosen = {"engine": engines[federation.kind]} if federation.kind in engines else {}
+            own = {name: each.model_copy(update=chosen) for name, each in named.items()}
+            try:
+                setups = _prepare(own)
+            except Exception as error:
+                if federation == first:
+                    raise
+                # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
+                # has no room for does not lose the seeds that are over.
+                failures |= {RunKey(federation.seed, name): RunFailure.of(error) for name in own}
+                continue
+            setup = next(iter(setups.values()))
+            for choice in setup.choices:
+                line.keep(choice)
+            engines[federation.kind] = setup.engine
+            lock()
+            progress.begin(place, federation.seed, setup.names)
+            lockstep = _begin(own, setups, out, progress, line, resume=resume)
             while (round := lockstep.round) is not None and not interrupt.asked:
                 jobs += lockstep.step()
-                queue.progress.show(round - 1, jobs.share)
-            if interrupt.asked and (round is not None or queue.waiting):
+                progress.show(round - 1, jobs.share)
+            if interrupt.asked and (round is not None or place < len(federations)):
                 lockstep.close()
                 after = f" after round {round - 1}" if round and round > 1 else ""
-                raise Stopped(f"stopped in {queue.progress.where}{after}", out)
-            failures |= lockstep.failures
-            del lockstep  # and with it its data, before those of the next federation are read
+                raise Stopped(f"stopped in seed {federation.seed}{after}", out)
+            failures |= {RunKey(federation.seed, name): failure for name, failure in lockstep.failures.items()}
+            del lockstep, setups, setup  # and with them the data, before those of the next federation are read
         lock()
-        return conclude(experiments, out, failures | queue.failures, jobs)
+        return conclude(experiments, out, failures, jobs)
 
 
 class _Federation(NamedTuple):
     """What runs that share their work have in common.
 
     Attributes:
-        group: The number of their network, objective and keys of data, from 0.
+        kind: Their network, objective and keys of data.
         seed: Their seed.
     """
 
-    group: int
+    kind: Hashable
     seed: int
 
 
-class _RunQueue:
-    """The runs that have not begun.
-
-    Args:
-        experiments: The experiments of the comparison. Those that are finished are left out.
-        out: The folder of the comparison.
-        resume: Whether runs go on from the checkpoints in it.
-        line: Where the choice of the engine and the progress are shown.
-        before_first: The function that is called before any run begins, once its experiment is known to fit.
-
-    Attributes:
-        waiting: The federations that have not begun, in their order: all seeds of a group follow each other.
-        progress: The display of the progress.
-        failures: Why runs could not begin.
-    """
-
-    def __init__(
-        self,
-        experiments: Sequence[Experiment],
-        out: Path,
-        resume: bool,
-        line: StatusLine,
-        before_first: Callable[[], None],
-    ) -> None:
-        """Read no data yet."""
-        self._before_first = before_first
-        unfinished = [each for each in experiments if not finished(folder_of(out, each), each.rounds)]
-        groups = dict[Hashable, int]()
-        self._experiments = dict[_Federation, dict[str, Experiment]]()
-        for each in unfinished:
-            federation = _Federation(groups.setdefault(_group_key(each), len(groups)), each.seed)
-            self._experiments.setdefault(federation, {})[each.title] = each
-        self._first_seed = experiments[0].seed
-        self._out = out
-        self._resume = resume
-        self._line = line
-        self._engines = dict[int, EngineTable]()
-        # The sort is stable: seeds stay in their order.
-        self.waiting = sorted(self._experiments, key=lambda federation: federation.group)
-        metric = objective_of(experiments[0]).metric_info
-        self.progress = ComparisonProgress(experiments[0].rounds, [each.seed for each in self.waiting], line, metric)
-        self.failures: dict[RunKey, RunFailure] = {}
-
-    def next(self) -> Lockstep:
-        """The runs of the next federation; none where it cannot begin, and is not the first one.
-
-        Raises:
-            InputError: When something that the first experiment names does not exist or does not fit.
-        """
-        federation = self.waiting.pop(0)
-        group, seed = federation
-        # All seeds of a group have the engine that was chosen for the first one.
-        chosen = {"engine": self._engines[group]} if group in self._engines else {}
-        experiments = {name: each.model_copy(update=chosen) for name, each in self._experiments[federation].items()}
-        try:
-            setup = self._prepare(experiments, group)
-        except Exception as error:
-            if group == 0 and seed == self._first_seed:
-                raise
-            # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
-            # has no room for does not lose the seeds that are over.
-            self.failures |= {RunKey(seed, name): RunFailure.of(error) for name in experiments}
-            self.progress.begin()
-            return Lockstep({})
-        self.progress.begin(setup.names)
-        runs = self._active_runs(seed, experiments, setup)
-        self._before_first()
-        return Lockstep(runs)
-
-    def _prepare(self, experiments: Mapping[str, Experiment], group: int) -> RunSetup:
-        """The federation of a seed, which all of its experiments fit.
-
-        Raises:
-            InputError: When a key of one of them does not fit the network or the data.
-        """
-        first = next(iter(experiments.values()))
-        setup = build_run(first)
-        for name, experiment in experiments.items():
-            try:
-                own = on_same_clients(setup, experiment)
-                own.server.algorithm.init(own.server.problem)
-            except InputError as error:
-                raise type(error)(f"{name}: {error}") from None
-        for choice in setup.choices:
-            self._line.keep(choice)
-        self._engines[group] = setup.engine
-        return setup
-
-    def _active_runs(
-        self, seed: int, experiments: Mapping[str, Experiment], setup: RunSetup
-    ) -> dict[RunKey, ActiveRun]:
-        """The runs of a seed, on one federation and each on devices of its own; none has begun."""
-
-        def note(name: str, record: Mapping[str, Any], state: State) -> None:
-            self.progress.note(name, record)
-
-        runs = {}
-        for name, experiment in experiments.items():
-            devices = LocalStores(setup.clients)
-            running = run_steps(
-                experiment,
-                replace(on_same_clients(setup, experiment), clients=devices),
-                folder_of(self._out, experiment),
-                resume=self._resume,
-                on_round=partial(note, name),
-                tell=self._line.keep,
-            )
-            runs[RunKey(seed, name)] = ActiveRun(running, devices, setup.clients)
-        return runs
-
-
-def _group_key(experiment: Experiment) -> Hashable:
-    """What an engine is made for. Runs that have it in common share a federation of each seed."""
+def _federation_of(experiment: Experiment) -> _Federation:
+    """The federation of an experiment."""
     # Data may lie elsewhere when a comparison is resumed.
     samples = experiment.data.model_dump_json(exclude={"root", "memory"})
-    return samples, experiment.model.model_dump_json(), objective_of(experiment)
+    return _Federation((samples, experiment.model.model_dump_json(), objective_of(experiment)), experiment.seed)
 
 
-@dataclass(frozen=True)
-class ActiveRun:
-    """A run that is advanced with others.
+def _prepare(experiments: Mapping[str, Experiment]) -> dict[str, RunSetup]:
+    """The setups of the experiments of a federation, on the same clients.
 
-    Attributes:
-        steps: The run, not begun.
-        devices: The devices of its algorithm.
-        engine: The engine that computes for all algorithms of the seed.
+    Raises:
+        InputError: When a key of one of them does not fit the network or the data.
     """
+    shared = build_run(next(iter(experiments.values())))
+    setups = {}
+    for name, experiment in experiments.items():
+        try:
+            own = on_same_clients(shared, experiment)
+            own.server.algorithm.init(own.server.problem)
+        except InputError as error:
+            raise type(error)(f"{name}: {error}") from None
+        setups[name] = own
+    return setups
 
-    steps: RunSteps
-    devices: Clients
-    engine: Clients
+
+def _begin(
+    experiments: Mapping[str, Experiment],
+    setups: Mapping[str, RunSetup],
+    out: Path,
+    progress: ComparisonProgress,
+    line: StatusLine,
+    *,
+    resume: bool,
+) -> Lockstep:
+    """The runs of a federation up to their first plans, each with local stores of its own."""
+    devices = {name: LocalStores(setup.clients) for name, setup in setups.items()}
+
+    def note(name: str, record: Mapping[str, Any], state: State) -> None:
+        progress.note(name, record)
+
+    runs = {
+        name: run_steps(
+            experiment,
+            replace(setups[name], clients=devices[name]),
+            folder_of(out, experiment),
+            resume=resume,
+            on_round=partial(note, name),
+            tell=line.keep,
+        )
+        for name, experiment in experiments.items()
+    }
+    return Lockstep(runs, devices)
 
 
 class Lockstep:
-    """Runs of several algorithms on one federation. A run that fails is dropped, and the others go on.
+    """Runs of several algorithms on one federation, round by round. A run that fails is dropped; the others go on.
 
     Args:
-        runs: The runs.
+        runs: The runs, not begun, by their names.
+        devices: The clients of each run. They share an engine.
 
     Attributes:
-        failures: Why runs were dropped.
+        failures: Why runs were dropped, by their names.
     """
 
-    def __init__(self, runs: Mapping[RunKey, ActiveRun]) -> None:
+    def __init__(self, runs: Mapping[str, RunSteps], devices: Mapping[str, LocalStores]) -> None:
         """Begin every run, up to its first plan."""
-        self.failures: dict[RunKey, RunFailure] = {}
+        self.failures: dict[str, RunFailure] = {}
         self._runs = runs
-        self._plans: dict[RunKey, Plan] = {}
-        for run in runs:
-            self._advance(run)
+        self._devices = devices
+        self._plans: dict[str, Plan] = {}
+        for name in runs:
+            self._advance(name)
 
     @property
     def round(self) -> int | None:
@@ -253,55 +201,53 @@ class Lockstep:
     def step(self) -> JobCount:
         """Do the next round, and return the local jobs of all runs in it."""
         round = self.round
-        due = [run for run, plan in self._plans.items() if plan.round == round]
-        replies = dict[RunKey, PlanReply]()
+        due = [name for name, plan in self._plans.items() if plan.round == round]
+        replies = dict[str, PlanReply]()
         done = self._answer(due, replies)
         asked = sum(count_jobs(reply.report) for reply in replies.values())
-        for run, reply in replies.items():
-            self._advance(run, reply)
+        for name, reply in replies.items():
+            self._advance(name, reply)
         return JobCount(asked, done)
 
     def close(self) -> None:
         """Leave the runs that are not over as they are, ready to be resumed."""
-        for run in self._plans:
-            self._runs[run].steps.close()
+        for name in self._plans:
+            self._runs[name].close()
 
-    def _answer(self, runs: Sequence[RunKey], replies: dict[RunKey, PlanReply]) -> int:
-        """Run the plans of some runs together; where that fails, run by run.
+    def _answer(self, names: Sequence[str], replies: dict[str, PlanReply]) -> int:
+        """Run the plans of some runs together. Where that fails, go run by run.
 
         Args:
-            runs: The runs, at least one.
+            names: The names of the runs.
             replies: Gets the reply to each run that does not fail.
 
         Returns:
             The number of local jobs that were done.
         """
-        plans = [self._plans[run] for run in runs]
-        devices = [self._runs[run].devices for run in runs]
         try:
-            shared = run_shared(plans, self._runs[runs[0]].engine, devices)
+            shared = run_shared([self._plans[name] for name in names], [self._devices[name] for name in names])
         except Exception as error:
             # Only its text is kept: an exception would keep all tensors of its frames alive.
             failure = RunFailure.of(error)
         else:
-            for run, report, seconds in zip(runs, shared.reports, shared.seconds, strict=True):
-                replies[run] = PlanReply(report, seconds)
+            for name, report, seconds in zip(names, shared.reports, shared.seconds, strict=True):
+                replies[name] = PlanReply(report, seconds)
             return shared.done
-        if len(runs) == 1:
-            self._drop(runs[0], failure)
+        if len(names) == 1:
+            self._drop(names[0], failure)
             return 0
-        return sum(self._answer([run], replies) for run in runs)
+        return sum(self._answer([name], replies) for name in names)
 
-    def _advance(self, run: RunKey, reply: PlanReply | None = None) -> None:
+    def _advance(self, name: str, reply: PlanReply | None = None) -> None:
         """Give a run its reply, and take its next plan."""
         try:
-            steps = self._runs[run].steps
-            self._plans[run] = next(steps) if reply is None else steps.send(reply)
+            steps = self._runs[name]
+            self._plans[name] = next(steps) if reply is None else steps.send(reply)
         except StopIteration:
-            del self._plans[run]
+            del self._plans[name]
         except Exception as error:
-            self._drop(run, RunFailure.of(error))
+            self._drop(name, RunFailure.of(error))
 
-    def _drop(self, run: RunKey, failure: RunFailure) -> None:
-        self._plans.pop(run, None)
-        self.failures[run] = failure
+    def _drop(self, name: str, failure: RunFailure) -> None:
+        self._plans.pop(name, None)
+        self.failures[name] = failure

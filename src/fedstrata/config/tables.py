@@ -36,7 +36,7 @@ from fedstrata.core.lr_schedule import USED_KEYS
 from fedstrata.data.column_roles import Memory, ReadOptions
 from fedstrata.data.fitting import Wanted
 from fedstrata.data.preparation import Categories, Impute
-from fedstrata.objective.metric_info import METRICS_OF_NUMBERS, info_named
+from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
 from fedstrata.personal import PersonalMethod
@@ -528,20 +528,12 @@ class ProbeTable(Table):
         layers: The selectors of layers for `matrices`, as in LayerCFL, with a matrix for each selector. By default
             there is one for each layer, and one for all of them together.
         rounds: The rounds with such matrices; by default every round.
-        bipartition: Whether every round records how right the algorithm's bipartition of each cluster would be, also
-            where none is due. For HiCFL, CFL and LayerCFL.
-        unstable_weights: Whether every round records which weights changed most between the last two uploads of a
-            client. For HiCFL.
-        target: The mean of the clients' metric whose first round the summary names: the first that is as good.
     """
 
     gap: _Measures = ()
     matrices: _Measures = ()
     layers: Annotated[tuple[_Name, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
     rounds: Annotated[tuple[_Round, ...], Strict(False), Len(0, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)] = ()
-    bipartition: bool = False
-    unstable_weights: bool = False
-    target: Annotated[float, Interval(ge=-MAX_STEP_SIZE, le=MAX_STEP_SIZE)] | None = None
 
     @model_validator(mode="after")
     def _check_used(self) -> Self:
@@ -556,11 +548,10 @@ class RecordsTable(Table):
     """Where else a run is recorded.
 
     Attributes:
-        track: What else gets the numbers of every round, in ``tracking`` in the run folder: TensorBoard, or Weights &
-            Biases in its offline mode. Needs the extra ``track``; nothing is sent anywhere.
+        track: What else gets the numbers of every round, in ``tracking`` in the run folder. Needs the extra ``track``.
     """
 
-    track: Literal["none", "tensorboard", "wandb"] = "none"
+    track: Literal["none", "tensorboard"] = "none"
 
 
 class ReportTable(Table):
@@ -687,12 +678,6 @@ class Experiment(Table):
         if "lr_min" in USED_KEYS[str(local.completed().schedule)] and not local.lr_min and end < self.rounds:
             still = f"from round {end + 1} on of {self.rounds} nothing would be learned"
             raise wrong_key("local.lr_min", local.lr_min, f"a number above 0: {still}")
-        metric = local.completed().metric
-        least, most = info_named(metric).bounds
-        if self.probe.target is not None and not least <= self.probe.target <= most:
-            raise wrong_key(
-                "probe.target", self.probe.target, f"{least:g} to {most:g}, as local.metric = {metric!r} has no others"
-            )
         return self
 
     @property

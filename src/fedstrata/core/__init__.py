@@ -33,7 +33,6 @@ from fedstrata.core.messages import (
     Matrix,
     Metric,
     Plan,
-    ProposedSplit,
     Report,
     Result,
     Score,
@@ -43,7 +42,6 @@ from fedstrata.core.rows import Rows, empty_rows, evenly_spread
 from fedstrata.core.server import ServerMoments, ServerOptimizer, ServerOptimizerName
 from fedstrata.core.standard_round import (
     Algorithm,
-    ProposesSplits,
     aggregate,
     assign_pending,
     candidate_models,
@@ -90,8 +88,6 @@ __all__ = [
     "Node",
     "Plan",
     "Problem",
-    "ProposedSplit",
-    "ProposesSplits",
     "Report",
     "Result",
     "Rows",

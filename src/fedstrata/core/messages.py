@@ -299,21 +299,6 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class ProposedSplit:
-    """The bipartition that an algorithm would make of a cluster, if it were to split it now.
-
-    Attributes:
-        node: The tree node of the cluster.
-        first: The ids of the clients on the first side, ascending.
-        second: The ids of the others; empty where the algorithm finds no second side.
-    """
-
-    node: int
-    first: torch.Tensor
-    second: torch.Tensor
-
-
-@dataclass(frozen=True)
 class Metric:
     """A number that an algorithm looked at in a round, for people to see.
 

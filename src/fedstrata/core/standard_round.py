@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Mask
@@ -19,7 +19,6 @@ from fedstrata.core.messages import (
     LocalTask,
     Metric,
     Plan,
-    ProposedSplit,
     Report,
 )
 from fedstrata.core.problem import Problem
@@ -311,11 +310,3 @@ class Algorithm(Protocol[StateT]):
         The evaluation `CLIENT` is what the measures are of.
         """
         return cluster_evaluation(problem, state, clients)
-
-
-@runtime_checkable
-class ProposesSplits(Protocol):
-    """An algorithm that splits clusters in two, and says how it would do so in any round."""
-
-    def proposed_split(self, problem: Problem, state: Any, report: Report) -> tuple[ProposedSplit, ...]:
-        """The bipartition of every cluster that it can compare by a report, whether or not a split is due."""

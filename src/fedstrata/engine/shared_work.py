@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedstrata.base.errors import ContractError
-from fedstrata.core import Clients, Evaluation, LocalTask, Plan, Report, Result, Rows, Score
+from fedstrata.core import Evaluation, LocalTask, Plan, Report, Result, Rows, Score
 from fedstrata.core.standard_round import padded_candidates
 from fedstrata.engine.client_store import ClientStore
 from fedstrata.engine.parallel.sharding import merge_results, merge_scores
@@ -41,27 +41,28 @@ _Piece = LocalTask | Evaluation
 class LocalStores:
     """The local stores of one of several algorithms that use one engine.
 
-    Args:
+    Attributes:
         engine: The engine that computes for all of them.
+        store: The local stores of this one.
     """
 
     def __init__(self, engine: Engine) -> None:
         """Start with an empty store."""
         self.store = ClientStore()
-        self._engine = engine
+        self.engine = engine
 
     def run(self, plan: Plan) -> Report:
         """Score the evaluations, then do the work of every client."""
-        others = self._engine.store
-        self._engine.store = self.store
+        others = self.engine.store
+        self.engine.store = self.store
         try:
-            return self._engine.run(plan)
+            return self.engine.run(plan)
         finally:
-            self._engine.store = others
+            self.engine.store = others
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """As `Engine.outputs`."""
-        return self._engine.outputs(models, inputs)
+        return self.engine.outputs(models, inputs)
 
 
 @dataclass(frozen=True)
@@ -80,26 +81,26 @@ class SharedReports:
     done: int
 
 
-def run_shared(plans: Sequence[Plan], engine: Clients, stores: Sequence[Clients]) -> SharedReports:
+def run_shared(plans: Sequence[Plan], devices: Sequence[LocalStores]) -> SharedReports:
     """Run the plans of several algorithms on one federation, and do equal jobs once.
 
     Args:
-        plans: The plans of the algorithms in a round.
-        engine: The engine that does the shared jobs. It uses no local store for them.
-        stores: The clients with the local stores of each algorithm. They do the private jobs.
+        plans: The plan of each algorithm.
+        devices: The clients of each algorithm. They share an engine.
 
     Raises:
         ContractError: When the plans are of several rounds or seeds.
     """
     merged = MergedPlan(plans)
     began = perf_counter()
-    common = engine.run(merged.plan) if merged.plan else Report()
+    # Nothing that is shared uses a local store.
+    common = devices[0].engine.run(merged.plan) if merged.plan else Report()
     spent = perf_counter() - began
     costs = merged.costs(common)
     rate = spent / (sum(costs) or 1)
     private = list[Report]()
     seconds = list[float]()
-    for plan, clients, cost in zip(merged.private, stores, costs, strict=True):
+    for plan, clients, cost in zip(merged.private, devices, costs, strict=True):
         began = perf_counter()
         private.append(clients.run(plan) if plan.tasks or plan.evaluations else Report())
         seconds.append(rate * cost + perf_counter() - began)

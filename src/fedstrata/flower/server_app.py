@@ -302,12 +302,11 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
     truth = federation.truth
     if truth and len(truth) != wanted.clients:
         raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {wanted.clients}")
-    for key, asked in (("gap", experiment.probe.gap), ("bipartition", experiment.probe.bipartition)):
-        if asked and not truth:
-            raise ExperimentError(
-                f"probe.{key}: expected the federation's file to name the true group of each client (truth), found "
-                f"none; add it, or leave probe.{key} out"
-            )
+    if experiment.probe.gap and not truth:
+        raise ExperimentError(
+            "probe.gap: expected the federation's file to name the true group of each client (truth), found none; "
+            "add it, or leave probe.gap out"
+        )
     if wanted.public and public is None:
         raise ExperimentError(
             f"data.public = {wanted.public}: expected the federation's file to name a file of public samples"

@@ -101,14 +101,12 @@ class Scheme(ABC):
         groups_differ_by: What tells its groups apart; None for a scheme without groups.
         works_inside: Whether it can allocate the samples inside a group of another scheme.
         mixes_classes: Whether its clients differ in their mixes of classes, and so are alike where there is one class.
-        same_clients: Whether a client is the same with every seed. Other schemes draw new clients with every seed.
     """
 
     source: ClassVar[str]
     groups_differ_by: ClassVar[str | None] = None
     works_inside: ClassVar[bool] = True
     mixes_classes: ClassVar[bool] = False
-    same_clients: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, clients: int, classes: int, place: str = "partition") -> None:

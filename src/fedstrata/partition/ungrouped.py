@@ -228,7 +228,6 @@ class Natural(Ungrouped):
     column: Annotated[str, MinLen(1)]
     order: Literal["ascending", "given"] = "ascending"
     works_inside: ClassVar[bool] = False
-    same_clients: ClassVar[bool] = True
 
     def allocate(self, pool: Pool) -> Allocation:
         """Allocate the samples of a pool. The clients get the first values, and have their names.

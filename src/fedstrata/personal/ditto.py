@@ -24,8 +24,6 @@ from fedstrata.core import (
     Evaluation,
     Plan,
     Problem,
-    ProposedSplit,
-    ProposesSplits,
     Report,
     State,
 )
@@ -119,12 +117,6 @@ class WithDitto:
         inner = self.algorithm.evaluations(problem, state, clients)
         own = replace(inner[CLIENT], load_local=problem.layout.everything)
         return {**inner, CLIENT: own, SHARED: inner[CLIENT]}
-
-    def proposed_split(self, problem: Problem, state: State, report: Report) -> tuple[ProposedSplit, ...]:
-        """The splits that the algorithm would make; none where it proposes none."""
-        if not isinstance(self.algorithm, ProposesSplits):
-            return ()
-        return self.algorithm.proposed_split(problem, state, without_personal(report))
 
 
 def without_personal(report: Report) -> Report:

@@ -1,7 +1,6 @@
 """What a simulation knows of its clients' data.
 
-Their classes and their mean inputs are for the page of the run. By their digests a run that is resumed knows them
-again.
+Their classes and their mean inputs are for the page of the run. By their digest a run that is resumed knows them again.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ def describe_clients(client_data: ClientData) -> ClientDescriptions:
     names = dataset.class_names if dataset.targets is None else ("all samples",)
     first = _mean_input(client_data, 0)
     few = first is not None and first.size * len(client_data) <= MOST_NUMBERS
-    means = [_mean_input(client_data, client) for client in clients] if few else []
-    known = [mean for mean in means if mean is not None]
-    mean_inputs = np.stack(known) if len(known) == len(client_data) else None
+    # Whether there is a mean depends on the form of the samples alone.
+    means = (_mean_input(client_data, client) for client in clients)
+    mean_inputs = np.stack([mean for mean in means if mean is not None]) if few else None
     prepared = dataset.preparation
     features = prepared.outputs if prepared is not None and prepared.features else ()
     if mean_inputs is not None and features:
@@ -76,13 +75,13 @@ def _in_deviations(client_data: ClientData, means: NDArray[np.float32]) -> NDArr
     return found
 
 
-def digest_clients(client_data: ClientData) -> NDArray[np.uint8]:
-    """Return a SHA-256 of the samples of each client before any change of data, (n, 32).
+def digest_clients(client_data: ClientData) -> str:
+    """Return a SHA-256 of the samples of all clients before any change of data.
 
     Of pixels only the form has a part in it: another version of a decoder may round them in another way.
     """
-    digests = [_digest(client_data, client) for client in range(len(client_data))]
-    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
+    digests = (_digest(client_data, client) for client in range(len(client_data)))
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _digest(client_data: ClientData, client: int) -> bytes:
@@ -124,12 +123,22 @@ def _mean_input(client_data: ClientData, client: int) -> NDArray[np.float32] | N
     return None if mean.numel() > MOST_VALUES else np.asarray(mean.numpy(), dtype=np.float32)
 
 
-def data_record(setup: RunSetup, network: list[float]) -> DataRecord:
-    """Who the clients are, what looks wrong with their data, and the `known_outputs` of the network."""
+def data_record(setup: RunSetup, network: list[float], *, own_data: bool) -> DataRecord:
+    """Who the clients are, what looks wrong with their data, and by what data and network are known again.
+
+    Args:
+        setup: What the run is built from.
+        network: The `known_outputs` of the network.
+        own_data: Whether the data are the user's own, which may change.
+    """
     held = setup.client_data
+    # On a network, the clients alone have data.
+    digest = digest_clients(held) if own_data and not setup.on_devices else ""
     clients = [
         # On a network, only the clients know how many samples they have.
         ClientEntry(id=id, name=name, train=len(held.train(id)) or None, test=len(held.test(id)) or None)
         for id, name in enumerate(setup.names)
     ]
-    return DataRecord(clients=clients, warnings=list(setup.warnings), inputs=setup.inputs, network=network)
+    return DataRecord(
+        clients=clients, warnings=list(setup.warnings), inputs=setup.inputs, network=network, digest=digest
+    )

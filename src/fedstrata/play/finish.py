@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -27,9 +26,7 @@ from fedstrata.play.used_models import (
     choices_in_use,
     chosen_models,
     classify_test_samples,
-    confusion_of,
     models_in_use,
-    right_samples,
     scores_of_probabilities,
     write_used_models,
 )
@@ -40,52 +37,46 @@ from fedstrata.records.resume import machine, versions
 from fedstrata.results.run import Run, network_factory
 
 
-@dataclass(frozen=True)
-class ModelsAtEnd:
-    """What the clients use when a run is over.
-
-    Attributes:
-        uses: The models that they use.
-        chosen: The model that each client with several candidates would use, by client.
-        before: The round before which the stores have the tensors of clients' own.
-        summary: What the summary says about personal models.
-    """
-
-    uses: Evaluation
-    chosen: Mapping[int, int]
-    before: int
-    summary: Mapping[str, Any]
-
-
-def score_last_models(setup: RunSetup, recorder: Recorder, state: State) -> Generator[Plan, PlanReply, ModelsAtEnd]:
+def score_last_models(
+    setup: RunSetup, recorder: Recorder, state: State
+) -> Generator[Plan, PlanReply, tuple[list[ModelInUse], dict[str, Any]]]:
     """Complete the record of the last round by a plan without training.
 
     When the last round of the run is over, the personal stage follows, where there is one.
+
+    Returns:
+        The model that each client uses now, and what the summary says about personal models.
     """
+    problem = setup.server.problem
     uses = models_in_use(setup, state)
+    chosen: Mapping[int, int] = {}
+    before = state.round + 1  # the round before which the stores have the tensors of clients' own
+    summary = dict[str, Any]()
     evaluations = recorder.evaluations(state)
-    before = state.round + 1
-    if not evaluations:
-        return ModelsAtEnd(uses, {}, before, {})
-    choice = Choice.among(setup.server.problem, uses)
-    reply = yield Plan(before, setup.server.problem.seed, choice.clients, state.models, choice.tasks, evaluations)
-    chosen = choice.answers(reply.report)
-    scores = reply.report.scores
-    if setup.server.personal is None or state.round < recorder.experiment.rounds:
+    if evaluations:
+        choice = Choice.among(problem, uses)
+        reply = yield Plan(before, problem.seed, choice.clients, state.models, choice.tasks, evaluations)
+        chosen = choice.answers(reply.report)
+        scores = reply.report.scores
+        if setup.server.personal is not None and state.round >= recorder.experiment.rounds:
+            made = yield from make_personal(setup, state, uses, chosen, before + 1)
+            if made is not None:
+                uses = made.uses
+                before = made.round
+                scores = {**scores, SHARED: scores[CLIENT], **made.scores}
+            summary["personal"] = personal_summary(recorder.experiment.personal.method, scores, made)
         recorder.complete(state, scores)
-        return ModelsAtEnd(uses, chosen, before, {})
-    made = yield from make_personal(setup, state, uses, chosen, before + 1)
-    if made is not None:
-        uses = made.uses
-        before = made.round
-        scores = {**scores, SHARED: scores[CLIENT], **made.scores}
-    recorder.complete(state, scores)
-    summary = personal_summary(recorder.experiment.personal.method, scores, made)
-    return ModelsAtEnd(uses, chosen, before, {"personal": summary})
+    return choices_in_use(setup, uses, chosen, before), summary
 
 
 def finish_run(
-    experiment: Experiment, setup: RunSetup, folder: Folder, out: Path, state: State, last: ModelsAtEnd
+    experiment: Experiment,
+    setup: RunSetup,
+    folder: Folder,
+    out: Path,
+    state: State,
+    used: Sequence[ModelInUse],
+    personal: Mapping[str, Any],
 ) -> Run:
     """Write what a run came to: its summary, its models, and which test samples they get right.
 
@@ -95,12 +86,12 @@ def finish_run(
         folder: The run folder, which has the records of all rounds.
         out: The path by which the user names it.
         state: The state after the last round.
-        last: What the clients use now.
+        used: The model that each client uses now.
+        personal: What the summary says about personal models.
     """
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
-    used = choices_in_use(setup, last.uses, last.chosen, last.before)
-    digests = folder.client_digests()
+    data = folder.data()
     classified = classify_test_samples(setup, state, used)
     weights = setup.server.objective.class_weights
     all_score = setup.server.participation.all_score(experiment.data.clients)
@@ -113,19 +104,18 @@ def finish_run(
         "metric": experiment.local.metric,
         "seed": experiment.seed,
         # Data may be others in another run with the same experiment.
-        **({} if digests is None else {"data_digest": hashlib.sha256(digests.tobytes()).hexdigest()}),
-        **summarise(rounds, setup.truth(state.round), experiment.probe.target, metric, all_score=all_score),
+        **({"data_digest": data.digest} if data is not None and data.digest else {}),
+        **summarise(rounds, setup.truth(state.round), metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
         **({} if classified is None else scores_of_probabilities(setup, *classified)),
         **({"class_weights": list(weights)} if weights else {}),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
-        **last.summary,
+        **personal,
         "versions": versions(),
         "machine": machine(setup.engine.device),
     }
     write_used_models(folder.path, setup, state, used)
-    folder.add_confusion(None if classified is None else confusion_of(classified[0]))
-    folder.add_right_samples({} if classified is None else right_samples(classified[0]))
+    folder.add_classified(None if classified is None else classified[0])
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None

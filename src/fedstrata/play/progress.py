@@ -160,40 +160,33 @@ class Progress:
 
 
 class ComparisonProgress:
-    """The progress of several algorithms side by side, with one seed after the other.
+    """The progress of several algorithms side by side, on one federation after the other.
 
     Args:
         rounds: The number of rounds of every run.
-        seeds: The seed of each federation, in their order.
+        federations: The number of federations.
         line: The status line.
         metric: What the scores are.
     """
 
-    def __init__(self, rounds: int, seeds: Sequence[int], line: StatusLine, metric: MetricInfo = ACCURACY) -> None:
+    def __init__(self, rounds: int, federations: int, line: StatusLine, metric: MetricInfo = ACCURACY) -> None:
         """Start the clock."""
         self._metric = metric
         self._rounds = rounds
-        self._seeds = tuple(seeds)
+        self._federations = federations
         self._line = line
         self._names = NO_NAMES
         self._began = perf_counter()
         self._shown = 0
         self._place = 0
+        self._seed = 0
         self._scores: dict[str, tuple[int, float | None]] = {}
 
-    @property
-    def where(self) -> str:
-        """The seed that is running, in words."""
-        return f"seed {self._seed}"
-
-    @property
-    def _seed(self) -> int:
-        return self._seeds[self._place - 1]
-
-    def begin(self, names: tuple[str, ...] = ()) -> None:
-        """Begin with the runs of the next federation, whose clients have these names, (n,)."""
+    def begin(self, place: int, seed: int, names: tuple[str, ...] = ()) -> None:
+        """Begin with a federation: its place among all, from 1, its seed, and the names of its clients, (n,)."""
         self._names = ClientNames(names)
-        self._place += 1
+        self._place = place
+        self._seed = seed
         self._scores = {}
 
     def note(self, algorithm: str, record: Mapping[str, Any]) -> None:
@@ -212,11 +205,12 @@ class ComparisonProgress:
         if not round:
             return
         self._shown += 1
-        reached = [(name, score) for name, (at, score) in self._scores.items() if at == round]
-        scores = [f"{name} {self._metric.text(score)}" for name, score in reached]
-        ahead = (len(self._seeds) - self._place + 1) * self._rounds - round
+        scores = [
+            f"{name} {self._metric.text(score)}" for name, (reached, score) in self._scores.items() if reached == round
+        ]
+        ahead = (self._federations - self._place + 1) * self._rounds - round
         left = (perf_counter() - self._began) / self._shown * ahead
-        where = f"{self.where} ({self._place}/{len(self._seeds)})"
+        where = f"seed {self._seed} ({self._place}/{self._federations})"
         when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
         shown = "  ".join([f"{self._metric.name}:", *scores])
         self._line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")

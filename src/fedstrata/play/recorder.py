@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fedstrata.base.resources import disk_error
-from fedstrata.build.probes import bipartition_metrics, client_matrices, gaps, unstable_weights
+from fedstrata.build.probes import client_matrices, gaps
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
 from fedstrata.config.reading import plain_keys
@@ -22,9 +21,7 @@ from fedstrata.core import (
     Evaluation,
     Layout,
     Mask,
-    Metric,
     Plan,
-    ProposesSplits,
     Report,
     Score,
     State,
@@ -36,8 +33,6 @@ from fedstrata.records.measures import complete
 from fedstrata.records.resume import origin
 from fedstrata.uploads.compression import Compression
 from fedstrata.uploads.validation import divergence_of_loss
-
-_logger = logging.getLogger(__name__)
 
 OnRound: TypeAlias = "Callable[[Mapping[str, Any], State], None]"
 """Is given the complete record of a round, and the state after it."""
@@ -87,23 +82,12 @@ class Recorder:
         diverging = divergence_of_loss(self.setup.server.problem.layout, scores[CLIENT].loss, classifies)
         done["events"] = [*done["events"], *diverging]
         self.folder.add(done, scores[CLIENT])
-        said = objective.metric_info.text(done["acc_client"])
-        _logger.debug("round %d: %d clusters, %s %s", done["round"], done["clusters"], objective.metric_info.name, said)
         self.on_round(done, state)
 
     def write(self, done: PlayedRound[Any]) -> None:
         """Complete the record of the round before, and begin a new one; then save the state."""
         self.complete(done.before, done.reply.report.scores)
         self._write_decision(done)
-        _logger.debug(
-            "round %d: planned in %.3f s, answered in %.3f s, decided in %.3f s; %d of %d answered",
-            done.plan.round,
-            done.seconds_planning,
-            done.reply.seconds,
-            done.seconds_deciding,
-            len(done.sample.cohort) - len(done.sample.dropped) - len(done.reply.absent),
-            len(done.sample.cohort),
-        )
         store = self.setup.clients.store
         number = done.plan.round
         cohort = done.sample.cohort.tolist()
@@ -117,7 +101,7 @@ class Recorder:
             "absent": sorted({*done.sample.dropped.tolist(), *done.reply.absent} & set(cohort)),
             "rejected": sorted({*done.rejected, *done.reply.rejected}),
             "events": [*done.events, *([reset] if not_finite else [])],
-            "metrics": [asdict(metric) for metric in (*done.diagnostics.metrics, *self._proposals(done))],
+            "metrics": [asdict(metric) for metric in done.diagnostics.metrics],
             "seconds": done.seconds_planning + done.reply.seconds + perf_counter() - done.replied,
             "seconds_training": done.reply.seconds,
             "seconds_server": done.seconds_planning + done.seconds_deciding,
@@ -168,7 +152,7 @@ class Recorder:
             )
 
     def _write_decision(self, done: PlayedRound[Any]) -> None:
-        """Write the layer gaps, matrices, unstable weights and tree of a round."""
+        """Write the layer gaps, matrices and tree of a round."""
         number = done.plan.round
         truth = self.setup.truth(number)
         probe = self.experiment.probe
@@ -183,19 +167,7 @@ class Recorder:
             matrices += client_matrices(layout, done.plan, done.report, n, probe.matrices, probe.layers)
         if matrices:
             self.folder.add_matrices(number, matrices)
-        if probe.unstable_weights:
-            weights = unstable_weights(layout, done.changed, done.report)
-            if weights:
-                self.folder.add_weights(number, weights)
         self.folder.add_tree(done.state.tree)
-
-    def _proposals(self, done: PlayedRound[Any]) -> list[Metric]:
-        """How right the bipartitions would be that the algorithm would make in a round."""
-        algorithm = self.setup.server.algorithm
-        truth = self.setup.truth(done.plan.round)
-        if not self.experiment.probe.bipartition or truth is None or not isinstance(algorithm, ProposesSplits):
-            return []
-        return bipartition_metrics(algorithm, self.setup.server.problem, done.changed, done.report, truth)
 
     def _clusters(self, state: State) -> dict[str, Any]:
         """The part of a record that says who is in which cluster; a client that has left or not joined yet is at -1."""

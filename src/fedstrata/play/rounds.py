@@ -48,7 +48,6 @@ class PlayedRound(Generic[StateT]):
         plan: What the whole cohort was asked.
         sample: Who was selected.
         before: The state before the round.
-        changed: That state after what happened to clients between the rounds; the plan is made from it.
         reply: What came back, before any step.
         report: What the algorithm saw of it.
         rejected: The ids of the clients whose answers it did not see, ascending.
@@ -63,7 +62,6 @@ class PlayedRound(Generic[StateT]):
     plan: Plan
     sample: CohortSample
     before: StateT
-    changed: StateT
     reply: PlanReply
     report: Report
     rejected: tuple[int, ...]
@@ -160,7 +158,6 @@ def play_rounds(
                 plan=plan,
                 sample=sampled,
                 before=before,
-                changed=changed,
                 reply=reply,
                 report=report,
                 rejected=tuple(sorted(rejected)),

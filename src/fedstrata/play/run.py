@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
 from fedstrata.config.selection import baseline_of
-from fedstrata.core import Layout, Plan, State, Tree
-from fedstrata.data import SampleFormat
+from fedstrata.core import State, Tree
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
-from fedstrata.models import load_row
-from fedstrata.models.trained import TrainedModel
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.play.interrupt import Interrupt, Stopped
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
-from fedstrata.play.steps import RunSteps, run_steps
+from fedstrata.play.steps import run_steps
 from fedstrata.records.arrays import last_scores, read_right_samples
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
 from fedstrata.report.references import gain, paired_differences
-from fedstrata.results.run import Run, labels_by_name, network_factory
+from fedstrata.results.run import Run, labels_by_name
 
 
 def run_experiment(
@@ -173,23 +169,6 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
     return summary
 
 
-@dataclass(frozen=True)
-class _MadeBy:
-    """What a step needs of the run that made it. The data and the engine are not kept, as they take much memory.
-
-    Attributes:
-        experiment: The experiment.
-        names: The name of each client, (n,).
-        form: What samples look like.
-        layout: The tensors of the network.
-    """
-
-    experiment: Experiment
-    names: tuple[str, ...]
-    form: SampleFormat
-    layout: Layout
-
-
 @dataclass(frozen=True, repr=False)
 class Step:
     """A round of a run that goes on.
@@ -197,13 +176,14 @@ class Step:
     Attributes:
         record: The line of ``rounds.jsonl`` about the round, with the scores of the models after it.
         state: The state of the algorithm after the round: the models of the clusters, (k, p), and so on.
+        names: The name of each client, by its id, (n,).
         run: The finished run, with the last round; None before.
     """
 
     record: Mapping[str, Any]
     state: State
+    names: tuple[str, ...]
     run: Run | None = None
-    _made_by: _MadeBy = field(kw_only=True)
 
     def __repr__(self) -> str:
         """Which round it is, in a line: the record and the state have many."""
@@ -217,30 +197,12 @@ class Step:
     @property
     def labels(self) -> dict[str, int]:
         """The tree node of each client after the round, by the client's name, as `Run.labels`."""
-        return labels_by_name(self._made_by.names, self.record["labels"])
+        return labels_by_name(self.names, self.record["labels"])
 
     @property
     def tree(self) -> Tree:
         """Every cluster that there has been up to this round."""
         return self.state.tree
-
-    def cluster_model(self, node: int) -> TrainedModel:
-        """Return the model of a cluster after the round, without any client's own layers.
-
-        Args:
-            node: The tree node of the cluster, as in `labels`.
-
-        Raises:
-            InputError: When this cluster has no model, because it was split or is not there yet.
-        """
-        nodes = self.state.nodes.tolist()
-        if node not in nodes:
-            known = ", ".join(map(str, nodes))
-            raise InputError(f"cluster {node}: expected one of the clusters after round {self.round}, {known}")
-        form = self._made_by.form
-        network = network_factory(self._made_by.experiment, form)()
-        load_row(network, self._made_by.layout, self.state.models[nodes.index(node)])
-        return TrainedModel(network, form)
 
 
 def iterate_experiment(
@@ -270,36 +232,29 @@ def iterate_experiment(
     with one_thread():
         setup = build_run(experiment)
     scored = list[Step]()
-    made_by = _MadeBy(experiment, setup.names, setup.client_data.dataset.sample_format, setup.server.problem.layout)
 
     def on_round(record: Mapping[str, Any], state: State) -> None:
-        scored.append(Step(record, state, _made_by=made_by))
+        scored.append(Step(record, state, setup.names))
 
     line = StatusLine(quiet)
     for choice in setup.choices:
         line.keep(choice)
+    reply: PlanReply | None = None
     with closing(run_steps(experiment, setup, out, resume=resume, on_round=on_round, tell=line.keep)) as steps:
-        found = _advance(steps, None)
-        while not isinstance(found, Run):
+        while True:
             with one_thread():
-                reply = timed_reply(setup.clients, found)
-            found = _advance(steps, reply)
-            if not isinstance(found, Run):
-                yield from scored
-                scored.clear()
+                try:
+                    # A generator that has not begun takes None alone.
+                    plan = steps.send(reply)  # type: ignore[arg-type]
+                except StopIteration as end:
+                    run: Run = end.value
+                    break
+            yield from scored
+            scored.clear()
+            with one_thread():
+                reply = timed_reply(setup.clients, plan)
     finished(out)
     with one_thread(), StatusLine(quiet) as line:
-        run = with_baseline(experiment, found, setup, line, finished, resume=resume)
+        run = with_baseline(experiment, run, setup, line, finished, resume=resume)
     for step in scored:
         yield replace(step, run=run if step is scored[-1] else None)
-
-
-def _advance(steps: RunSteps, reply: PlanReply | None) -> Plan | Run:
-    """The next plan of a run that is sent the reply to the last one, or the finished run."""
-    with one_thread():
-        try:
-            # A generator that has not begun takes None alone.
-            return steps.send(reply)  # type: ignore[arg-type]
-        except StopIteration as end:
-            run: Run = end.value
-            return run

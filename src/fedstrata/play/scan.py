@@ -24,15 +24,13 @@ from fedstrata.algorithms.evidence.split_half import add_fold_tasks, selected_cl
 from fedstrata.build.build import build_run
 from fedstrata.config import Experiment
 from fedstrata.core import (
+    Algorithm,
     Diagnostics,
-    Evaluation,
     Plan,
     Problem,
     Report,
     State,
     aggregate,
-    assign_pending,
-    cluster_evaluation,
     extend_state,
     fedavg_plan,
     initial_state,
@@ -49,7 +47,7 @@ class _ScanState(State):
 
 
 @dataclass(frozen=True)
-class _ScannedFedAvg:
+class _ScannedFedAvg(Algorithm[_ScanState]):
     """FedAvg whose clients also train on folds of their data, once their numbers of samples are known."""
 
     source: ClassVar[str] = "McMahan et al., AISTATS 2017"
@@ -70,14 +68,6 @@ class _ScannedFedAvg:
         evidence = add_evidence(problem.layout, state.evidence, report, asked)
         moved, diagnostics = aggregate(problem, state, report, self.assign(problem, state, report))
         return replace(moved, evidence=evidence), diagnostics
-
-    def assign(self, problem: Problem, state: _ScanState, report: Report) -> torch.Tensor:
-        """Everyone belongs to the one cluster."""
-        return assign_pending(state, report)
-
-    def evaluations(self, problem: Problem, state: _ScanState, clients: torch.Tensor) -> dict[str, Evaluation]:
-        """Everyone uses the one model."""
-        return cluster_evaluation(problem, state, clients)
 
 
 def scan_experiment(

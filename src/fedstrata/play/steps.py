@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import folder_lock, refuse_links, remove_file, root_folder
@@ -18,7 +16,7 @@ from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import Plan, State
 from fedstrata.data import DATASETS
-from fedstrata.play.client_descriptions import data_record, describe_clients, digest_clients
+from fedstrata.play.client_descriptions import data_record, describe_clients
 from fedstrata.play.finish import finish_run, score_last_models
 from fedstrata.play.interrupt import Stopped
 from fedstrata.play.recorder import OnRound, Recorder
@@ -26,9 +24,8 @@ from fedstrata.play.rounds import PlanReply, Rules, play_rounds
 from fedstrata.records.checkpoint import require_saveable
 from fedstrata.records.folder import Folder
 from fedstrata.records.resume import Resumable, find_resumable, origin
-from fedstrata.records.schema import RUN_FOLDER_ENTRIES
+from fedstrata.records.schema import RUN_FOLDER_ENTRIES, DataRecord
 from fedstrata.records.tracking import track
-from fedstrata.report.words import ClientNames
 from fedstrata.results.run import Run, network_factory, outputs_of
 
 _logger = logging.getLogger(__name__)
@@ -78,11 +75,12 @@ def run_steps(
     units = experiment.data.model_copy(update={"unit": setup.client_data.dataset.unit or independent})
     resolved = experiment.model_copy(update={"engine": setup.engine, "data": units})
     with folder_lock(root):
-        folder = Folder(root, () if ClientNames(setup.names).plain else setup.names)
+        folder = Folder(root)
         form = setup.client_data.dataset.sample_format
         says = outputs_of(network_factory(resolved, form), resolved, form)
-        state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume, says=says)
-        folder.add_data(data_record(setup, says))
+        data = data_record(setup, says, own_data=experiment.data.name not in DATASETS)
+        state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume, data=data)
+        folder.add_data(data)
         folder.add_metric(setup.server.objective.metric_info)
         for warning in setup.warnings:
             tell(f"WARNING: {warning}")
@@ -104,10 +102,10 @@ def run_steps(
             )
             if recorder.unsaved:
                 recorder.save(state)
-            last = yield from score_last_models(setup, recorder, state)
+            used, personal = yield from score_last_models(setup, recorder, state)
         if state.round < experiment.rounds:
             raise Stopped(f"stopped after round {state.round} of {experiment.rounds}", out)
-        run = finish_run(resolved, setup, folder, out, state, last)
+        run = finish_run(resolved, setup, folder, out, state, used, personal)
         if run.summary["acc_client"] is None:
             metric = setup.server.objective.metric_info.name
             tell(f"WARNING: the {metric} of no client is a number after the last round; look at local.metric")
@@ -123,7 +121,7 @@ def begin_run(
     tell: Callable[[str], object],
     *,
     resume: bool,
-    says: Sequence[float],
+    data: DataRecord,
 ) -> tuple[State, Mapping[str, Any] | None]:
     """Begin a run in its folder, or go on with the one that it holds.
 
@@ -134,7 +132,7 @@ def begin_run(
         fresh: The state of a run that begins.
         tell: Is called with a line for the user for what is unusual about a run that goes on.
         resume: Whether to go on from the folder's checkpoint, or from the start when there is none yet.
-        says: What the network says, as `outputs_of` returns it.
+        data: What the data and the network are now.
 
     Returns:
         The state to begin or to go on with, and the record of its round that is still without scores.
@@ -151,21 +149,22 @@ def begin_run(
     if resume:
         made_with = origin(setup.engine.device)
         found = find_resumable(folder, fresh, plain_keys(experiment), made_with, completed_keys)
-    own_data = experiment.data.name not in DATASETS
     if found is not None and setup.on_devices:
         _refuse_repeated_rounds(experiment, found, folder)
-    data = folder.data() if found is not None else None
-    if data is not None and data.network:
-        data.require_same_network(says, folder.path)
-    if found is not None and own_data:
-        _refuse_changed_data(experiment, setup, folder)
+    before = folder.data() if found is not None else None
+    if before is not None and before.network:
+        before.require_same_network(data.network, folder.path)
+    if before is not None and before.digest and before.digest != data.digest:
+        raise RecordError(
+            f"{folder.path}: expected the data that the run began with, found others; put the old data back in "
+            f"{shown(experiment.data.name)}, or start a run without --resume"
+        )
     folder.create(dumps(experiment))
     if found is None:
         _logger.info("%s: the run begins", folder.path)
         folder.rewind(0)
         if not setup.on_devices:  # where the clients alone have data
-            digests = digest_clients(setup.client_data) if own_data else None
-            folder.add_client_descriptions(describe_clients(setup.client_data)._replace(digests=digests))
+            folder.add_client_descriptions(describe_clients(setup.client_data))
         return fresh, None
     _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
     for line in found.notes:
@@ -189,21 +188,3 @@ def _refuse_repeated_rounds(experiment: Experiment, found: Resumable, folder: Fo
             f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
             "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
         )
-
-
-def _refuse_changed_data(experiment: Experiment, setup: RunSetup, folder: Folder) -> None:
-    """Refuse to go on with other samples of the clients than those that the run began with.
-
-    Raises:
-        RecordError: When a client has others; the text names the first one.
-    """
-    before = folder.client_digests()
-    if before is None:
-        return
-    now = digest_clients(setup.client_data)
-    for client, name in enumerate(setup.names):
-        if len(before) != len(now) or not np.array_equal(before[client], now[client]):
-            raise RecordError(
-                f"{folder.path}: expected the data that the run began with, found others of client {name}; "
-                f"put the old data back in {shown(experiment.data.name)}, or start a run without --resume"
-            )

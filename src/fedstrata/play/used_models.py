@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstrata.build.run_setup import RunSetup
@@ -22,7 +21,7 @@ from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
 from fedstrata.objective.metrics import probability_scores
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
-from fedstrata.records.schema import Confusion
+from fedstrata.records.schema import Classified
 
 _CHOICE = "choice"
 """The task by which clients that may use several models say which one fits their training data best."""
@@ -141,17 +140,13 @@ def write_used_models(folder: Path, setup: RunSetup, state: State, used: Sequenc
     write_client_models(folder, ClientModelsRecord(sample_format=sample_format, clients=clients), personal)
 
 
-MOST_ROWS = 2_000_000
-"""Pairs of classes of all clients; more are not recorded. There are at most as many as test samples."""
-
-
 MOST_OUTPUTS = 2**25
 """Outputs for all test samples that are kept at most: 128 MB of float32."""
 
 
 def classify_test_samples(
     setup: RunSetup, state: State, used: Sequence[ModelInUse], change: Callable[[Tensor], Tensor] | None = None
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Classified, Tensor] | None:
     """Classify the test samples of each client with the model that it uses.
 
     Args:
@@ -161,8 +156,7 @@ def classify_test_samples(
         change: Changes the inputs (b, ...) of samples before they are normalised; None leaves them as they are.
 
     Returns:
-        The client, the class and the predicted class of every test sample, (s, 3) int64, and the outputs, (s, classes),
-        or (s, 0) where they are too many. Samples of one client are in the order of its test data. None where networks
+        What they take them for, and the outputs, (s, classes), or (s, 0) where they are too many. None where networks
         learn no classes, and on real devices, which keep their test samples.
     """
     data = setup.client_data
@@ -184,45 +178,22 @@ def classify_test_samples(
         parts.append(_classify(setup, state.models[model], clients, tests, width, change))
     if not parts:
         return None
-    classified, outputs = map(torch.cat, zip(*parts, strict=True))
-    return classified, outputs
+    columns, outputs = map(torch.cat, zip(*parts, strict=True))
+    by_client = columns[:, 0].argsort(stable=True)
+    return Classified(*(column.numpy() for column in columns[by_client].T)), outputs[by_client]
 
 
-def confusion_of(classified: Tensor) -> Confusion | None:
-    """Count the test samples of each client by their class and the class that they are taken for.
-
-    Args:
-        classified: The client, the class and the predicted class of every sample, (s, 3).
-
-    Returns:
-        The counts of all clients; None where they are too many.
-    """
-    columns, samples = classified.unique(dim=0, return_counts=True)
-    if len(columns) > MOST_ROWS:
-        return None
-    return Confusion(*(np.asarray(column) for column in (*columns.T, samples)))
-
-
-def right_samples(classified: Tensor) -> dict[int, NDArray[np.bool_]]:
-    """Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
-    owners, truth, predicted = classified.numpy().T
-    order = np.argsort(owners, kind="stable")
-    clients, starts = np.unique(owners[order], return_index=True)
-    rows = np.split((truth == predicted)[order], starts[1:])
-    return dict(zip(clients.tolist(), rows, strict=True))
-
-
-def scores_of_probabilities(setup: RunSetup, classified: Tensor, outputs: Tensor) -> dict[str, Any]:
+def scores_of_probabilities(setup: RunSetup, classified: Classified, outputs: Tensor) -> dict[str, Any]:
     """What the summary says of class probabilities; nothing where outputs are none, or were not kept.
 
     Args:
         setup: What the run was built from.
-        classified: The client, the class and the predicted class of every sample, (s, 3).
+        classified: What the models take the samples for.
         outputs: The outputs for them, (s, classes).
     """
     if not setup.server.objective.classifies or outputs.shape[1] < 2:
         return {}
-    found = probability_scores(classified[:, 0], classified[:, 1], outputs)
+    found = probability_scores(torch.from_numpy(classified.client), torch.from_numpy(classified.truth), outputs)
     names = setup.client_data.dataset.class_names or tuple(map(str, range(outputs.shape[1])))
     return {"probabilities": {"classes": list(names), **found}} if found else {}
 
@@ -306,9 +277,10 @@ def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) ->
     if classified is None:
         return {}
     samples, _ = classified
-    owners, _, predicted = samples[samples[:, 1] != setup.trigger.target].T
-    fooled = (predicted == setup.trigger.target).double()
-    return {client: float(fooled[owners == client].mean()) for client in owners.unique().tolist()}
+    others = samples.truth != setup.trigger.target
+    owners = samples.client[others]
+    fooled = samples.predicted[others] == setup.trigger.target
+    return {client: float(fooled[owners == client].mean()) for client in np.unique(owners).tolist()}
 
 
 def _mean(rates: Sequence[float]) -> float | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import parse_json, read_file
 from fedstrata.records.schema import (
+    CLASSIFIED,
     CLIENTS_SUFFIX,
     LARGE,
-    RIGHT_SAMPLES,
+    Classified,
     ClientDescriptions,
-    Confusion,
     Gap,
     MatrixName,
+    RightSamples,
     Scores,
 )
 
@@ -53,9 +54,6 @@ _MOST_BYTES = 512 * 2**20
 
 _MOST_VALUES = 100_000_000
 """A table of more values is not read: the same value many times takes no room in a file."""
-
-RightSamples: TypeAlias = Mapping[int, NDArray[np.bool_]]
-"""Which test samples of each client are classified correctly, (s,), by client id."""
 
 
 @dataclass(frozen=True)
@@ -109,21 +107,19 @@ def read_scores(path: Path) -> Scores:
 def read_right_samples(folder: Path) -> RightSamples:
     """Return which test samples a run's models classify correctly at its end; {} where that is not known."""
     try:
-        table = _read_table(folder / RIGHT_SAMPLES, ("client", "right"))
-        rows = zip(table["client"].to_pylist(), table["right"], strict=True)
-        return {int(client): np.array(right.as_py(), dtype=np.bool_) for client, right in rows}
+        return read_classified(folder / CLASSIFIED).right
     except DAMAGED:
         return {}
 
 
-def read_confusion(path: Path, clients: int) -> Confusion:
-    """Read which classes the models of so many clients confuse."""
-    table = _read_table(path, Confusion._fields)
-    found = Confusion(*(_numbers(table[name], "int64") for name in Confusion._fields))
+def read_classified(path: Path, clients: int = 2**31) -> Classified:
+    """Read what the models of so many clients take their test samples for."""
+    table = _read_table(path, Classified._fields)
+    found = Classified(*(_numbers(table[name], "int64") for name in Classified._fields))
     if any(len(column) and not 0 <= column.min() <= column.max() < 2**31 for column in found):
-        raise ValueError("the clients, classes or samples of no run")
-    if len(found.client) and found.client.max() >= clients:
-        raise ValueError(f"it has client {found.client.max()}, and the rounds have {clients} clients")
+        raise ValueError("the clients or classes of no run")
+    if (np.diff(found.client) < 0).any() or (found.client >= clients).any():
+        raise ValueError(f"its clients are not in the order of their ids, or not those of {clients}")
     return found
 
 
@@ -163,7 +159,6 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
     with _open_arrays(path) as arrays:
         counts = _array(arrays, "class_counts", 2)
         classes, features = (_texts(arrays, name) for name in ("class_names", "feature_names"))
-        digests = _array(arrays, "digests", 2) if "digests" in arrays.files else None
         means = None
         if "mean_inputs" in arrays.files:
             means = _array(arrays, "mean_inputs", 2)
@@ -171,7 +166,7 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
     if len(classes) not in (0, counts.shape[1]):
         raise ValueError(f"it does not name its {counts.shape[1]} classes")
     named = means is not None and means.shape[1:] == (len(features),)
-    return ClientDescriptions(counts, means, classes, features if named else (), digests)
+    return ClientDescriptions(counts, means, classes, features if named else ())
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save
 
 from fedstrata.base.errors import RecordError
@@ -34,15 +33,13 @@ from fedstrata.base.files import (
 )
 from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
-from fedstrata.records.arrays import DAMAGED, read_client_descriptions
 from fedstrata.records.schema import (
+    CLASSIFIED,
     CLIENT_DATA,
     CLIENTS_SUFFIX,
-    CONFUSION,
-    RIGHT_SAMPLES,
     RUN_FOLDER_ENTRIES,
+    Classified,
     ClientDescriptions,
-    Confusion,
     DataRecord,
     Gap,
     MatrixName,
@@ -54,7 +51,7 @@ from fedstrata.records.schema import (
     parse_tree,
 )
 
-_FOLDERS_PER_ROUND = ("clients", "gaps", "matrices", "weights")
+_FOLDERS_PER_ROUND = ("clients", "gaps", "matrices")
 """Folders with a file for each round."""
 
 _T = TypeVar("_T")
@@ -137,11 +134,9 @@ class Folder:
 
     Attributes:
         path: Where it is.
-        names: The name of each client, (n,), which tables and the tree show beside its id; empty to write ids alone.
     """
 
     path: Path
-    names: tuple[str, ...] = ()
 
     @property
     def checkpoints(self) -> Path:
@@ -207,8 +202,6 @@ class Folder:
             score.loss.tolist(),
         )
         table = dict(zip(Scores._fields, columns, strict=True))
-        if self.names:
-            table["name"] = [self.names[client] for client in clients]
         self._write_table("clients", record["round"], pa.table(table))
         self.log.add(record)
 
@@ -220,37 +213,14 @@ class Folder:
         if found.mean_inputs is not None:
             arrays["mean_inputs"] = found.mean_inputs.reshape(len(found.mean_inputs), -1)
             arrays["shape"] = np.array(found.mean_inputs.shape[1:])
-        if found.digests is not None:
-            arrays["digests"] = found.digests
         replace_file(self.path / CLIENT_DATA, _packed(arrays), private=True)
 
-    def client_digests(self) -> NDArray[np.uint8] | None:
-        """Return the digest of the data of each client at the start, (n, 32); None where none can be read."""
-        try:
-            return read_client_descriptions(self.path / CLIENT_DATA).digests
-        # Deployments have none. Damage costs the comparison; the page says what is damaged.
-        except DAMAGED:
-            return None
-
-    def add_confusion(self, found: Confusion | None) -> None:
-        """Write which classes the clients' models confuse, for this user alone; None removes what is there."""
+    def add_classified(self, found: Classified | None) -> None:
+        """Write what the clients' models take their test samples for, for this user alone; None removes the file."""
         if found is None:
-            remove_file(self.path / CONFUSION)
-            return
-        replace_file(self.path / CONFUSION, _parquet(pa.table(found._asdict())), private=True)
-
-    def add_right_samples(self, found: Mapping[int, NDArray[np.bool_]]) -> None:
-        """Write which test samples the clients' models classify correctly, for this user alone.
-
-        Args:
-            found: Truth values for the test samples of each client, by its id. Without any, a file that is there is
-                removed.
-        """
-        if not found:
-            remove_file(self.path / RIGHT_SAMPLES)
-            return
-        table = pa.table({"client": list(found), "right": [row.tolist() for row in found.values()]})
-        replace_file(self.path / RIGHT_SAMPLES, _parquet(table), private=True)
+            remove_file(self.path / CLASSIFIED)
+        else:
+            replace_file(self.path / CLASSIFIED, _parquet(pa.table(found._asdict())), private=True)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""
@@ -266,19 +236,9 @@ class Folder:
             arrays[name + CLIENTS_SUFFIX] = matrix.clients.numpy()
         self._write_arrays("matrices", round, arrays)
 
-    def add_weights(self, round: int, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Write the weights that changed most in a round: of each layer, the clients (m,) and their places (m, t)."""
-        arrays: dict[str, Any] = {}
-        for layer, (clients, places) in weights.items():
-            arrays[layer] = places.numpy()
-            arrays[layer + CLIENTS_SUFFIX] = clients.numpy()
-        self._write_arrays("weights", round, arrays)
-
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
         models = subfolder(self.path, "models")
-        plain = [dataclasses.asdict(slot) for slot in layout.tensors]
-        replace_file(models / "layout.json", json.dumps(plain, indent=1).encode())
         files = [models / f"cluster-{node}.safetensors" for node in state.nodes.tolist()]
         for file, row in zip(files, state.models, strict=True):
             replace_file(file, save(_tensors(layout, row)))
@@ -324,7 +284,6 @@ class Folder:
                 "id": node.id,
                 "parent": node.parent,
                 "members": list(node.members),
-                **({"names": [self.names[client] for client in node.members]} if self.names else {}),
                 "born": node.born,
                 "split": node.split,
                 "layer": node.decision.layer if node.decision else None,

@@ -82,7 +82,6 @@ def _weighted_mean(score: Score, members: torch.Tensor) -> float:
 def summarise(
     rounds: Sequence[Mapping[str, Any]],
     truth: torch.Tensor | None,
-    target: float | None = None,
     metric: MetricInfo = ACCURACY,
     *,
     all_score: bool = True,
@@ -92,7 +91,6 @@ def summarise(
     Args:
         rounds: The records of all rounds.
         truth: The ground-truth group of each client, (n,); None where there is none.
-        target: The mean of the clients' metric that counts as reached; None adds nothing about one.
         metric: The metric of the run.
         all_score: Whether all clients score the models of every round. Otherwise nobody knows which round was best.
     """
@@ -100,7 +98,7 @@ def summarise(
     measures = [key for key in last if key.startswith("acc_")]
     return {
         **{key: last[key] for key in ("clusters", "ari", "purity", *measures)},
-        **(_best_rounds(rounds, target, metric) if all_score else {"acc_best": None, "acc_best_round": None}),
+        **(_best_rounds(rounds, metric) if all_score else {"acc_best": None, "acc_best_round": None}),
         **{key: sum(record[key] for record in rounds) for key in _SUMMED},
         "bytes_data": sum(record.get("bytes_data", 0) for record in rounds),
         "rounds": last["round"],
@@ -112,14 +110,10 @@ def summarise(
     }
 
 
-def _best_rounds(rounds: Sequence[Mapping[str, Any]], target: float | None, metric: MetricInfo) -> dict[str, Any]:
-    """Return the best round, the first one that has reached a target, and the one that validation would select."""
+def _best_rounds(rounds: Sequence[Mapping[str, Any]], metric: MetricInfo) -> dict[str, Any]:
+    """Return the best round, and the one that validation would select."""
     best = max(rounds, key=lambda record: metric.quality(record["acc_client"]))  # The first of equals.
     found = {"acc_best": best["acc_client"], "acc_best_round": best["round"]}
-    if target is not None:
-        least = metric.quality(target)
-        reached = [record["round"] for record in rounds if metric.quality(record["acc_client"]) >= least]
-        found |= {"target": target, "rounds_to_target": min(reached, default=None)}
     # The round that validation would select, the first of equals, and its metric on the test data.
     key = f"acc_{VALIDATION}"
     if key in rounds[-1]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
+import numpy as np
 from annotated_types import Ge, Interval, MinLen
-from numpy import float32, float64, int64, uint8
+from numpy import float32, float64, int64
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -32,11 +33,9 @@ RUN_FOLDER_ENTRIES = (
     "summary.json",
     "clients",
     "client_data.npz",
-    "confusion.parquet",
-    "right_samples.parquet",
+    "classified.parquet",
     "gaps",
     "matrices",
-    "weights",
     "models",
     "checkpoint",
     "tracking",
@@ -52,7 +51,7 @@ BASELINE = "baseline"
 
 
 CLIENTS_SUFFIX = "|clients"
-"""Ends the name of the array in ``matrices/<round>.npz`` or ``weights/<round>.npz`` that holds the clients of rows."""
+"""Ends the name of the array in ``matrices/<round>.npz`` that holds the clients of rows."""
 
 VALIDATION_MEASURE = "acc_validation"
 """The mean of the clients' metric on validation data, in records and in the summary of a run that has some. Settings
@@ -67,13 +66,8 @@ ALL_CLIENTS = -1
 CLIENT_DATA = "client_data.npz"
 """The file of a run folder that describes the data of every client."""
 
-CONFUSION = "confusion.parquet"
-"""The file of a run folder that says which classes each client's model confuses."""
-
-RIGHT_SAMPLES = "right_samples.parquet"
-"""The file of a run folder that says which test samples each client's model classifies correctly at the end of a run.
-Its columns are ``client`` and ``right``, a list of truth values in the order of the client's test data. Two runs on the
-same clients are compared sample by sample."""
+CLASSIFIED = "classified.parquet"
+"""The file of a run folder that says what each client's model takes its test samples for."""
 
 LARGE = 1e100
 """Larger numbers come from no run, and their squares would overflow."""
@@ -88,6 +82,9 @@ Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
 Ari = Annotated[float, Interval(ge=-1, le=1)]
 Scalar = bool | int | Number | str | None
+
+RightSamples: TypeAlias = Mapping[int, NDArray[np.bool_]]
+"""Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
 
 
 class Scores(NamedTuple):
@@ -117,33 +114,37 @@ class ClientDescriptions(NamedTuple):
             (n, channels) of others; None where it would be too large.
         class_names: The name of each class, (classes,), or empty where the data give none.
         feature_names: The name of each value of a mean input of a table, or empty where the data give none.
-        digests: A SHA-256 of the data of each client, (n, 32), by which a run that is resumed knows them again; None
-            where they cannot change, as those of a known data set.
     """
 
     class_counts: NDArray[int64]
     mean_inputs: NDArray[float32] | None
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
-    digests: NDArray[uint8] | None = None
 
 
-class Confusion(NamedTuple):
-    """The columns of ``confusion.parquet``: which classes each client's model confuses at the end of a run.
+class Classified(NamedTuple):
+    """The columns of ``classified.parquet``: what each client's model takes its test samples for at the end of a run.
 
-    There is a row for each client and pair of classes with test samples.
+    There is a row for each test sample. Those of one client are in the order of its test data, so that two runs on the
+    same clients are compared sample by sample.
 
     Attributes:
-        client: The client ids, ascending, (rows,).
-        truth: The class of the samples, (rows,).
-        predicted: The class that the model takes them for, (rows,).
-        samples: The number of test samples, (rows,).
+        client: The client ids, ascending, (s,).
+        truth: The class of each sample, (s,).
+        predicted: The class that the client's model takes it for, (s,).
     """
 
     client: NDArray[int64]
     truth: NDArray[int64]
     predicted: NDArray[int64]
-    samples: NDArray[int64]
+
+    @property
+    def right(self) -> RightSamples:
+        """Which test samples of each client are classified correctly."""
+        if not len(self.client):
+            return {}
+        clients, starts = np.unique(self.client, return_index=True)
+        return dict(zip(clients.tolist(), np.split(self.truth == self.predicted, starts[1:]), strict=True))
 
 
 class Gap(NamedTuple):
@@ -314,12 +315,15 @@ class DataRecord(Record):
         warnings: What looks wrong with the data, in a line each.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         network: What the network says about a few samples, by which it is known again (`known_outputs`).
+        digest: A SHA-256 of the clients' samples, by which they are known again; empty for those of a known data set,
+            which cannot change, and on real devices.
     """
 
     clients: list[ClientEntry]
     warnings: list[str] = []
     inputs: str = ""
     network: list[Number] = []
+    digest: str = ""
 
     def require_same_network(self, outputs: Sequence[float], place: Path) -> None:
         """Refuse another network than that of the run.

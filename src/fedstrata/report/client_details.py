@@ -80,20 +80,19 @@ def _figure(rounds: list[Round], means: list[float | None], metric: MetricInfo) 
 
 def _confused(records: RunRecords) -> dict[int, NDArray[int64]]:
     """Return the class, the predicted class and the number of samples, (pairs, 3), of each client."""
-    found = records.confusion
+    found = records.classified
     if found is None or not len(found.client):
         return {}
-    order = np.argsort(found.client, kind="stable")
-    table = np.stack([found.truth, found.predicted, found.samples], axis=1)[order]
-    clients, starts = np.unique(found.client[order], return_index=True)
-    return dict(zip(clients.tolist(), np.split(table, starts[1:]), strict=True))
+    table, samples = np.unique(np.stack(found, axis=1), axis=0, return_counts=True)
+    clients, starts = np.unique(table[:, 0], return_index=True)
+    return dict(zip(clients.tolist(), np.split(np.column_stack([table[:, 1:], samples]), starts[1:]), strict=True))
 
 
 def _names_of_classes(records: RunRecords) -> list[str]:
     """Return the names of the classes; their numbers where nothing else is known."""
     known = records.client_descriptions
     names = class_names(known) if known is not None and has_classes(known) else []
-    found = records.confusion
+    found = records.classified
     most = 0 if found is None or not len(found.client) else 1 + int(max(found.truth.max(), found.predicted.max()))
     return [*names, *map(str, range(len(names), most))]
 

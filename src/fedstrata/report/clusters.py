@@ -69,7 +69,7 @@ class Clusters:
     @cached_property
     def pairs(self) -> dict[str, dict[int, PairedDifference]]:
         """The comparisons of clients with each reference sample by sample, where that is known, by algorithm."""
-        own = self.records.right_samples
+        own = {} if self.records.classified is None else self.records.classified.right
         return {name: paired_differences(own, other.right) for name, other in self.records.references.items()}
 
     @cached_property

@@ -15,22 +15,20 @@ from fedstrata.objective.metric_info import ACCURACY, METRIC_FILE, MetricInfo, m
 from fedstrata.records.arrays import (
     DAMAGED,
     ClientMatrix,
-    RightSamples,
+    read_classified,
     read_client_descriptions,
-    read_confusion,
     read_gaps,
     read_matrices,
     read_matrix_clients,
-    read_right_samples,
     read_scores,
 )
 from fedstrata.records.schema import (
     ALL_CLIENTS,
+    CLASSIFIED,
     CLIENT_DATA,
-    CONFUSION,
     RUN_FOLDER_ENTRIES,
+    Classified,
     ClientDescriptions,
-    Confusion,
     DataRecord,
     Gap,
     MatrixName,
@@ -73,8 +71,7 @@ class RunRecords:
         references: What FedAvg and local training reached in the same experiment, where a run of them is in a folder
             next to this one, by algorithm.
         client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
-        confusion: Which classes the clients' models confuse at the end; None where that is not known.
-        right_samples: Which test samples the clients' models classify correctly at the end, where that is known.
+        classified: What the clients' models take their test samples for at the end; None where that is not known.
         metric: What the scores are.
         deployed: Whether the clients were devices on a network.
     """
@@ -91,8 +88,7 @@ class RunRecords:
     data: DataRecord | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
     client_descriptions: ClientDescriptions | None = None
-    confusion: Confusion | None = None
-    right_samples: RightSamples = field(default_factory=dict)
+    classified: Classified | None = None
     metric: MetricInfo = ACCURACY
     deployed: bool = False
 
@@ -167,8 +163,7 @@ def read(folder: Path) -> RunRecords:
         data=data,
         client_descriptions=optional(CLIENT_DATA, lambda path: _read_descriptions(path, clients)),
         # An extended run has the files of its shorter self until it is finished.
-        confusion=optional(CONFUSION, lambda path: read_confusion(path, clients)) if summary and rounds else None,
-        right_samples=read_right_samples(folder) if summary else {},
+        classified=optional(CLASSIFIED, lambda path: read_classified(path, clients)) if summary and rounds else None,
         # Half of a run cannot be compared with a whole one.
         references=read_references(folder, settings, summary) if summary else {},
         metric=optional(METRIC_FILE, lambda path: read_metric(path.parent)) or metric_of_settings(settings),

@@ -22,8 +22,8 @@ from scipy.special import bdtr, bdtrc, ndtri
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records.arrays import RightSamples, last_scores, read_right_samples
-from fedstrata.records.schema import BASELINE, Summary, read_record
+from fedstrata.records.arrays import last_scores, read_right_samples
+from fedstrata.records.schema import BASELINE, RightSamples, Summary, read_record
 from fedstrata.report.catalogue import WORDS
 
 LEVEL = 0.05

@@ -17,7 +17,6 @@ from fedstrata.core import (
     Matrix,
     Metric,
     Problem,
-    ProposedSplit,
     Report,
     Result,
     State,
@@ -27,9 +26,6 @@ from fedstrata.core import (
 )
 from fedstrata.core.aggregation import plain_mean, weighted_mean
 from fedstrata.core.state import StateT
-
-NEVER_REACHED = 1e30
-"""A threshold that no norm and no stability reaches."""
 
 
 @dataclass(frozen=True)
@@ -168,24 +164,3 @@ def split_and_average(
     ]
     matrices = tuple(decision.matrix for decision in decisions.values() if decision.matrix is not None)
     return moved, replace(diagnostics, metrics=(*diagnostics.metrics, *norms), matrices=matrices)
-
-
-def proposed_splits(
-    state: State, answers: RoundAnswers, decisions: Mapping[int, SplitDecision]
-) -> tuple[ProposedSplit, ...]:
-    """How clusters would be divided in a round, whether or not a split is due. It is recorded, and changes no state.
-
-    HiCFL compares bipartitions from before and after the model is stable (Table IV).
-
-    Args:
-        state: The state before the round.
-        answers: The answers of the round, of every two members that can be compared.
-        decisions: The decision about each cluster, with thresholds that let every split be made.
-    """
-    found = list[ProposedSplit]()
-    for cluster, decision in decisions.items():
-        if decision.reason.kind in ("split", "same_direction"):
-            clients = answers.usable[cluster].updates.clients
-            first, second = decision.parts or (clients, clients[:0])
-            found.append(ProposedSplit(int(state.nodes[cluster]), first, second))
-    return tuple(found)

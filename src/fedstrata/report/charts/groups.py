@@ -9,7 +9,7 @@ import numpy as np
 from numpy import float64
 from numpy.typing import NDArray
 
-from fedstrata.records.schema import ClientDescriptions, Confusion
+from fedstrata.records.schema import Classified, ClientDescriptions
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
     BARE,
@@ -166,8 +166,8 @@ def group_charts(clusters: Clusters) -> list[Chart]:
     if known is None or not describe_clusters(clusters):
         return []
     charts = [class_mix(clusters, known)] if has_classes(known) else []
-    if has_classes(known) and clusters.records.confusion is not None:
-        charts.append(recognised_classes(clusters, known, clusters.records.confusion))
+    if has_classes(known) and clusters.records.classified is not None:
+        charts.append(recognised_classes(clusters, known, clusters.records.classified))
     if known.mean_inputs is not None and known.mean_inputs.ndim == 4:
         charts.append(mean_images(clusters, known.mean_inputs))
     elif known.mean_inputs is not None and known.mean_inputs.shape[1] > 1:
@@ -184,24 +184,23 @@ def class_mix(clusters: Clusters, known: ClientDescriptions) -> Chart:
     return chart("class-mix", drawn)
 
 
-def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Confusion) -> Chart:
+def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Classified) -> Chart:
     """Draw the share of the test samples of each class that the models of each final cluster's clients recognise."""
     names = class_names(known)
     node_of = np.array([clusters.node_of.get(client, -1) for client in found.client.tolist()], dtype=np.int64)
     rows = []
     for node in clusters.finals:
         own = (node_of == node) & (found.truth < len(names))
-        rows.append(recognised(Confusion(*(column[own] for column in found)), len(names)))
+        rows.append(recognised(found.truth[own], found.predicted[own], len(names)))
     hover = "%{z:.1f} % of class %{x} recognised"
     drawn = _rows(clusters, np.array(rows), names, "class", SEQUENTIAL, hover, (0.0, 100.0))
     return chart("recognised-classes", drawn)
 
 
-def recognised(found: Confusion, classes: int) -> NDArray[float64]:
+def recognised(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> NDArray[float64]:
     """Return the share of the test samples of each class that is recognised, in percent; nan of a class without any."""
-    right = found.samples * (found.truth == found.predicted)
-    held = np.bincount(found.truth, weights=found.samples, minlength=classes)
-    hits = np.bincount(found.truth, weights=right, minlength=classes)
+    held = np.bincount(truth, minlength=classes)
+    hits = np.bincount(truth[truth == predicted], minlength=classes)
     shares: NDArray[float64] = np.divide(100 * hits, held, out=np.full(classes, np.nan), where=held > 0)
     return shares
 

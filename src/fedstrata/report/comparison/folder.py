@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from scipy.special import stdtrit
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
@@ -46,17 +48,12 @@ class Row:
         seeds: The seeds that it was run with.
         failed: The seeds with which it failed.
         figures: The measures by their names; None where no seed has the measure.
-        lower_than_fedavg: The number of clients that are worse off than with FedAvg and the same seed, by the metric;
-            None where that is unknown.
-        clients: The number of clients that were compared so.
     """
 
     algorithm: str
     seeds: tuple[int, ...]
     failed: tuple[int, ...]
     figures: Mapping[str, Statistic | None]
-    lower_than_fedavg: int | None
-    clients: int
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,6 @@ class Difference:
         other: The other one.
         seeds: The seeds that both have.
         values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
-        margin: Half the width of the 95 % t-interval of the mean: over the seeds, or over the clients where the seeds
-            do not differ. A client that several seeds have counts once, with the mean of its differences. None where
-            it is unknown.
         smallest: The smallest difference that can be seen where the metric is shown.
     """
 
@@ -78,7 +72,6 @@ class Difference:
     other: str
     seeds: tuple[int, ...]
     values: tuple[float, ...]
-    margin: float | None = None
     smallest: float = SMALLEST_DIFFERENCE
 
     @cached_property
@@ -92,12 +85,16 @@ class Difference:
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
-    def seeds_differ(self) -> bool:
-        """Whether the seeds tell how large the noise is: there are several, and their differences are not the same.
+    def margin(self) -> float | None:
+        """Half the width of the 95 % t-interval of the mean over the seeds; None where the seeds do not tell the noise.
 
-        With few test samples, one more that is right is often the whole difference, with one seed as with another.
+        They do not where there is one, or where all have the same difference: with few test samples, one more that is
+        right is often the whole of it, with one seed as with another.
         """
-        return self.spread is not None and self.spread >= self.smallest
+        if self.spread is None or self.spread < self.smallest:
+            return None
+        quantile = float(stdtrit(len(self.values) - 1, 0.975))
+        return quantile * self.spread / sqrt(len(self.values))
 
     @property
     def above(self) -> int:
@@ -111,32 +108,31 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class RunEntry:
-    """One run.
+class Outcome:
+    """What came of one run.
 
     Attributes:
-        algorithm: The name of the algorithm.
+        algorithm: The name of the algorithm in the table.
         seed: The seed of the run.
-        folder: The path of the run folder, relative to the folder of the comparison.
-        summary: The summary; None for a run that failed.
-        error: Why the run failed, in one line.
+        folder: The folder of its records; in ``comparison.json`` relative to that of the comparison.
+        summary: The content of its ``summary.json``; None for a run that failed.
+        clients: The metric of each client at the end, on its own test samples; without those of unknown score.
+        error: Why it failed, in one line.
+        traceback: Where it failed.
     """
 
     algorithm: str
     seed: int
-    folder: str
-    summary: Mapping[str, Any] | None
-    error: str
+    folder: Path
+    summary: Mapping[str, Any] | None = None
+    clients: Mapping[int, float] | None = None
+    error: str = ""
+    traceback: str = ""
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader of the table has to know about the run, in a line each."""
-        return run_warnings(self.algorithm, self.seed, self.summary)
-
-
-def run_warnings(algorithm: str, seed: int, summary: Mapping[str, Any] | None) -> list[str]:
-    """Return the warnings of a run, in a line each; none for a run that failed."""
-    return [f"{algorithm} with seed {seed}: {line}" for line in warnings(summary or {})]
+        """What the reader of the table has to know about the run, in a line each; nothing of one that failed."""
+        return [f"{self.algorithm} with seed {self.seed}: {line}" for line in warnings(self.summary or {})]
 
 
 @dataclass(frozen=True)
@@ -206,7 +202,7 @@ class Document(BaseModel):
 
     experiment: dict[str, Any]
     jobs: JobCount | None
-    runs: tuple[RunEntry, ...]
+    runs: tuple[Outcome, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
     metric: MetricInfo
@@ -322,7 +318,7 @@ def _read_algorithms(folder: Path, document: Document, notes: list[str]) -> dict
     return found
 
 
-def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict[str, list[RunRounds]]:
+def _read_runs(folder: Path, runs: Sequence[Outcome], notes: list[str]) -> dict[str, list[RunRounds]]:
     """Return the rounds of the finished runs, by algorithm."""
     found: dict[str, list[RunRounds]] = {}
     for run in runs:
@@ -335,7 +331,7 @@ def _read_runs(folder: Path, runs: Sequence[RunEntry], notes: list[str]) -> dict
             rounds = read_rounds(place, own_notes)
         except RecordError as error:
             # The page is the same, however the folder was named.
-            notes.append(f"The charts are without {name}: {str(error).replace(str(place), run.folder)}")
+            notes.append(f"The charts are without {name}: {str(error).replace(str(place), str(run.folder))}")
             continue
         notes += [f"{name}: {note}" for note in own_notes]
         found.setdefault(run.algorithm, []).append(rounds)

@@ -11,7 +11,7 @@ import tomli_w
 from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.report.catalogue import say
 from fedstrata.report.comparison.charts import Style, comparison_charts
-from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunEntry, read_comparison
+from fedstrata.report.comparison.folder import ComparisonFolder, Document, Outcome, read_comparison
 from fedstrata.report.comparison.words import (
     choice_text,
     difference_text,
@@ -79,7 +79,7 @@ def _render(folder: ComparisonFolder) -> str:
         pairs=pair_table(rows, document.differences, metric),
         differences=[difference_text(each, metric) for each in document.differences],
         metric=metric,
-        page_of=lambda run: quote(f"{Path(run.folder).as_posix()}/report.html"),
+        page_of=lambda run: quote(f"{run.folder.as_posix()}/report.html"),
         command=_command(document),
         in_memory=document.setting("data", "name").startswith(IN_MEMORY),
         experiment=tomli_w.dumps({**document.experiment, **_tables_of_algorithms(folder)}),
@@ -104,7 +104,7 @@ def _common_keys(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in tables[0].items() if all(other.get(key) == value for other in tables)}
 
 
-def _notes_of_runs(runs: Sequence[RunEntry]) -> list[str]:
+def _notes_of_runs(runs: Sequence[Outcome]) -> list[str]:
     """Return the warnings of the runs, and how many more there are where they are many."""
     found = [line for run in runs for line in run.warnings]
     more = len(found) - _MOST_NOTES
@@ -138,7 +138,7 @@ def _command(document: Document) -> str:
         swept = [word for key, values in grid.items() for word in ("--grid", f"{key}={','.join(values)}")]
         return shlex.join(["fedstrata", "sweep", "experiment.toml", *swept, "--seeds", seeds, "--out", "again"])
     if document.jobs is None:
-        given = [run.folder for run in document.runs]
+        given = [str(run.folder) for run in document.runs]
     else:
         names = ",".join(row.algorithm for row in document.table)
         given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]

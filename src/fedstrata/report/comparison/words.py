@@ -34,7 +34,7 @@ _SHOWN: Mapping[str, Callable[[Statistic], str]] = {
     "ari": _with_spread,
     "bytes": lambda number: size(number.mean),
     "seconds": lambda number: duration(number.mean),
-    **dict.fromkeys(("clusters", "rounds_to_partition", "rounds_to_target"), _with_range),
+    **dict.fromkeys(("clusters", "rounds_to_partition"), _with_range),
 }
 """How the measures are shown that are no values of the metric."""
 
@@ -68,20 +68,15 @@ def table_of(rows: Sequence[Row], metric: MetricInfo, kind: str) -> Table:
         kind: What the rows are, as by `row_kind`.
     """
     words: dict[str, Any] = dict(WORDS["column"])
-    worse = words.pop("worse_clients")
     shown = [key for key in words if key in COLUMNS or any(key in row.figures for row in rows)]
-    columns = [words[key] for key in shown]
-    counted = any(row.lower_than_fedavg is not None for row in rows)
-    if counted:
-        columns.append(worse)
     values = {"metric": metric}
-    meanings = {fill(each["title"], values): fill(each["meaning"], values) for each in columns}
-    cells = [(*_cells(row, shown, metric), *([_of_clients(row)] if counted else [])) for row in rows]
+    meanings = {fill(words[key]["title"], values): fill(words[key]["meaning"], values) for key in shown}
+    cells = [_cells(row, shown, metric) for row in rows]
     return Table({kind: "", "seeds": "Number of finished runs.", **meanings}, cells)
 
 
 def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, ...]:
-    """Return the texts of a row, but for how many clients are worse than with the reference."""
+    """Return the texts of a row."""
     seeds = f"{len(row.seeds) - len(row.failed)}"
     if row.failed:
         seeds = f"{seeds} of {len(row.seeds)}, others failed"
@@ -92,11 +87,6 @@ def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, 
         return _SHOWN[key](number) if key in _SHOWN else metric.text(number.mean, number.spread)
 
     return (row.algorithm, seeds, *(show(key, row.figures[key]) for key in measures))
-
-
-def _of_clients(row: Row) -> str:
-    """Return how many clients are worse than with the reference, in words."""
-    return DASH if row.lower_than_fedavg is None else f"{row.lower_than_fedavg} of {row.clients}"
 
 
 def difference_text(difference: Difference, metric: MetricInfo) -> str:
