@@ -17,8 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedstrata.base.errors import DataError
-from fedstrata.data.fitting import Wanted, fit, refitted
-from fedstrata.data.preparation import Impute, Preparation
+from fedstrata.data.preparation import Impute, Preparation, Wanted, fit, refitted
 from fedstrata.data.sample_format import SampleFormat
 
 NAN = float("nan")

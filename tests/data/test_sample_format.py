@@ -7,7 +7,7 @@ import torch
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import SampleFormat, load_dataset
-from fedstrata.data.sample_format import resize
+from fedstrata.data.mapped import resize
 
 GREY = SampleFormat((1, 2, 3), "uint8", (0.5,), (0.25,), classes=2)
 COLOUR = SampleFormat((3, 2, 2), "uint8", (0.5,) * 3, (0.25,) * 3, classes=2)
@@ -78,8 +78,8 @@ def test_whole_numbers_of_any_type_are_tokens() -> None:
         (SIGNAL, [[1.0], [2.0, 3.0]], r"expected samples as numbers"),
         (TABLE, [[1, 2, 3], [1, np.nan, 3]], r"expected finite numbers, found nan in row 1; fill it in"),
         (TABLE, {"age": [1, 2], "dose": [np.inf, np.nan], "weight": [3, 4]}, r"found inf in row 0 and 1 others"),
-        (TABLE, np.ma.masked_array([[1, 2, 3]], [[0, 1, 0]]), r"expected finite numbers, found nan in row 0"),
-        (TABLE, [np.ma.masked_array([1, 2, 3], [0, 1, 0])], r"expected finite numbers, found nan in row 0"),
+        (TABLE, np.ma.masked_equal([[1, 2, 3]], 2), r"expected finite numbers, found nan in row 0"),
+        (TABLE, [np.ma.masked_equal([1, 2, 3], 2)], r"expected finite numbers, found nan in row 0"),
         (TABLE, np.array([[1, 2, 1e300]]), r"expected finite numbers, found inf in row 0"),
         (TOKENS, [[1.0, 2.0], [3.7, 2.0]], r"expected whole numbers of at least 0, found 3.7 in row 1"),
         (TOKENS, [[1, 2], [3, 4], [5, -1]], r"expected whole numbers of at least 0, found -1 in row 2"),

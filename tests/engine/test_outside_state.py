@@ -103,11 +103,11 @@ def made(kind: Callable[[], nn.Module]) -> nn.Module:
         return kind()
 
 
-def spec_of(kind: Callable[[], nn.Module], **names: str) -> SimulationSpec:
+def spec_of(kind: Callable[[], nn.Module], **names: Any) -> SimulationSpec:
     return SimulationSpec(partial(made, kind), dataset(60), partition_of([12, 12, 12]), 0, objective=Objective(**names))
 
 
-def update_of_last(kind: Callable[[], nn.Module], cohort: list[int], **names: str) -> Tensor:
+def update_of_last(kind: Callable[[], nn.Module], cohort: list[int], **names: Any) -> Tensor:
     layout = layout_of(made(kind))
     task = fit_of(layout, [[0]] * len(cohort))
     plan = plan_of(row_of(made(kind), layout)[None], task, cohort=cohort)

@@ -201,9 +201,9 @@ def visits(count: int = 48) -> dict[str, Any]:
 
 def wards(count: int = 48) -> dict[str, Any]:
     """A table with gaps and texts, of which a client need not have all."""
-    pulse = np.where(RNG.random(count) < 0.2, None, RNG.normal(size=count))
+    pulse = [None if RNG.random() < 0.2 else RNG.normal() for _ in range(count)]
     kinds = RNG.choice(list("abcd"), 2, replace=False)
-    return {"pulse": pulse.tolist(), "kind": RNG.choice([*kinds, None], count), "y": np.arange(count) % 2}
+    return {"pulse": pulse, "kind": RNG.choice([*kinds, None], count), "y": np.arange(count) % 2}
 
 
 def rows_of_tokens(count: int = 48) -> dict[str, Any]:

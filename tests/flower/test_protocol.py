@@ -311,8 +311,9 @@ def test_a_field_that_no_codec_fits_is_refused() -> None:
 SAMPLES = Samples((1, 8, 8), 10, (0.5,), (0.25,), "float32", tuple("abcdefghij"), "trial", 0.3)
 
 
-MADE = {"texts": (("x",),), "classes": ("ill",), "class_values": ("1",)}
-NAMED = ReadOptions("outcome", ("a",), ("site",), 64, None, 8, False, **MADE)
+NAMED = ReadOptions(
+    "outcome", ("a",), ("site",), 64, None, 8, scale=False, texts=(("x",),), classes=("ill",), class_values=("1",)
+)
 
 
 @pytest.mark.parametrize("reading", [ReadOptions(), NAMED])

@@ -16,8 +16,7 @@ from fedstrata.build.problem import objective_of
 from fedstrata.config import Experiment
 from fedstrata.config.tables import ALL_INDEPENDENT, OWN_TEST
 from fedstrata.data.column_roles import CLIENT_COLUMN, ROW_COLUMN, SPLIT_COLUMN, TRIAL_COLUMN, Comparison
-from fedstrata.data.fitting import fit
-from fedstrata.data.preparation import name_of
+from fedstrata.data.preparation import fit, name_of
 from fedstrata.data.sample_format import has_names
 from fedstrata.models import side
 from fedstrata.objective import Objective

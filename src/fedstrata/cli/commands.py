@@ -300,8 +300,7 @@ def predict_command(
     """
     import csv
 
-    from fedstrata.results.predict import predict_file
-    from fedstrata.results.run import load
+    from fedstrata.results.run import load, predict_file
 
     header, rows = predict_file(load(folder), client, path)
     writer = csv.writer(sys.stdout, lineterminator="\n")

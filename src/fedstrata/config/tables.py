@@ -34,8 +34,7 @@ from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.lr_schedule import USED_KEYS
 from fedstrata.data.column_roles import Memory, ReadOptions
-from fedstrata.data.fitting import Wanted
-from fedstrata.data.preparation import Categories, Impute
+from fedstrata.data.preparation import Categories, Impute, Wanted
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from

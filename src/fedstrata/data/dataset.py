@@ -16,10 +16,9 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
-from fedstrata.data.fitting import rounded
-from fedstrata.data.mapped import Inputs, MappedInputs, blocks, picked
-from fedstrata.data.preparation import Preparation
-from fedstrata.data.sample_format import Answer, SampleFormat, resize, scale_and_shift
+from fedstrata.data.mapped import Inputs, MappedInputs, blocks, picked, resize
+from fedstrata.data.preparation import Preparation, rounded
+from fedstrata.data.sample_format import Answer, SampleFormat, scale_and_shift
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,7 +21,6 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import memory_limit
 from fedstrata.data.column_roles import Memory
-from fedstrata.data.sample_format import resize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -284,3 +283,19 @@ def too_large_for_memory(size: int) -> str:
         f"the samples take {size:,} bytes in memory; expected at most {memory_limit():,}; leave them on the disk with "
         "data.memory = 'disk', or use a part of them"
     )
+
+
+def resize(images: Tensor, side: int) -> Tensor:
+    """Resize images bilinearly, as whole numbers of 0 to 255.
+
+    Args:
+        images: The images, (samples, channels, height, width) uint8.
+        side: The new height and width in pixels.
+
+    Returns:
+        The images, (samples, channels, side, side) float32.
+    """
+    resized = torch.nn.functional.interpolate(
+        images.float(), size=(side, side), mode="bilinear", align_corners=False, antialias=True
+    )
+    return resized.round_().clamp_(0, 255)

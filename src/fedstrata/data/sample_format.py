@@ -250,19 +250,3 @@ def scale_and_shift(dtype: str, mean: tuple[float, ...], std: tuple[float, ...])
     largest = 255.0 if dtype == "uint8" else 1.0
     spread = torch.tensor(std, dtype=torch.float64)
     return (1 / (largest * spread)).float(), (-torch.tensor(mean, dtype=torch.float64) / spread).float()
-
-
-def resize(images: Tensor, side: int) -> Tensor:
-    """Resize images bilinearly, as whole numbers of 0 to 255.
-
-    Args:
-        images: The images, (samples, channels, height, width) uint8.
-        side: The new height and width in pixels.
-
-    Returns:
-        The images, (samples, channels, side, side) float32.
-    """
-    resized = torch.nn.functional.interpolate(
-        images.float(), size=(side, side), mode="bilinear", align_corners=False, antialias=True
-    )
-    return resized.round_().clamp_(0, 255)

@@ -18,8 +18,8 @@ from fedstrata import data
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset
 from fedstrata.data.dataset import numbers_as_names
-from fedstrata.data.fitting import refitted
 from fedstrata.data.location import ending_of
+from fedstrata.data.preparation import refitted
 from fedstrata.data.sample_format import has_names
 from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples

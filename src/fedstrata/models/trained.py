@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstrata.base.errors import DataError
-from fedstrata.data.sample_format import SampleFormat, has_names, resize, scale_and_shift
+from fedstrata.data.mapped import resize
+from fedstrata.data.sample_format import SampleFormat, has_names, scale_and_shift
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -163,9 +163,9 @@ def _unfinished(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if f"acc_{SHARED}" in rounds[-1] and f"acc_{SHARED}" not in rounds[0]:
         # The last round has the scores of personal models.
         rounds = rounds[:-1]
-    losses = [record.get("loss") for record in rounds]
+    losses = [float(loss) for record in rounds if (loss := record.get("loss")) is not None and isfinite(loss)]
     span = len(losses) // 5
-    if len(losses) < _FEWEST_ROUNDS or any(loss is None or not isfinite(loss) for loss in losses):
+    if len(losses) < max(_FEWEST_ROUNDS, len(rounds)):
         return {}
     before, after = (fmean(part) for part in (losses[-2 * span : -span], losses[-span:]))
     if before - after <= _UNFINISHED * max(losses[0] - after, 0.0):

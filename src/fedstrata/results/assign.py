@@ -26,9 +26,9 @@ from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report,
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
 from fedstrata.data.dataset import numbers_as_names
-from fedstrata.data.fitting import refitted
 from fedstrata.data.mapped import blocks
 from fedstrata.data.memory import Clients, keep
+from fedstrata.data.preparation import refitted
 from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
 from fedstrata.objective import Objective

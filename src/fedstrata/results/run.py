@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import signature
@@ -18,11 +18,12 @@ from fedstrata.base.quoting import listed, shown
 from fedstrata.base.randomness import model_seed
 from fedstrata.base.registry import PortableObject
 from fedstrata.build.problem import problem_of
+from fedstrata.build.samples import for_network
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
-from fedstrata.data import SampleFormat
+from fedstrata.data import SampleFormat, load_dataset, raw_rows
 from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network, portable
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.objective.metric_info import MetricInfo
@@ -256,6 +257,42 @@ class Run:
                 )
             form = replace(form, preparation=prepared.of(used.client))
         return TrainedModel(network, form)
+
+
+def predict_file(run: Run, client: str | int, path: Path) -> tuple[list[str], Iterator[list[Any]]]:
+    """Predict raw samples with the model that a client uses.
+
+    Args:
+        run: The finished run.
+        client: The name of the client, or its id.
+        path: The samples, in one of the forms that runs read. A table needs the features alone.
+
+    Returns:
+        What the columns are called, and the rows: the prediction, and the probability of each class or label where the
+        run has some.
+
+    Raises:
+        InputError: When there is no such client, or the samples do not fit.
+    """
+    model = run.model(client)
+    form = run.sample_format
+    reading = run.experiment.reading
+    samples: Any
+    if form.feature_names:
+        samples = raw_rows(path, form.feature_names, reading)
+    else:
+        dataset = for_network(run.experiment, load_dataset(str(path.resolve()), options=reading))
+        samples = dataset.gather(torch.arange(len(dataset)))
+    predicted = model.predict(samples).reshape(-1, 1 if form.answer == "classes" else form.output_shape[0])
+    several = predicted.shape[1] > 1
+    header = [f"prediction {column}" if several else "prediction" for column in range(predicted.shape[1])]
+    if form.answer == "numbers":
+        return header, iter(predicted.tolist())
+    probabilities = model.predict_proba(samples)
+    names = form.class_names or tuple(map(str, range(probabilities.shape[1])))
+    return [*header, *(f"p({name})" for name in names)], (
+        [*said, *shares] for said, shares in zip(predicted.tolist(), probabilities.tolist(), strict=True)
+    )
 
 
 def outputs_of(make: Callable[[], nn.Module], experiment: Experiment, form: SampleFormat) -> list[float]:

@@ -2,15 +2,15 @@
 
 Nothing here changes a result. Each warning says what was found, where, and what settles it. A check is a function from
 the data of a run to its warnings, and looks at the samples, whatever they were read from: `clients` has those about who
-the clients are and what they are tested on, `units` about samples that depend on each other, `copies` about equal ones,
-and `values` about features and targets.
+the clients are and what they are tested on, `copies` about samples that depend on each other, and `values` about
+features and targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fedstrata.build.data_warnings import clients, copies, units, values
+from fedstrata.build.data_warnings import clients, copies, values
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.data import DATASETS
 
@@ -18,7 +18,7 @@ _CHECKS: tuple[tuple[bool, Callable[[RunData], Iterator[str]]], ...] = (
     (False, clients.left_out_clients),
     (False, clients.odd_names),
     (True, clients.clients_by_chance),
-    (True, units.missing_unit),
+    (True, copies.missing_unit),
     (False, clients.divided_units),
     (True, clients.unused_test_samples),
     (True, clients.few_test_samples),
