@@ -47,15 +47,10 @@ def _probability_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     lacking = sum(each["roc_auc"] is None for each in found["clients"])
     without = f"; none for {plural(lacking, 'client')} alone, with samples of one class" if lacking else ""
     named = f"the probability of {found['classes'][1]!r} for {found['samples']:,} test samples"
-    rows = [
+    return [
         ("roc_auc", brief(found["roc_auc"]), f"area under the ROC curve of {named}; 0.5 is chance{without}"),
         ("brier", brief(found["brier"]), f"mean squared error of {named}; 0.25 is that of 50 % for all"),
     ]
-    for row in found["reliability"]:
-        key = f"calibration {row['least']:.0%} to {row['most']:.0%}"
-        meaning = f"of {row['samples']:,} test samples with such a probability, {row['predicted']:.1%} on average"
-        rows.append((key, f"{row['observed']:.1%}", f"{found['classes'][1]!r}, {meaning}"))
-    return rows
 
 
 def _condition_rows(
