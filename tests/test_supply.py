@@ -90,8 +90,8 @@ def test_torch_is_the_build_without_cuda() -> None:
 def test_make_installs_nothing_without_a_hash_but_the_project_itself() -> None:
     """Unless HASHES=no asks for it."""
     (recipe,) = re.findall(r"^ifeq \(\$\(HASHES\),yes\)\n((?:\t.*\n)+)else", MAKEFILE, re.MULTILINE)
-    installs = [line for line in recipe.splitlines() if "pip install" in line]
-    assert len(installs) == 2
+    installs = [line for line in recipe.splitlines() if "$(UV_INSTALL)" in line]
+    assert len(installs) == 2 and MAKEFILE.count("--require-hashes --requirement .venv/uv.txt") == 1
     assert "--require-hashes --requirement requirements.lock" in installs[0]
     assert installs[1].endswith("--no-build-isolation --no-deps --editable .")
 

@@ -261,8 +261,8 @@ def test_a_seed_that_cannot_be_partitioned_does_not_lose_the_others(
 @pytest.mark.parametrize(
     ("algorithms", "message"),
     [
-        (("fedavg", "layercfl"), "^layercfl: algorithm: 'convv' matches no layer"),
-        (("layercfl", "fedavg"), "^algorithm: 'convv' matches no layer"),
+        (("fedavg", "layercfl"), "^layercfl: algorithm.layers = 'convv' matches no layer"),
+        (("layercfl", "fedavg"), "^algorithm.layers = 'convv' matches no layer"),
         (("fedavg", "oracle"), "oracle: .* needs a partition with true groups"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn.compose import ColumnTransformer
@@ -71,6 +71,7 @@ def test_a_constant_column_becomes_zero_and_large_numbers_keep_their_differences
     )
 
 
+@settings(max_examples=15)
 @given(data=st.data(), impute=st.sampled_from(["median", "mean", "most_frequent"]), indicators=st.booleans())
 def test_it_is_the_column_transformer_of_scikit_learn(data: st.DataObject, impute: Impute, indicators: bool) -> None:
     shape = (data.draw(st.integers(2, 12)), data.draw(st.integers(1, 4)))

@@ -21,16 +21,16 @@ SITES = ("Ghent", "Lyon", "Oslo")
 
 
 def visits(seed: int = 0) -> pa.Table:
-    """Five patients with eight visits at each of three sites."""
+    """Five patients with forty visits at each of three sites."""
     rng = np.random.default_rng(seed)
-    count = len(SITES) * 40
+    count = len(SITES) * 200
     age = rng.normal(60, 10, count)
     return pa.table(
         {
             "age": age,
             "dose": rng.normal(size=count),
-            "patient": np.repeat(np.arange(len(SITES) * 5), 8),
-            "site": np.repeat(SITES, 40),
+            "patient": np.repeat(np.arange(len(SITES) * 5), 40),
+            "site": np.repeat(SITES, 200),
             "date": ["2026-01-01"] * count,
             "outcome": np.where(age > 60, "ill", "well"),
         }
@@ -46,7 +46,8 @@ def write_ward() -> None:
     table = visits().drop_columns(["outcome", "patient", "date"])
     chest = np.array(["typical", "atypical", "no pain", ""])[rng.integers(0, 4, len(table))]
     age = [
-        None if gap else round(age) for age, gap in zip(table["age"].to_pylist(), rng.random(120) < 0.2, strict=True)
+        None if gap else round(age)
+        for age, gap in zip(table["age"].to_pylist(), rng.random(len(table)) < 0.2, strict=True)
     ]
     sick = pa.array((np.array(table["age"]) > 60) * rng.integers(1, 5, len(table)))
     table = table.set_column(0, "age", pa.array(age)).append_column("num", sick)
@@ -63,14 +64,14 @@ def write_program() -> None:
 
 def write_split() -> None:
     table = visits()
-    split = np.where(np.arange(len(table)) % 40 < 32, "train", "test")  # one of five patients of each site
+    split = np.where(np.arange(len(table)) % 200 < 160, "train", "test")  # one of five patients of each site
     csv.write_csv(table.append_column("split", pa.array(split)), "visits_split.csv")
 
 
 def write_sites() -> None:
     Path("sites").mkdir()
     for place, name in enumerate(SITES):
-        csv.write_csv(visits().slice(40 * place, 40).drop_columns(["site"]), f"sites/{name}.csv")
+        csv.write_csv(visits().slice(200 * place, 200).drop_columns(["site"]), f"sites/{name}.csv")
 
 
 def write_photos() -> None:
@@ -78,8 +79,8 @@ def write_photos() -> None:
     for site, label in product(SITES, ("cat", "dog")):
         folder = Path("photos", site, label)
         folder.mkdir(parents=True)
-        for number in range(6):
-            side = 16 + number  # of other sizes, as photographs are
+        for number in range(30):
+            side = 16 + number % 6  # of other sizes, as photographs are
             pixels = rng.integers(0, 128, (side, side), dtype=np.uint8) + 100 * (label == "dog")
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
 
@@ -89,7 +90,7 @@ def write_motion() -> None:
     rows = [
         {"subject": subject, "activity": activity, "trial": f"take {trial}", "signal": (signal + shift).tolist()}
         for subject, (activity, shift), trial in product(("Ada", "Bo"), (("walk", 0), ("run", 2)), range(3))
-        for signal in [rng.normal(size=(160, 3))]
+        for signal in [rng.normal(size=(1280, 3))]
     ]
     pq.write_table(pa.Table.from_pylist(rows), "motion.parquet")
 

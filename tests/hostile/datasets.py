@@ -363,7 +363,7 @@ def _tables() -> dict[str, Make]:
         "1,200 columns": _table(**{f"c{i}": pa.array([i] * ROWS) for i in range(1200)}),
         "lists, 50 deep": _table(list=pa.array([nested] * ROWS)),
         "lists of different lengths": _table(list=pa.array([[1.0], [1.0, 2.0]] * 20)),
-        "lists of what is no number": _table(list=pa.array([[float("nan")]] * ROWS)),
+        "lists of what is no number": _table(list=pa.array([[float("inf")]] * ROWS)),
         "a list of 31,000,000 numbers": _table(
             list=pa.ListArray.from_arrays([0, side, 2 * side], np.zeros(2 * side, np.uint8)),
             label=pa.array([0, 1]),

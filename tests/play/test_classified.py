@@ -94,5 +94,5 @@ def test_probabilities_are_those_of_the_models_that_clients_use(
     rows = {key: (value, meaning) for key, value, meaning in summary_rows(done.summary, done.metric)}
     assert rows["roc_auc"][0] == f"{found['roc_auc']:.4g}" and "none for 1 client alone" in rows["roc_auc"][1]
     page = build(done.folder).read_text()
-    assert f"<td>{ghent['roc_auc']:.3f}</td><td>{ghent['brier']:.3f}</td>" in page
-    assert f"<td>{DASH}</td><td>{bern['brier']:.3f}</td>" in page
+    assert f"<td>{ghent['roc_auc']:.3f}</td>\n<td>{ghent['brier']:.3f}</td>" in page
+    assert f"<td>{DASH}</td>\n<td>{bern['brier']:.3f}</td>" in page

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from fedstrata.data import Dataset
+from fedstrata.data.preparation import of_numbers
 from fedstrata.engine import ClientData
 from fedstrata.partition import Partition
 from fedstrata.play.client_descriptions import MOST_PIXELS, describe_clients, digest_clients
@@ -42,10 +43,10 @@ def test_signals_have_a_level_in_each_channel_and_large_images_are_reduced() -> 
 
 
 def test_means_of_features_are_in_standard_deviations_however_they_are_read() -> None:
-    """Ages 20, 40 and 60, 80 to train on: the mean is 50, the deviation sqrt(500). Nothing is normalised."""
+    """Ages 20, 40 and 60, 80 to train on: the mean is 50, the deviation sqrt(500)."""
     ages = torch.tensor([[20.0], [40.0], [60.0], [80.0], [0.0], [0.0]])
     held = client_data(ages, turns=[0, 0])
-    held.dataset = replace(held.dataset, feature_names=("age",))
+    held.dataset = replace(held.dataset, mean=(), std=(), preparation=of_numbers(("age",), (10.0,), (5.0,)))
     found = describe_clients(held)
     assert found.mean_inputs is not None
     expected = np.array([[-20.0], [20.0]]) / 500**0.5

@@ -154,7 +154,7 @@ def test_a_layer_pattern_that_matches_nothing_is_found_before_data_is_read(
     layers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "load_dataset", None)
-    with pytest.raises(InputError, match=r"algorithm: .*matches no layer"):
+    with pytest.raises(InputError, match=r"algorithm.layers = .*matches no layer"):
         run(tmp_path / "run", SMALL, algorithm={"name": "layercfl", "layers": layers})
     assert not (tmp_path / "run").exists()
 

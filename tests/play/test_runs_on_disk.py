@@ -16,7 +16,7 @@ from builders import left
 from fedstrata.build.build import build_run
 from fedstrata.build.data_warnings import run_data
 from fedstrata.config import load_experiment
-from fedstrata.data import mapped, parquet, preparation
+from fedstrata.data import mapped, parquet
 from fedstrata.data.mapped import InputWriter
 from fedstrata.engine import ClientData, client_data
 from fedstrata.engine.parallel.messages import pack, unpack
@@ -92,7 +92,6 @@ def trained(folder: str, memory: str) -> None:
     """Train on a data set, and print how many bytes that has taken at most, in a process of its own."""
     # The memory that is used is that of a few blocks. Small ones need no large file to show it.
     mapped._BLOCK_NUMBERS = client_data._NUMBERS_AT_ONCE = client_descriptions._NUMBERS_AT_ONCE = 2**18
-    preparation._NUMBERS_AT_ONCE = 2**20
     run_data._MOST_BYTES = 2**20
     parquet._ROWS_BYTES = 2**20
     peak = 0
@@ -110,12 +109,15 @@ def trained(folder: str, memory: str) -> None:
     ClientData.raw_samples = measured(ClientData.raw_samples)  # type: ignore[method-assign]
     tables = {
         "rounds": 1,
-        "data": {"clients": 4, "samples": 0, "memory": memory},
+        "data": {"clients": 4, "samples": 0, "memory": memory, "impute": "none"},
         "model": {"name": "mlp", "hidden": [2]},
         "engine": {"name": "loop"},
         "algorithm": {"name": "fedavg"},
     }
-    build_run(load_experiment(tables | {"data": {"name": "digits", "clients": 2}}))  # all modules are imported now
+    build_run(load_experiment(tables | {"data": {"name": "digits", "clients": 2}}))
+    import sklearn.impute
+    import sklearn.preprocessing  # noqa: F401 (all modules are imported now)
+
     before = anonymous()
     fs.run(tables, f"run-{memory}", sets=[f"data.name={folder}"], quiet=True)
     print(peak - before)
@@ -132,7 +134,7 @@ def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Parquet file of one row group: what holds its pages in memory would hold all of them."""
-    rows, width = 48000, 1000  # a batch of 1,024 of them has 4 MB
+    rows, width = 96000, 500  # a batch of 1,024 of them has 4 MB in float64
     values = np.random.default_rng(0).random(rows * width, dtype=np.float32)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
     table = pa.table({"x": lists.cast(pa.list_(pa.float32())), "label": np.arange(rows) % 2})
@@ -144,6 +146,6 @@ def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(
         done = forked.run(trained, str(tmp_path / "set"), memory)
         assert done.status == 0, done.err
         taken[memory] = int(done.out)
-    stored = rows * width * 8  # the numbers of a table are kept in float64
+    stored = rows * width * 4
     assert taken["disk"] < stored / 3 and stored < taken["ram"]
     assert left(tmp_path / "run-disk") == left(tmp_path / "run-ram")

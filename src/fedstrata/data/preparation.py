@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.base.lazy_torch import torch
+from fedstrata.base.limits import memory_limit
 from fedstrata.data.mapped import Inputs, blocks
 
 if TYPE_CHECKING:
@@ -118,10 +119,15 @@ class Preparation:
             fill, mean, std = (part.mean(dim=0) if clients is None else part[clients] for part in (fill, mean, std))
         missing = raw.isnan()
         filled = torch.where(missing, fill, raw)
-        # In double precision: the seconds since 1970 would lose the last two digits.
-        scaled = (filled.index_select(1, numbers) - mean) / std
-        chosen = filled.index_select(1, columns) == codes
-        return torch.cat([scaled.float(), chosen.float(), missing.index_select(1, flags).float()], dim=1)
+        parts = []
+        if self.categories:
+            parts.append((filled.index_select(1, columns) == codes).float())
+        if self.flags:
+            parts.append(missing.index_select(1, flags).float())
+        # In double precision: the seconds since 1970 would lose the last two digits. In place, for rows may be wide.
+        scaled = filled if len(self.numbers) == len(self.texts) else filled.index_select(1, numbers)
+        scaled = scaled.sub_(mean).div_(std).float()
+        return torch.cat([scaled, *parts], dim=1) if parts else scaled
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -144,8 +150,11 @@ def name_of(features: Sequence[str], column: int) -> str:
     return features[column] if features else f"feature {column}"
 
 
-_NUMBERS_AT_ONCE = 2**24
-"""The numbers of columns that are in memory together: 128 MiB."""
+_NUMBERS_AT_ONCE = 2**20
+"""The numbers of rows that are looked at together: 8 MiB in float64."""
+
+_MEMORY_SHARE = 4
+"""The values of columns whose median is looked for take at most this part of the memory that data may take."""
 
 
 @dataclass(frozen=True)
@@ -197,15 +206,12 @@ def fit(
     gaps = np.zeros(inputs.shape[1], bool)
     known = [set[int]() for _ in texts]
     for group, rows in enumerate(groups):
-        for column, values in _columns(inputs, rows):
-            missing = np.isnan(values)
-            gaps[column] |= missing.any()
-            if column in numbers:
-                fill[group, column], mean[group, column], std[group, column] = _of_numbers(values, wanted)
-            else:
-                known[column] |= set(values[~missing].astype(int).tolist())
-                frequent = wanted.impute == "most_frequent" and not missing.all()
-                fill[group, column] = _filled(values, "most_frequent")[0] if frequent else -1
+        gaps |= np.logical_or.reduce([np.isnan(part).any(axis=0) for part in _parts(inputs, rows)])
+        fill[group] = _fills(inputs, rows, numbers, wanted.impute)
+        mean[group, numbers], std[group, numbers] = _scales(inputs, rows, numbers, fill[group], wanted)
+        for part in _parts(inputs, rows) if len(numbers) < len(texts) else ():
+            for column in set(range(len(texts))) - set(numbers):
+                known[column] |= set(part[~np.isnan(part[:, column]), column].astype(int).tolist())
     return Preparation(
         features=features,
         texts=texts,
@@ -236,36 +242,52 @@ def refitted(prepared: Preparation, inputs: Inputs, rows: Tensor) -> Preparation
     return replace(prepared, fill=found.fill, mean=found.mean, std=found.std)
 
 
-def _columns(inputs: Inputs, rows: Tensor) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield each column of some rows, (rows,), without having all of them in memory."""
-    width = inputs.shape[1]
-    at_once = max(1, _NUMBERS_AT_ONCE // len(rows))
-    for start in range(0, width, at_once):
-        values = np.concatenate([block[:, start : start + at_once].numpy() for block in blocks(inputs, rows)])
-        yield from enumerate(values.T, start)
+def _parts(inputs: Inputs, rows: Tensor) -> Iterator[NDArray[np.float64]]:
+    """Some rows, a part after the other, (rows', features)."""
+    at_once = max(1, _NUMBERS_AT_ONCE // inputs.shape[1])
+    for block in blocks(inputs, rows):
+        yield from (part.double().numpy() for part in block.split(at_once))
 
 
-def _filled(values: NDArray[np.float64], impute: Impute) -> tuple[float, NDArray[np.float64]]:
-    """What stands in place of the gaps of a column, and the column with it, (rows, 1)."""
+def _fills(inputs: Inputs, rows: Tensor, numbers: Sequence[int], impute: Impute) -> NDArray[np.float64]:
+    """What stands in place of the gaps of each column, (features,): other rows may have some where these have none."""
     from sklearn.impute import SimpleImputer
 
-    strategy = "mean" if impute == "none" else impute
-    imputer = SimpleImputer(strategy=strategy, keep_empty_features=True)
-    filled = imputer.fit_transform(values[:, None])
-    return float(imputer.statistics_[0]), filled
+    found = np.full(inputs.shape[1], -1.0)
+    found[list(numbers)] = 0
+    filled = np.arange(len(found)) if impute == "most_frequent" else np.array(numbers, np.int64)
+    at_once = max(1, memory_limit() // (8 * _MEMORY_SHARE * len(rows)))
+    for start in range(0, len(filled), at_once) if impute != "none" else ():
+        columns = filled[start : start + at_once]
+        values = np.concatenate([part[:, columns] for part in _parts(inputs, rows)])
+        imputer = SimpleImputer(strategy=impute, keep_empty_features=True).fit(values)
+        # A column without any value is 0, and a text that is nowhere is none.
+        known = ~np.isnan(values).all(axis=0)
+        found[columns[known]] = imputer.statistics_[known]
+    return found
 
 
-def _of_numbers(values: NDArray[np.float64], wanted: Wanted) -> tuple[float, float, float]:
-    """What stands in place of the gaps of a column of numbers, and its mean and standard deviation with it."""
+def _scales(
+    inputs: Inputs, rows: Tensor, numbers: Sequence[int], fill: NDArray[np.float64], wanted: Wanted
+) -> tuple[list[float], list[float]]:
+    """The mean and the standard deviation of each number with its gaps filled, (numbers,)."""
     from sklearn.preprocessing import StandardScaler
 
-    fill, filled = _filled(values, wanted.impute)
-    if not wanted.scale:
-        return fill, 0.0, 1.0
-    if not np.ptp(filled):
-        return fill, float(filled[0, 0]), 1.0
-    scaler = StandardScaler().fit(filled)
-    return fill, *rounded(float(scaler.mean_[0]), float(scaler.scale_[0]))
+    if not wanted.scale or not numbers:
+        return [0.0] * len(numbers), [1.0] * len(numbers)
+    scaler = StandardScaler()
+    least, most = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    for part in _parts(inputs, rows):
+        values = np.where(np.isnan(part[:, numbers]), fill[list(numbers)], part[:, numbers])
+        scaler.partial_fit(values)
+        least, most = np.minimum(least, values.min(axis=0)), np.maximum(most, values.max(axis=0))
+    found = [
+        (low, 1.0) if low == high else rounded(mean, std)
+        for low, high, mean, std in zip(
+            least.tolist(), most.tolist(), scaler.mean_.tolist(), scaler.scale_.tolist(), strict=True
+        )
+    ]
+    return [mean for mean, _ in found], [std for _, std in found]
 
 
 def rounded(mean: float, std: float) -> tuple[float, float]:
