@@ -28,9 +28,7 @@ QUICK = (
 """Where the tests of `make check` are. All others build or play whole runs, or show something to the whole library."""
 
 LONGEST = (
-    "engine/test_ray.py",
     "test_every_algorithm.py",
-    "experiments/test_doc_pages.py",
     "engine/test_processes.py",
     "algorithms/test_strata.py",
     "hostile/test_hostile_input.py",

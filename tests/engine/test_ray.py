@@ -195,6 +195,7 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.wait", impatient)
 
 
+@pytest.mark.deploy
 def test_ray_is_the_loop_in_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster of one core, whose only process does the tasks in turn: each process takes long to start."""
     monkeypatch.setattr(tasks, "cores", lambda: 1)
@@ -209,6 +210,7 @@ def test_ray_is_the_loop_in_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
 
 
+@pytest.mark.deploy
 def test_algorithms_and_the_personal_stage_on_ray_are_the_loop_in_every_bit() -> None:
     setup = setting_of("ray", 2)
     for name in ("centralized", "ditto", "strata"):
@@ -223,6 +225,7 @@ def test_a_task_is_the_work_of_a_shard() -> None:
     assert same(tasks._opened(box), perform(Loop.at(SITE), order, (0, 2))) and sys.path.pop() == "a folder"
 
 
+@pytest.mark.deploy
 def test_a_worker_of_ray_that_dies_changes_no_bit(tmp_path: Path) -> None:
     spec = deadly_site(suicide, tmp_path / "died")
     found = Parallel(spec, Ray(spec, 2)).run(plain())

@@ -14,6 +14,9 @@ from blocks import agree
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.config import load_experiment
 
+# The programs of two dozen pages are run, and all tables are made anew.
+pytestmark = pytest.mark.pages
+
 EXPERIMENTS = {path.stem: path for path in (ROOT / "experiments").glob("*/*.toml")}
 
 

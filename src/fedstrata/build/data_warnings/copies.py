@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
 
 from fedstrata.build.data_warnings.run_data import RunData, first_few
 from fedstrata.build.data_warnings.values import missing_codes
@@ -97,10 +96,18 @@ def _equal(
         Which samples equal one of them, (samples,), and in how many numbers each differs from the nearest that it does
         not equal, (samples,); 0 where it equals all neighbours.
     """
-    search = NearestNeighbors(n_neighbors=min(_NEIGHBOURS, len(others))).fit(others)
+    search = neighbours_of(others, _NEIGHBOURS)
     differ = (others[search.kneighbors(samples, return_distance=False)] != samples[:, None]).sum(axis=2)
     unequal = np.take_along_axis(differ, (differ > 0).argmax(axis=1)[:, None], axis=1)[:, 0]
     return (differ == 0).sum(axis=1) > itself, unequal
+
+
+def neighbours_of(samples: NDArray[np.float64], most: int) -> Any:
+    """What finds up to so many nearest neighbours among samples, (samples, numbers)."""
+    # It takes a second to import.
+    from sklearn.neighbors import NearestNeighbors
+
+    return NearestNeighbors(n_neighbors=min(most, len(samples))).fit(samples)
 
 
 def _some(values: NDArray[_T]) -> NDArray[_T]:
@@ -168,7 +175,7 @@ def _largest_step(data: RunData, client: int) -> float:
         # Equal samples are told by themselves.
         distinct = np.unique(values[labels == label], axis=0)
         if len(distinct) >= _FEWEST_OF_CLASS and distinct.shape[1]:
-            search = NearestNeighbors(n_neighbors=_STEPS + 2).fit(distinct)
+            search = neighbours_of(distinct, _STEPS + 2)
             distances, _ = search.kneighbors(_some(distinct))
             # The nearest neighbour of a sample is itself.
             steps = np.diff(np.log(np.maximum(distances[:, 1:], 1e-6 * distances[:, -1:])), axis=1)
