@@ -31,7 +31,7 @@ def clients(seed: int = 0) -> dict[str, Any]:
 
 def test_a_mapping_of_clients_is_run_with_one_client_for_each_name_in_its_order(tmp_path: Path) -> None:
     """The weights of the draw are in the order of the ids. Lyon, the first one here, was the third one."""
-    keys = {**KEYS, "cohort": {"weights": [0, 1, 1, 1], "fraction": 0.75}}
+    keys = {**KEYS, "data": {"unit": "trial", "test": 0.34}, "cohort": {"weights": [0, 1, 1, 1], "fraction": 0.75}}
     run = fedstrata.run(keys, tmp_path / "run", clients=clients(), quiet=True)
     assert run.names == ("Lyon", "Ghent", "Oslo", "Bern") and run.warnings == ()
     assert all(0 not in each["cohort"] for each in run.rounds)
