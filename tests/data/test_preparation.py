@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedstrata.base.errors import DataError
-from fedstrata.data.preparation import Impute, Preparation, Wanted, fit, refitted
+from fedstrata.data.preparation import Impute, Preparation, PrepareOptions, fit, refitted
 from fedstrata.data.sample_format import SampleFormat
 
 NAN = float("nan")
@@ -31,7 +31,7 @@ TEXTS: tuple[tuple[str, ...], ...] = ((), (), ("a", "b", "c"))
 def fitted(rows: list[list[float]] = ROWS, train: int = 4, **wanted: Any) -> Preparation:
     """The preparation that the first rows have, of which all are one client's."""
     trained = [torch.arange(train)]
-    return fit(torch.tensor(rows, dtype=torch.float64), trained, FEATURES, TEXTS, Wanted(**wanted))
+    return fit(torch.tensor(rows, dtype=torch.float64), trained, FEATURES, TEXTS, PrepareOptions(**wanted))
 
 
 def prepared(preparation: Preparation, rows: list[list[float]] = ROWS) -> list[list[float]]:
@@ -81,7 +81,7 @@ def test_it_is_the_column_transformer_of_scikit_learn(data: st.DataObject, imput
     train = data.draw(st.integers(1, shape[0]))
     own = fit(
         torch.from_numpy(rows), [torch.arange(train)], (), ((),) * shape[1] + (("p", "q", "r"),) * 2,
-        Wanted(impute, indicators),
+        PrepareOptions(impute, indicators),
     )  # fmt: skip
     scaled = make_pipeline(SimpleImputer(strategy=impute, keep_empty_features=True), StandardScaler())
     parts: list[Any] = [("numbers", scaled, list(range(shape[1])))]
@@ -101,7 +101,7 @@ def _table(shape: tuple[int, int], values: st.SearchStrategy[float]) -> st.Searc
 
 def test_each_client_may_have_its_own_statistics_and_all_share_what_networks_read() -> None:
     rows = torch.tensor([[0.0, 1.0, 0.0], [2.0, 1.0, 0.0], [10.0, NAN, 1.0], [14.0, 5.0, 1.0]], dtype=torch.float64)
-    own = fit(rows, [torch.tensor([0, 1]), torch.tensor([2, 3])], FEATURES, TEXTS, Wanted(own=True))
+    own = fit(rows, [torch.tensor([0, 1]), torch.tensor([2, 3])], FEATURES, TEXTS, PrepareOptions(own=True))
     clients = torch.tensor([0, 0, 1, 1])
     assert own(rows, clients).tolist() == [[-1, 0, 1, 0], [1, 0, 1, 0], [-1, 0, 0, 1], [1, 0, 0, 1]]
     assert own.of(1)(rows[2:]).tolist() == own(rows, clients)[2:].tolist()

@@ -259,7 +259,7 @@ def _preparation_lines(dataset: data.Dataset) -> list[str]:
     filled = [column for column in prepared.gaps if prepared.fill[0][column] >= 0 or column in prepared.numbers]
     lines = list[str]()
     if filled:
-        statistic = prepared.impute.replace("_", " ")
+        statistic = prepared.options.impute.replace("_", " ")
         lines.append(f"gaps in {_listed(names, filled)} are filled with the {statistic} of the training rows")
     if prepared.categories:
         lines.append(f"the texts of {_listed(names, texts)} are {len(prepared.categories)} inputs of 0 or 1")

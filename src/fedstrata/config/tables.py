@@ -34,7 +34,7 @@ from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import Algorithm, Schedule, ServerOptimizerName
 from fedstrata.core.lr_schedule import USED_KEYS
 from fedstrata.data.column_roles import Memory, ReadOptions
-from fedstrata.data.preparation import Categories, Impute, Wanted
+from fedstrata.data.preparation import Categories, Impute, PrepareOptions
 from fedstrata.objective.metric_info import METRICS_OF_NUMBERS
 from fedstrata.objective.objective import NUMBER_LOSSES
 from fedstrata.partition import Scheme, scheme_from
@@ -190,9 +190,10 @@ class DataTable(Table):
     memory: Memory = "auto"
 
     @property
-    def preparation(self) -> Wanted:
+    def preparation(self) -> PrepareOptions:
         """Return how the rows of a table are prepared."""
-        return Wanted(self.impute, self.indicators, self.categories, self.scale, self.statistics == "own")
+        own = self.statistics == "own"
+        return PrepareOptions(self.impute, self.indicators, self.categories, self.scale, own)
 
     @property
     def held_out_share(self) -> float:

@@ -34,6 +34,29 @@ _Rows = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
+class PrepareOptions:
+    """How a table is to be prepared.
+
+    Attributes:
+        impute: What the gaps in columns of numbers are filled with, and with "most_frequent" those of texts too.
+        indicators: Whether the network is told of each gap.
+        categories: What texts become.
+        scale: Whether numbers are centred and scaled.
+        own: Whether each client has its own statistics, or all clients share them.
+    """
+
+    impute: Impute = "median"
+    indicators: bool = False
+    categories: Categories = "one_hot"
+    scale: bool = True
+    own: bool = False
+
+
+DEFAULT = PrepareOptions()
+"""What tables get for which nothing is asked."""
+
+
+@dataclass(frozen=True)
 class Preparation:
     """How the rows of a table become what a network reads. It is fitted on training rows, and kept with every model.
 
@@ -50,10 +73,7 @@ class Preparation:
         numbers: The columns that are read as numbers.
         categories: The column and the text of each category that is read as 0 or 1.
         gaps: The columns of which some training row has a gap.
-        indicators: Whether these are read as a 1 in a column of their own.
-        impute: What the gaps of numbers are filled with; with "none" there must be none.
-        scale: Whether numbers are centred and scaled.
-        own: Whether each client has its own statistics.
+        options: What was asked for. With `impute` = "none" numbers must have no gaps.
         fill: What stands in place of the gaps of each column, (1 or clients, features); -1 for no text.
         mean: What is subtracted of each number, (1 or clients, numbers).
         std: What it is divided by, likewise.
@@ -64,10 +84,7 @@ class Preparation:
     numbers: tuple[int, ...]
     categories: tuple[tuple[int, int], ...]
     gaps: tuple[int, ...]
-    indicators: bool
-    impute: Impute
-    scale: bool
-    own: bool
+    options: PrepareOptions
     fill: _Rows
     mean: _Rows
     std: _Rows
@@ -75,7 +92,7 @@ class Preparation:
     @property
     def flags(self) -> tuple[int, ...]:
         """The columns whose gaps the network is told."""
-        return self.gaps if self.indicators else ()
+        return self.gaps if self.options.indicators else ()
 
     @property
     def width(self) -> int:
@@ -100,7 +117,7 @@ class Preparation:
 
     def of(self, client: int) -> Preparation:
         """The preparation of one client alone."""
-        if not self.own:
+        if not self.options.own:
             return self
         return replace(self, fill=(self.fill[client],), mean=(self.mean[client],), std=(self.std[client],))
 
@@ -142,7 +159,7 @@ def of_numbers(features: tuple[str, ...], mean: tuple[float, ...], std: tuple[fl
     numbers = tuple(range(len(mean)))
     nothing = ((0.0,) * len(mean),)
     texts: tuple[tuple[str, ...], ...] = ((),) * len(mean)
-    return Preparation(features, texts, numbers, (), (), False, "none", True, False, nothing, (mean,), (std,))
+    return Preparation(features, texts, numbers, (), (), PrepareOptions("none"), nothing, (mean,), (std,))
 
 
 def name_of(features: Sequence[str], column: int) -> str:
@@ -157,35 +174,12 @@ _MEMORY_SHARE = 4
 """The values of columns whose median is looked for take at most this part of the memory that data may take."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """How a table is to be prepared.
-
-    Attributes:
-        impute: What the gaps in columns of numbers are filled with, and with "most_frequent" those of texts too.
-        indicators: Whether the network is told of each gap.
-        categories: What texts become.
-        scale: Whether numbers are centred and scaled.
-        own: Whether each client has its own statistics, or all clients share them.
-    """
-
-    impute: Impute = "median"
-    indicators: bool = False
-    categories: Categories = "one_hot"
-    scale: bool = True
-    own: bool = False
-
-
-DEFAULT = Wanted()
-"""What tables get for which nothing is asked."""
-
-
 def fit(
     inputs: Inputs,
     trained: Sequence[Tensor],
     features: tuple[str, ...] = (),
     texts: tuple[tuple[str, ...], ...] = (),
-    wanted: Wanted = DEFAULT,
+    options: PrepareOptions = DEFAULT,
 ) -> Preparation:
     """Fit the preparation of raw rows.
 
@@ -197,18 +191,20 @@ def fit(
         trained: The training rows of each client, (rows',) int64 each.
         features: The names of the columns.
         texts: The texts of each column; empty where all are numbers.
-        wanted: What the experiment asks for.
+        options: What the experiment asks for.
     """
     texts = texts or ((),) * inputs.shape[1]
-    numbers = [column for column, found in enumerate(texts) if not found or wanted.categories == "ordinal"]
-    groups = trained if wanted.own else [torch.cat(list(trained)).sort().values]
-    fill, mean, std = (np.zeros((len(groups), inputs.shape[1])) for _ in range(3))
+    numbers = [column for column, found in enumerate(texts) if not found or options.categories == "ordinal"]
+    groups = trained if options.own else [torch.cat(list(trained)).sort().values]
+    fill, mean = (np.zeros((len(groups), inputs.shape[1])) for _ in range(2))
+    std = np.ones_like(mean)
     gaps = np.zeros(inputs.shape[1], bool)
     known = [set[int]() for _ in texts]
     for group, rows in enumerate(groups):
         gaps |= np.logical_or.reduce([np.isnan(part).any(axis=0) for part in _parts(inputs, rows)])
-        fill[group] = _fills(inputs, rows, numbers, wanted.impute)
-        mean[group, numbers], std[group, numbers] = _scales(inputs, rows, numbers, fill[group], wanted)
+        fill[group] = _fills(inputs, rows, numbers, options.impute)
+        if options.scale and numbers:
+            mean[group, numbers], std[group, numbers] = _scales(inputs, rows, numbers, fill[group])
         for part in _parts(inputs, rows) if len(numbers) < len(texts) else ():
             for column in set(range(len(texts))) - set(numbers):
                 known[column] |= set(part[~np.isnan(part[:, column]), column].astype(int).tolist())
@@ -218,10 +214,7 @@ def fit(
         numbers=tuple(numbers),
         categories=tuple((column, code) for column, codes in enumerate(known) for code in sorted(codes)),
         gaps=tuple(np.flatnonzero(gaps).tolist()),
-        indicators=wanted.indicators,
-        impute=wanted.impute,
-        scale=wanted.scale,
-        own=wanted.own,
+        options=options,
         fill=_rows(fill),
         mean=_rows(mean[:, numbers]),
         std=_rows(std[:, numbers]),
@@ -236,9 +229,7 @@ def refitted(prepared: Preparation, inputs: Inputs, rows: Tensor) -> Preparation
         inputs: The client's rows, (rows, features) float64.
         rows: Its training rows, int64.
     """
-    ordinal = any(prepared.texts[column] for column in prepared.numbers)
-    wanted = Wanted(prepared.impute, prepared.indicators, "ordinal" if ordinal else "one_hot", prepared.scale, own=True)
-    found = fit(inputs, [rows], prepared.features, prepared.texts, wanted)
+    found = fit(inputs, [rows], prepared.features, prepared.texts, prepared.options)
     return replace(prepared, fill=found.fill, mean=found.mean, std=found.std)
 
 
@@ -268,13 +259,11 @@ def _fills(inputs: Inputs, rows: Tensor, numbers: Sequence[int], impute: Impute)
 
 
 def _scales(
-    inputs: Inputs, rows: Tensor, numbers: Sequence[int], fill: NDArray[np.float64], wanted: Wanted
+    inputs: Inputs, rows: Tensor, numbers: Sequence[int], fill: NDArray[np.float64]
 ) -> tuple[list[float], list[float]]:
     """The mean and the standard deviation of each number with its gaps filled, (numbers,)."""
     from sklearn.preprocessing import StandardScaler
 
-    if not wanted.scale or not numbers:
-        return [0.0] * len(numbers), [1.0] * len(numbers)
     scaler = StandardScaler()
     least, most = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
     for part in _parts(inputs, rows):

@@ -169,7 +169,7 @@ class SampleFormat:
             expected = "whole numbers of at least 0"
             offered = found
         else:
-            fills = self.preparation is not None and self.preparation.impute != "none"
+            fills = self.preparation is not None and self.preparation.options.impute != "none"
             wrong = values.isinf() if fills else ~torch.isfinite(values)
             expected = "finite numbers"
             offered = values

@@ -94,7 +94,7 @@ def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
     prepared = config.samples.prepared
-    gaps = prepared is not None and prepared.impute != "none"
+    gaps = prepared is not None and prepared.options.impute != "none"
     if ending_of(location.train[0]) == ".npz":
         # Its arrays are samples already: nothing of it is chosen, cut or resized.
         return data.ReadOptions(memory=config.reading.memory, gaps=gaps)
@@ -146,7 +146,7 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
         np.zeros(config.clients, dtype=np.int64),
         np.tile(np.arange(config.samples.classes), (config.clients, 1)),
     )
-    if (prepared := dataset.preparation) is not None and prepared.own and len(train):
+    if (prepared := dataset.preparation) is not None and prepared.options.own and len(train):
         dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(train)))
     return ClientData(dataset, split, config.seed)
 

@@ -197,7 +197,7 @@ def _divided(experiment: Experiment, new: Dataset, own_test: int) -> ClientData:
         rng = np.random.default_rng(seed_of(experiment.seed, "assign"))
         held = hold_out(new.labels.numpy(), experiment.data.held_out_share, rng, new.units, spread=True)
     train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
-    if (prepared := new.preparation) is not None and prepared.own:
+    if (prepared := new.preparation) is not None and prepared.options.own:
         new = replace(new, preparation=refitted(prepared, new.inputs, torch.from_numpy(train)))
     upright = np.zeros(1, dtype=np.int64)
     classes = np.arange(new.classes)[None]

@@ -147,7 +147,7 @@ def _one_by_one(run: Run, clients: Sequence[str]) -> Iterator[_Exported]:
 def _in_use(run: Run) -> Iterator[_Exported]:
     """Every model that some client uses, and that of each cluster that is the base of some."""
     prepared = run.sample_format.preparation
-    own = prepared is not None and prepared.own
+    own = prepared is not None and prepared.options.own
     plain: dict[int, list[str]] = {} if own else {node.id: [] for node in run.tree if node.split is None}
     personal = list[str]()
     for client in run.clients:

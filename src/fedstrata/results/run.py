@@ -248,7 +248,7 @@ class Run:
                 "made with"
             ) from None
         form = self.sample_format
-        if (prepared := form.preparation) is not None and prepared.own:
+        if (prepared := form.preparation) is not None and prepared.options.own:
             if used is None or used.client >= len(prepared.fill):
                 found = f"cluster {node}" if used is None else f"client {self.names[used.client]} of a device"
                 raise RecordError(
