@@ -113,15 +113,13 @@ def no_client_data(config: RunConfig) -> ClientData:
         torch.zeros(1, *samples.shape, dtype=getattr(torch, samples.dtype)),
         torch.zeros(1, dtype=torch.int64),
         samples.classes,
-        () if samples.prepared else samples.mean,
-        () if samples.prepared else samples.std,
         columns={samples.unit: np.zeros(1)} if samples.unit else {},
         unit=samples.unit or None,
         class_names=samples.names,
         feature_names=samples.features,
-        preparation=samples.prepared,
         targets=targets,
         answer=config.objective.answer(targets),
+        **samples.normalisation,
     )
     return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
 
@@ -182,12 +180,10 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
         labels=labels,
         targets=targets,
         classes=samples.classes,
-        mean=() if samples.prepared else samples.mean,
-        std=() if samples.prepared else samples.std,
-        preparation=samples.prepared,
         columns={} if unit is None else {unit: dataset.columns[unit]},
         unit=unit,
         class_names=(),
+        **samples.normalisation,
     )
 
 

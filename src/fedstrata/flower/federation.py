@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tomli_w
 from annotated_types import Ge, Gt, Le
@@ -64,6 +64,13 @@ class Samples:
         if self.preparation is None and self.dtype == "float32" and len(self.shape) == 1:
             return of_numbers(self.features, self.mean, self.std)
         return self.preparation
+
+    @property
+    def normalisation(self) -> dict[str, Any]:
+        """The fields of a `Dataset` that say how its samples are normalised, or prepared."""
+        if self.prepared is not None:
+            return {"mean": (), "std": (), "preparation": self.prepared}
+        return {"mean": self.mean, "std": self.std}
 
     @property
     def network_shape(self) -> tuple[int, ...]:

@@ -362,8 +362,7 @@ def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | No
     if (found, shape) != (samples.dtype, samples.shape):
         raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {shape}")
     labels = torch.zeros(len(inputs), dtype=torch.int64)
-    mean, std = ((), ()) if samples.prepared else (samples.mean, samples.std)
-    dataset = Dataset(str(path), inputs, labels, samples.classes, mean, std, preparation=samples.prepared)
+    dataset = Dataset(str(path), inputs, labels, samples.classes, **samples.normalisation)
     return dataset.prepare(torch.arange(len(inputs)))
 
 

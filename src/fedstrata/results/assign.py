@@ -214,7 +214,7 @@ def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float])
         losses: The training loss of each model that it was offered, by tree node.
     """
     if new.inputs.is_floating_point():
-        centers = torch.stack([new.normalise(block).mean(dim=0) for block in blocks(new.inputs)]).mean(dim=0)
+        centers = torch.stack([new.normalise(block).sum(dim=0) for block in blocks(new.inputs)]).sum(dim=0) / len(new)
         levels = centers.flatten(1).mean(dim=1) if centers.ndim > 1 else centers
         names = new.preparation.outputs if new.preparation else [f"channel {at}" for at in range(len(levels))]
         far = [name for name, level in zip(names, levels.tolist(), strict=True) if abs(level) > _FAR]
