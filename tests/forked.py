@@ -41,6 +41,13 @@ PRELOAD = (
     "PIL.Image",
     "pytest",
     "scipy.cluster.hierarchy",
+    "scipy.optimize",
+    "sklearn.cluster",
+    "sklearn.datasets",
+    "sklearn.impute",
+    "sklearn.metrics",
+    "sklearn.neighbors",
+    "sklearn.preprocessing",
     "unsynced",
 )
 """Modules that are imported once, before the first process is forked."""

@@ -9,7 +9,9 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.engine import ENGINES, Parallel, Processes, Ray, check_tf32, resolve_engine
 
 
-@pytest.mark.parametrize(("name", "transport"), [("processes", Processes), ("ray", Ray)])
+@pytest.mark.parametrize(
+    ("name", "transport"), [("processes", Processes), pytest.param("ray", Ray, marks=pytest.mark.deploy)]
+)
 def test_a_name_makes_an_engine_with_its_workers(name: str, transport: type[Processes | Ray]) -> None:
     engine = ENGINES[name](SITE, "cpu", 3, 600)
     assert isinstance(engine, Parallel) and isinstance(engine._transport, transport) and engine._transport.workers == 3

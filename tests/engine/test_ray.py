@@ -20,7 +20,10 @@ from played_rounds import by_loop, loop_setting, play, setting_of
 from turns import same
 
 # Ray's own: how it looks for accelerators, and what it leaves to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -151,7 +154,6 @@ def test_a_node_with_other_versions_is_refused() -> None:
         tasks._work([None], None, (0,), [], {**tasks._versions(), "torch": "1.0"})
 
 
-@pytest.mark.deploy
 def test_a_worker_of_ray_that_stops_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = tmp_path / "stopped"
     spec = deadly_site(partial(stop, tmp_path / "pid"), stopped)
@@ -195,7 +197,6 @@ def give_up_once_on(pid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.wait", impatient)
 
 
-@pytest.mark.deploy
 def test_ray_is_the_loop_in_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a cluster of one core, whose only process does the tasks in turn: each process takes long to start."""
     monkeypatch.setattr(tasks, "cores", lambda: 1)
@@ -210,7 +211,6 @@ def test_ray_is_the_loop_in_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [node["NodeManagerAddress"] for node in nodes] == ["127.0.0.1"]
 
 
-@pytest.mark.deploy
 def test_algorithms_and_the_personal_stage_on_ray_are_the_loop_in_every_bit() -> None:
     setup = setting_of("ray", 2)
     for name in ("centralized", "ditto", "strata"):
@@ -225,21 +225,18 @@ def test_a_task_is_the_work_of_a_shard() -> None:
     assert same(tasks._opened(box), perform(Loop.at(SITE), order, (0, 2))) and sys.path.pop() == "a folder"
 
 
-@pytest.mark.deploy
 def test_a_worker_of_ray_that_dies_changes_no_bit(tmp_path: Path) -> None:
     spec = deadly_site(suicide, tmp_path / "died")
     found = Parallel(spec, Ray(spec, 2)).run(plain())
     assert (tmp_path / "died").exists() and same(found, Loop.at(SITE).run(plain()))
 
 
-@pytest.mark.deploy
 def test_work_that_kills_every_worker_of_ray_fails() -> None:
     spec = deadly_site(suicide)
     with pytest.raises(EngineError, match="expected answers from Ray's workers, found WorkerCrashedError"):
         Parallel(spec, Ray(spec, 1)).run(plain())
 
 
-@pytest.mark.deploy
 def test_what_a_task_raises_is_raised_here() -> None:
     spec = deadly_site(partial(fail, KeyError("somewhere")))
     with pytest.raises(UserCodeError, match=r"failed: KeyError: .somewhere") as found:
