@@ -10,11 +10,11 @@ demo: .venv/installed
 # Tests start many processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Three workers on two cores, as some tests wait for processes and browsers. A file is done by one worker, which makes
-# once what its tests share; the order of files is that of tests/conftest.py.
+# A worker for each of two cores. A file is done by one worker, which makes once what its tests share; the order of files
+# is that of tests/conftest.py.
 WORKERS := --dist loadfile --no-loadscope-reorder
 test: .venv/installed
-	$(BIN)/pytest -n 3 $(WORKERS) -m "not pages and not deploy"
+	$(BIN)/pytest -n 2 $(WORKERS) -m "not pages and not deploy"
 
 pages-test: .venv/installed
 	$(BIN)/pytest -n 2 $(WORKERS) -m pages
@@ -49,7 +49,7 @@ docs: .venv/installed
 check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/pytest -n 2 $(WORKERS) -m "not slow and not pages and not deploy"
 
 # All packages of the environment, with hashes. Versions stay as they are where pyproject.toml admits them; the newest

@@ -37,7 +37,6 @@ LONGEST = (
     "test_parity.py",
     "flower/test_server.py",
     "comparison/test_comparison_run.py",
-    "report/test_report_export.py",
     "test_own_objects.py",
     "engine/test_simulated_gpu.py",
     "flower/test_compressed_federation.py",

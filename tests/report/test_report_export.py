@@ -20,7 +20,7 @@ drawn = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed: apt-g
 
 
 @drawn
-@pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.parametrize(("kind", "start", "name"), [("png", b"\x89PNG", "strata"), ("pdf", b"%PDF", "adacfl")])
 def test_every_chart_of_the_page_becomes_a_file(kind: str, start: bytes, name: str, tmp_path: Path) -> None:
     """Of runs with other charts; what draws them is the same for every kind of file."""
@@ -37,8 +37,8 @@ def names_of_charts(folder: Path) -> list[str]:
     return [chart.name for some in all_charts(Clusters(read(folder))).values() for chart in some]
 
 
-@pytest.mark.slow
 @drawn
+@pytest.mark.pages
 def test_text_stays_text_and_names_are_shown_letter_by_letter(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", count=2)
     edit_rounds(folder, lambda line: {"metrics": [{"name": "<b>$x$", "value": 1.5}]})
