@@ -189,6 +189,7 @@ def test_calls_that_run_what_they_read_are_known(source: str, found: bool) -> No
     assert unsafe(ast.unparse(call.func), call) == found
 
 
+@pytest.mark.slow
 def test_nothing_is_ever_unpickled() -> None:
     """But for what this process exchanges with the worker processes that it has started."""
     found = set[tuple[str, str]]()

@@ -1,5 +1,6 @@
 from fractions import Fraction
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ def test_products_of_few_columns_are_right_to_the_last_bits(m: int, w: int, gene
             assert abs(float(found[i, j]) - float(exact)) <= 2**-52 * size
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(2, 300), st.sampled_from([7, 4096]), seeds)
 def test_a_cosine_of_few_columns_has_the_same_bits_whoever_stands_where(

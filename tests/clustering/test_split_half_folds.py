@@ -80,6 +80,7 @@ def test_the_distance_of_two_lone_clients_is_that_of_their_folds() -> None:
     assert found.contrast == pytest.approx(5 + 3 - 2 * (0 + 1 + 1 + 0) / 4)
 
 
+@pytest.mark.slow
 def test_evidence_may_be_means_over_rounds() -> None:
     rounds = [similarity_of(updates(4, 4, 4, apart=1.2, draw=seeded(seed))) for seed in range(3)]
     mean = torch.stack(rounds).mean(dim=0)
