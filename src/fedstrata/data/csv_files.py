@@ -19,8 +19,8 @@ from fedstrata.data.location import COMPRESSIONS
 from fedstrata.data.preparation import GAPS
 from fedstrata.data.tables import FileSource, refuse_no_rows
 
-_BLOCK_BYTES = 4 * MIB
-"""The bytes of a file that are parsed at a time."""
+_BLOCK_BYTES = MIB
+"""The bytes of a file that are parsed at a time. No row may have more."""
 
 _MEMORY_SHARE = 8
 """The rows of a file are kept that takes at most this part of the memory that data may take."""
@@ -72,11 +72,11 @@ class CsvSource(FileSource):
         if small:
             # What is wrong is told below, with its row, which several threads do not know.
             with suppress(DataError):
-                return self._scan(keep=True, threads=True)
-        return self._scan(keep=small, threads=False)
+                return self._scan(keep=True, whole=True)
+        return self._scan(keep=small, whole=False)
 
-    def _scan(self, *, keep: bool, threads: bool) -> tuple[Any, list[Any]]:
-        """Read the file until the type of each column holds all of its values."""
+    def _scan(self, *, keep: bool, whole: bool) -> tuple[Any, list[Any]]:
+        """Read the file, whole or some rows at a time, until the type of each column holds all of its values."""
         with self._opened({}) as reader:
             schema = reader.schema
             names = schema.names
@@ -87,7 +87,7 @@ class CsvSource(FileSource):
         while True:
             batches = list[Any]()
             try:
-                with self._opened(types, threads=threads) as reader:
+                with self._opened(types, whole=whole) as reader:
                     schema = reader.schema
                     for batch in reader:
                         if keep:
@@ -116,6 +116,9 @@ class CsvSource(FileSource):
                 yield batch.select(columns)
                 if last:
                     kept[place] = None
+                    # The allocator would keep what is free for later.
+                    del batch
+                    pa.default_memory_pool().release_unused()
             if last:
                 kept.clear()
             return
@@ -133,9 +136,9 @@ class CsvSource(FileSource):
 
     @contextmanager
     def _opened(
-        self, types: Mapping[str, Any], columns: list[str] | None = None, *, threads: bool = False
+        self, types: Mapping[str, Any], columns: list[str] | None = None, *, whole: bool = False
     ) -> Iterator[Any]:
-        """Open a ``pyarrow.csv.CSVStreamingReader`` with the types of some columns."""
+        """Open a ``pyarrow.RecordBatchReader`` with the types of some columns; whole, it is read by several threads."""
         wrong_rows = list[Any]()
 
         def note(row: Any) -> str:
@@ -143,14 +146,14 @@ class CsvSource(FileSource):
             return "error"
 
         # With several threads, Arrow does not know the number of a row.
-        read = csv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES)
+        read = csv.ReadOptions(use_threads=whole, block_size=_BLOCK_BYTES)
         # Values in quotes may go on in the next line, as notes do.
         parse = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note)
         convert = csv.ConvertOptions(column_types=types, include_columns=columns, null_values=_GAPS)
         try:
             with (
                 pa.input_stream(str(self.file), compression=self._compression) as stream,
-                csv.open_csv(stream, read, parse, convert) as reader,
+                (_read_whole if whole else csv.open_csv)(stream, read, parse, convert) as reader,
             ):
                 yield reader
         except UnicodeDecodeError:
@@ -188,6 +191,11 @@ class CsvSource(FileSource):
     def _not_utf8(self, part: str) -> DataError:
         advice = "save the file as UTF-8, which spreadsheets call 'CSV UTF-8'"
         return DataError(f"{self.file}: {part} holds text that is not UTF-8; {advice}")
+
+
+def _read_whole(*given: Any) -> Any:
+    """Return a ``pyarrow.RecordBatchReader`` of a file that is in memory."""
+    return csv.read_csv(*given).to_reader()
 
 
 class _WrongTypeError(Exception):
