@@ -22,6 +22,7 @@ from fedstrata.base.errors import EngineError, ExperimentError, InputError
 from fedstrata.base.files import folder_lock
 from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Problem, State
+from fedstrata.data.preparation import of_numbers
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar
@@ -234,6 +235,7 @@ def test_too_few_clients_end_the_run_before_its_first_round(here: Deployed, tmp_
 
 
 CENTRAL = {"privacy": {"kind": "central", "epsilon": 8.0}}
+SCALED = Samples((2,), 2, (), (), "float64", preparation=of_numbers(("age", "dose"), (50.0, 1.0), (10.0, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +248,7 @@ CENTRAL = {"privacy": {"kind": "central", "epsilon": 8.0}}
         ({"data": {"public": 32}}, {}, r"data\.public = 32: expected the federation's file"),
         ({"data": {"tokens": True}}, {}, r"data\.tokens = true: expected samples\.dtype of the federation's file"),
         ({"data": {"scale": False}}, {}, r"data\.scale = false: expected samples\.mean of 0"),
+        ({"data": {"scale": False}}, {"samples": SCALED}, r"data\.scale = false: expected samples\.preparation"),
         (CENTRAL, {"rounds": RoundRules(min_reply_fraction=0.5)}, r"rounds\.min_reply_fraction = 0\.5: expected 1"),
         (CENTRAL, {"rounds": RoundRules(min_replies=2)}, r"rounds\.min_replies = 2: expected 1"),
     ],

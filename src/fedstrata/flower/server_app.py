@@ -294,6 +294,12 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
             f"data.tokens = {shown(wanted.tokens)}: expected samples.dtype of the federation's file to be {expected}, "
             f"found {samples.dtype!r}; change one of them"
         )
+    prepared = samples.preparation
+    if prepared is not None and prepared.options.scale != wanted.scale:
+        raise ExperimentError(
+            f"data.scale = {shown(wanted.scale)}: expected samples.preparation of the federation's file to scale "
+            f"likewise, found options.scale = {shown(prepared.options.scale)}; change one of them"
+        )
     if not wanted.scale and (any(samples.mean) or set(samples.std) - {1.0}):
         raise ExperimentError(
             "data.scale = false: expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
