@@ -338,7 +338,7 @@ def tensors(array: np.ndarray, place: str) -> Any:
     try:
         if array.ndim == 1:
             return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
-        if array.dtype.kind in "iuf":
+        if array.ndim and array.dtype.kind in "iuf":
             numbers = pa.array(np.ascontiguousarray(array).reshape(-1))
             rows = pa.FixedSizeListArray.from_arrays(numbers, prod(array.shape[1:]))
             return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(numbers.type, array.shape[1:]), rows)
