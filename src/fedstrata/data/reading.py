@@ -96,12 +96,11 @@ def read_tables(
     if form.features and all(table.source.rows for table in given):
         writer.samples = sum(table.source.rows for table in given)
     rows = _read_rows(given, schema, form, writer)
-    columns = {SPLIT_COLUMN if key == split_column([key]) else key: column for key, column in rows.columns.items()}
+    split = split_column(rows.columns)
+    columns = {SPLIT_COLUMN if key == split else key: column for key, column in rows.columns.items()}
     try:
         answers = _answers(rows.answers, given, schema.field(form.label), options, info)
-        testing = (
-            is_test(columns[SPLIT_COLUMN], place) if SPLIT_COLUMN in columns else np.zeros(len(rows.answers), bool)
-        )
+        testing = is_test(columns[SPLIT_COLUMN], place) if split else np.zeros(len(rows.answers), bool)
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
     # Beside arrays, every further one is a column.
@@ -228,7 +227,8 @@ def _answers(
 
 def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: DatasetInfo | None) -> _Form:
     """Say what the inputs of tables are, by the columns of the first, in the types that they have in all."""
-    schema, place = pa.schema([common.field(name) for name in given[0].schema.names]), given[0].place
+    place = given[0].place
+    schema = pa.schema([common.field(name) for name in given[0].schema.names])
     if recordings.holds_recordings(schema) or (info and info.input_column == recordings.SIGNAL):
         return _recordings(schema, place, options, info)
     options.refuse(place, "window", "step")
