@@ -67,14 +67,14 @@ def test_bytes_stay_bytes_and_images_get_their_channels_first(
         ({"y": [0, 1, 2]}, "expected one array x or inputs, found y"),
         ({"x": X}, "expected one array y or labels, found x"),
         ({"x": X, "inputs": X, "y": [0, 1, 2]}, "expected one array x or inputs, found x, inputs, y"),
-        ({"x": X, "y": [0.0, np.nan, 2.0]}, "mine.npz: row 1 of column 'y' holds a value that is not a finite float32"),
+        ({"x": X, "y": [0.0, np.nan, 2.0]}, "mine.npz: row 1 of column 'y' holds no class or number"),
         (
             {"x": X, "y": ["no", "yes", ""]},
-            r"mine.npz: row 2 of column 'y' holds no class; fill it in or leave these rows out",
+            r"mine.npz: row 2 of column 'y' holds no class or number; fill it in or leave these rows out",
         ),
         (
             {"x": X, "y": ["no"] * 3, "x_test": X[:2], "y_test": ["", ""]},
-            "row 0 of column 'y' holds no class, and so do 1",
+            "row 0 of column 'y' holds no class or number, and so do 1",
         ),
         ({"x": X, "y": [[["a"]]] * 3}, "expected numbers, or one text for each row"),
         ({"x": X, "y": [0, 1, 2], "y_test": [0]}, "expected one array x_test or inputs_test"),

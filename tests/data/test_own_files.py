@@ -204,7 +204,9 @@ def test_parquet_shards_of_features_share_classes(root: Path) -> None:
 def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> None:
     outcomes = pa.table({"a": range(6), "outcome": ["yes", "no", "yes", "", "no", ""]})
     file = write(root / f"visits{suffix}", outcomes)
-    with pytest.raises(DataError, match=r"visits\.\w+: row 3 of column 'outcome' holds no class, and so do 1 others"):
+    with pytest.raises(
+        DataError, match=r"visits\.\w+: row 3 of column 'outcome' holds no class or number, and so do 1 others"
+    ):
         read(file, label="outcome")
     write(root / f"train{suffix}", rows())
     write(root / f"test{suffix}", rows(label=["x", ""]))

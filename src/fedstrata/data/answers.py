@@ -52,13 +52,12 @@ def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ..
         known: The number of classes, where it is known.
 
     Raises:
-        DataError: When a class is missing, below 0 or too large, or a number is not finite.
+        DataError: When a class is below 0 or too large, or a number is not finite.
     """
     if values.dtype.kind == "f":
         numbers = finite_float32(values, place, called).reshape(len(values), -1)
         return Answers(np.zeros(len(values), np.int64), 1, targets=np.ascontiguousarray(numbers))
     if values.dtype.kind == "U":
-        refuse_missing_classes(values == "", place, called)
         found, values = np.unique(values, return_inverse=True)
         names = tuple(found.tolist())
         known = len(names)
@@ -88,14 +87,13 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
         place: Where it comes from, for messages.
 
     Raises:
-        DataError: When a value is missing, is of another kind than those that it is compared with, or has no class.
+        DataError: When a value is of another kind than those that it is compared with, or has no class.
     """
     compared = None if options.label in (None, column) else Comparison.of(options.label)
     if not (compared or options.classes):
         return None
     called = f"column {column!r}"
     texts = values.dtype.kind == "U"
-    refuse_missing_classes(values == "" if texts else values != values, place, called)
     if compared is not None:
         if isinstance(compared.value, str) != texts or (texts and compared.sign not in ("==", "!=")):
             raise DataError(
@@ -121,21 +119,24 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
     return Answers(labels, len(names), names)
 
 
-def refuse_missing_classes(missing: np.ndarray, place: str, called: str) -> None:
-    """Refuse rows without a class.
+def refuse_missing_answers(values: np.ndarray, place: str, called: str) -> None:
+    """Refuse rows without a class, or without a number to learn.
 
     Args:
-        missing: Whether the class of a row is missing, (rows,) bool.
+        values: What is to be learnt, (rows, ...); missing texts are empty, and missing numbers nan.
         place: Where they come from, for messages.
-        called: What the classes are called there.
+        called: What they are called there.
 
     Raises:
-        RowError: When a class is missing.
+        RowError: When one is missing.
     """
-    rows = np.flatnonzero(missing)
+    missing = values == "" if values.dtype.kind == "U" else values != values
+    rows = np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))
     if len(rows):
         others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
-        raise RowError(place, int(rows[0]), f"of {called} holds no class{others}; fill it in or leave these rows out")
+        raise RowError(
+            place, int(rows[0]), f"of {called} holds no class or number{others}; fill it in or leave these rows out"
+        )
 
 
 def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import expansion_problem, memory_problem
 from fedstrata.base.quoting import listed
 from fedstrata.data import recordings, tables
-from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_classes
+from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_answers
 from fedstrata.data.column_roles import (
     ROW_COLUMN,
     SPLIT_COLUMN,
@@ -99,7 +99,7 @@ def read_tables(
     split = split_column(rows.columns)
     columns = {SPLIT_COLUMN if key == split else key: column for key, column in rows.columns.items()}
     try:
-        answers = _answers(rows.answers, given, schema.field(form.label), options, info)
+        answers = _answers(rows.answers, given, form.label, options, info)
         testing = is_test(columns[SPLIT_COLUMN], place) if split else np.zeros(len(rows.answers), bool)
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
@@ -205,18 +205,15 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
 
 
 def _answers(
-    values: np.ndarray, given: Sequence[Table], label: Any, options: ReadOptions, info: DatasetInfo | None
+    values: np.ndarray, given: Sequence[Table], column: str, options: ReadOptions, info: DatasetInfo | None
 ) -> Answers:
-    """Return what is to be learnt of the values of a column, whose ``pyarrow.Field`` is `label`."""
+    """Return what is to be learnt of the values of a column of tables."""
     place = given[0].place
-    if (made := answers_by_rule(values, options, label.name, place)) is not None:
+    called = f"column {column!r}"
+    refuse_missing_answers(values, place, called)
+    if (made := answers_by_rule(values, options, column, place)) is not None:
         return made
-    called = f"column {label.name!r}"
-    if info and not (pa.types.is_integer(label.type) or tables.is_text(label.type)):
-        raise DataError(f"{place}: {called} holds {label.type}; expected integers or texts")
-    if pa.types.is_integer(label.type) or pa.types.is_boolean(label.type):
-        refuse_missing_classes(values != values, place, called)
-    names = {hugging_face_names(table.schema.metadata, label.name) for table in given}
+    names = {hugging_face_names(table.schema.metadata, column) for table in given}
     if len(names) > 1:
         raise DataError(f"{place}: expected the same names of classes in all files, found several in {called}")
     return answers_of(values, place, called, names.pop(), info.classes if info else 0)

@@ -130,7 +130,7 @@ def _signal(signals: Chunk, row: int, sizes: Mapping[str, int | None]) -> np.nda
     signal = replace(signals, first_row=signals.first_row + row, values=signals.values[row : row + 1])
     if pc.list_value_length(signal.values)[0].as_py() == 0 and not sizes.get("length"):
         return np.empty((0, 0), np.float32)
-    (numbers,) = finite_float32(signal.arrays(), signal.place, f"column {SIGNAL!r}", signal.first_row)
+    numbers: np.ndarray = finite_float32(signal.arrays(), signal.place, f"column {SIGNAL!r}", signal.first_row)[0]
     if numbers.ndim == 2:
         return numbers
     channels = sizes.get("channels") or 1
