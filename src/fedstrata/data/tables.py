@@ -161,6 +161,7 @@ class Chunk:
         Raises:
             DataError: When a text is too long, or a value is none of this type.
         """
+        kind = kind or self.values.type
         # numpy would give all other texts the space of one that is too long.
         if is_text(self.values.type):
             lengths = pc.utf8_length(self.values)
@@ -169,13 +170,11 @@ class Chunk:
                 problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
                 raise self.error(pc.index(lengths, longest).as_py(), problem)
         try:
-            return to_numpy(self.values.cast(kind or self.values.type))
+            return to_numpy(self.values.cast(kind))
         except pa.ArrowException as error:
             # Arrow does not say which row it is.
             if len(self.values) == 1:
-                problem = (
-                    f"holds no {kind or self.values.type} ({first_line(error)}); make the column alike in all files"
-                )
+                problem = f"holds no {kind} ({first_line(error)}); make the column alike in all files"
                 raise self.error(0, problem) from None
             for row in range(len(self.values)):
                 replace(self, first_row=self.first_row + row, values=self.values[row : row + 1]).scalars(kind)
