@@ -67,7 +67,7 @@ def test_a_folder_of_the_same_layout_is_known_by_its_columns(tmp_path: Path) -> 
 FLOATS = pa.list_(pa.float32())
 
 
-NO_SIZES = "row {} of column 'signal' has no signal, length or channels"
+NO_SIZES = "row 1 of column 'signal' has no length or channels"
 NOT_FINITE = "row 1 of column 'signal' holds a value that is not a finite"
 
 
@@ -75,18 +75,17 @@ NOT_FINITE = "row 1 of column 'signal' holds a value that is not a finite"
     ("columns", "message"),
     [
         ({"length": [4, 5]}, "row 1 of column 'signal' holds 24 values; expected length x channels = 5 x 6"),
-        ({"length": [4, None]}, NO_SIZES.format(1)),
-        ({"channels": [6, None]}, NO_SIZES.format(1)),
-        ({"signal": pa.array([None, [0.0] * 24], FLOATS)}, NO_SIZES.format(0)),
+        ({"length": [4, None]}, NO_SIZES),
+        ({"channels": [6, None]}, NO_SIZES),
+        ({"signal": pa.array([None, [0.0] * 24], FLOATS)}, "row 0 of column 'signal' holds a missing value"),
         ({"signal": pa.array([[0.0] * 24, [np.inf] * 24], FLOATS)}, NOT_FINITE),
-        ({"signal": pa.array([[0.0] * 24, [None] * 24], FLOATS)}, NOT_FINITE),
+        ({"signal": pa.array([[0.0] * 24, [None] * 24], FLOATS)}, "row 1 of column 'signal' holds a missing value"),
         ({"length": ["4", "4"]}, "column 'length' holds string; expected integers"),
         ({"signal": ["a", "b"]}, "column 'signal' holds string; expected lists of numbers"),
         ({"channels": [6, 3], "length": [4, 8]}, "row 1 of column 'signal' has 3 channels; expected 6"),
         ({"activity": [0, 12]}, "row 1 of column 'activity' holds class 12; expected 0 to 11"),
         ({"subject": [1, None]}, "subject and trial must be integers, in every row"),
         ({"trial": ["a", "b"]}, "subject and trial must be integers"),
-        ({"subject": [1, 1], "activity": [0, 0]}, "subject 1, activity 0, trial 1 is there twice.* row 1"),
     ],
 )
 def test_a_recording_that_contradicts_itself_is_named_by_file_and_row(
@@ -151,7 +150,7 @@ def test_the_class_may_have_another_name(tmp_path: Path) -> None:
 
 
 def test_readings_with_other_numbers_of_channels_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="row 0 of column 'signal' has readings of 2 and 1 channels"):
+    with pytest.raises(DataError, match="row 0 of column 'signal' holds a list of 1; expected 2"):
         own(tmp_path, [row(2) | {"signal": [[1.0, 2.0], [3.0]]}], window=2)
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import operator as op
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.base.lazy_torch import torch
-from fedstrata.base.limits import CLASSES, COLUMN_CHARACTERS
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import Comparison, ReadOptions
-from fedstrata.data.dataset import NUMBERS_HINT, check_class_count, expected_classes, finite_float32, is_number
+from fedstrata.data.dataset import check_class_count, expected_classes, finite_float32, is_number
 
 COMPARED = ("no", "yes")
 """The values that a comparison makes of a column; they are its classes, unless others are given to them."""
@@ -42,45 +39,29 @@ class Answers:
         targets = None if self.targets is None else np.repeat(self.targets, counts, axis=0)
         return replace(self, labels=np.repeat(self.labels, counts), targets=targets)
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a `Dataset` that hold them."""
-        return {
-            "labels": torch.from_numpy(self.labels),
-            "classes": self.classes,
-            "class_names": self.class_names,
-            "targets": None if self.targets is None else torch.from_numpy(self.targets),
-        }
-
 
 def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ...] = (), known: int = 0) -> Answers:
     """Number the classes of some rows, or take numbers in place of them.
 
     Args:
-        values: The classes, (rows,) integers, bools or texts; or numbers, (rows,) or (rows, outputs).
+        values: The classes, (rows,) integers, bools or texts, or (rows, outputs) integers; or numbers, (rows,) or
+            (rows, outputs) floats.
         place: Where they come from, for messages.
         called: What they are called there.
         names: The names of integers, if they are known.
         known: The number of classes, where it is known.
 
     Raises:
-        DataError: When they do not fit, or a class is missing.
+        DataError: When a class is below 0 or too large, or a number is not finite.
     """
-    values = values.astype(np.int64) if values.dtype.kind == "b" else values
-    kind = values.dtype.kind
-    if values.ndim > (1 if kind == "U" else 2) or kind not in "iufU":
-        raise DataError(
-            f"{place}: {called} holds {values.dtype} {values.shape[1:]}; expected integers or texts, or one number or "
-            "several"
-        )
-    if kind == "U":
-        return _named(values, place, called)
-    if kind == "f":
-        numbers = finite_float32(values, place, called)
-        return Answers(
-            np.zeros(len(values), np.int64), 1, targets=np.ascontiguousarray(numbers.reshape(len(numbers), -1))
-        )
-    classes = _count(values, place, called) if not (known or names) else known or len(names)
+    if values.dtype.kind == "f":
+        numbers = finite_float32(values, place, called).reshape(len(values), -1)
+        return Answers(np.zeros(len(values), np.int64), 1, targets=np.ascontiguousarray(numbers))
+    if values.dtype.kind == "U":
+        found, values = np.unique(values, return_inverse=True)
+        names = tuple(found.tolist())
+        known = len(names)
+    classes = known or len(names) or max(1, 1 + int(values.max()))
     check_class_count(classes, f"{place}: {called}")
     values = values.astype(np.int64)
     if values.ndim == 2:
@@ -106,14 +87,13 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
         place: Where it comes from, for messages.
 
     Raises:
-        DataError: When a value is missing, is of another kind than those that it is compared with, or has no class.
+        DataError: When a value is of another kind than those that it is compared with, or has no class.
     """
     compared = None if options.label in (None, column) else Comparison.of(options.label)
     if not (compared or options.classes):
         return None
     called = f"column {column!r}"
     texts = values.dtype.kind == "U"
-    refuse_missing_classes(values == "" if texts else values != values, place, called)
     if compared is not None:
         if isinstance(compared.value, str) != texts or (texts and compared.sign not in ("==", "!=")):
             raise DataError(
@@ -126,58 +106,37 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
     class_of = {value if texts else float(value): name for value, name in given if texts or is_number(value)}
     names = tuple(dict.fromkeys(options.classes or COMPARED))
     distinct, rows = np.unique(values, return_inverse=True)
-    known = np.array([value in class_of for value in distinct.tolist()])
-    if not known.all():
+    places = [names.index(class_of[value]) if value in class_of else -1 for value in distinct.tolist()]
+    labels = np.array(places, np.int64)[rows]
+    if -1 in places:
         # The value itself is not told: a device must not send any text of its data to the server.
         raise RowError(
             place,
-            int(np.argmin(known[rows])),
-            f"of {called} holds a value without a class, as {int((~known).sum())} of its values do; add them to "
+            int(np.argmin(labels)),
+            f"of {called} holds a value without a class, as {places.count(-1)} of its values do; add them to "
             "data.classes, or leave these rows out",
         )
-    labels = np.array([names.index(class_of[value]) for value in distinct.tolist()], np.int64)
-    return Answers(labels[rows], len(names), names)
+    return Answers(labels, len(names), names)
 
 
-def refuse_missing_classes(missing: np.ndarray, place: str, called: str) -> None:
-    """Refuse rows without a class.
+def refuse_missing_answers(values: np.ndarray, place: str, called: str) -> None:
+    """Refuse rows without a class, or without a number to learn.
 
     Args:
-        missing: Whether the class of a row is missing, (rows,) bool.
+        values: What is to be learnt, (rows, ...); missing texts are empty, and missing numbers nan.
         place: Where they come from, for messages.
-        called: What the classes are called there.
+        called: What they are called there.
 
     Raises:
-        RowError: When a class is missing.
+        RowError: When one is missing.
     """
-    rows = np.flatnonzero(missing)
+    missing = values == "" if values.dtype.kind == "U" else values != values
+    rows = np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))
     if len(rows):
         others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
-        raise RowError(place, int(rows[0]), f"of {called} holds no class{others}; fill it in or leave these rows out")
-
-
-def _named(texts: np.ndarray, place: str, called: str) -> Answers:
-    """Number texts in alphabetical order."""
-    refuse_missing_classes(texts == "", place, called)
-    if texts.dtype.itemsize // 4 > COLUMN_CHARACTERS:
-        raise DataError(f"{place}: {called} holds texts of more than {COLUMN_CHARACTERS:,} characters; expected names")
-    names, labels = np.unique(texts, return_inverse=True)
-    check_class_count(len(names), f"{place}: {called}")
-    return Answers(labels.astype(np.int64), len(names), tuple(names.tolist()))
-
-
-def _count(values: np.ndarray, place: str, called: str) -> int:
-    """Return the number of classes, the largest of which is in some row."""
-    largest = int(values.max())
-    if largest >= CLASSES:
-        row = int(np.argmax(values.reshape(len(values), -1).max(axis=1)))
         raise RowError(
-            place,
-            row,
-            f"of {called} holds class {largest:,}; expected at most {CLASSES:,} classes, from 0 without gaps; "
-            f"{NUMBERS_HINT}",
+            place, int(rows[0]), f"of {called} holds no class or number{others}; fill it in or leave these rows out"
         )
-    return max(1, 1 + largest)
 
 
 def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ using wearable sensors", 2012); or a flat list of one channel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError
 from fedstrata.data.column_roles import TRIAL_COLUMN
+from fedstrata.data.dataset import finite_float32
 from fedstrata.data.tables import Chunk, is_list
 
 WINDOW_READINGS = 128
@@ -34,14 +36,16 @@ def holds_recordings(schema: Any) -> bool:
     return TRIAL_COLUMN in schema.names and SIGNAL in schema.names and is_list(schema.field(SIGNAL).type)
 
 
-def windows_of(chunks: Mapping[str, Chunk], window: int, step: int, channels: int) -> tuple[np.ndarray, list[int]]:
+def windows_of(
+    chunks: Mapping[str, Chunk], window: int, step: int, shape: Sequence[int]
+) -> tuple[np.ndarray, list[int]]:
     """Cut some recordings. What is left at the end of one is dropped.
 
     Args:
         chunks: The columns of the signals and of their sizes, as far as there are any.
         window: The readings in a window.
         step: The readings from the begin of a window to that of the next.
-        channels: The channels of recordings before; 0 if these are the first.
+        shape: The shape of the windows before; empty if these are the first.
 
     Returns:
         The windows, (windows, channels, window) float32, and how many are of each recording.
@@ -50,18 +54,25 @@ def windows_of(chunks: Mapping[str, Chunk], window: int, step: int, channels: in
         DataError: When a recording is missing, contradicts itself or has other channels than the first.
     """
     signals = chunks[SIGNAL]
+    if not is_list(signals.values.type):
+        raise DataError(f"{signals.place}: column {SIGNAL!r} holds {signals.values.type}; expected lists of numbers")
     sizes = [chunks[name] for name in SIZES if name in chunks]
-    _check_types(signals, *sizes)
+    for chunk in sizes:
+        if not pa.types.is_integer(chunk.values.type):
+            raise DataError(f"{chunk.place}: column {chunk.column!r} holds {chunk.values.type}; expected integers")
+    channels = shape[0] if shape else 0
     found = []
     for row in range(len(signals.values)):
         signal = _signal(signals, row, {chunk.column: chunk.values[row].as_py() for chunk in sizes})
-        if len(signal):
-            channels = channels or signal.shape[1]
-            if signal.shape[1] != channels:
-                raise signals.error(row, f"has {signal.shape[1]} channels; expected {channels}, as before")
-        found.append(_windows(signal, window, step))
-    counts = list(map(len, found))
-    return np.concatenate([windows for windows in found if len(windows)] or found[:1]), counts
+        channels = channels or signal.shape[1]
+        # An empty recording has no channels.
+        if signal.shape[1] not in (channels, 0):
+            raise signals.error(row, f"has {signal.shape[1]} channels; expected {channels}, as before")
+        if len(signal) < window:
+            found.append(np.empty((0, channels, window), np.float32))
+        else:
+            found.append(np.lib.stride_tricks.sliding_window_view(signal, window, axis=0)[::step])
+    return np.concatenate([windows for windows in found if len(windows)] or found[:1]), list(map(len, found))
 
 
 def short_recordings(counts: np.ndarray, subjects: np.ndarray | None, window: int) -> tuple[str, ...]:
@@ -91,36 +102,19 @@ def names_of(columns: Mapping[str, np.ndarray], activity: np.ndarray) -> np.ndar
 
 
 def numbers_of(columns: Mapping[str, np.ndarray], activity: np.ndarray, place: str) -> np.ndarray:
-    """Return a number per recording, unique in the data set: subject * 10000 + activity * 100 + trial, (recordings,).
+    """Return a number for each recording: subject * 10000 + activity * 100 + trial, (recordings,).
 
     Raises:
-        DataError: When one is there twice, or a number is missing.
+        DataError: When a number is missing.
     """
     subject, trial = (columns[name] for name in (SUBJECT, TRIAL_COLUMN))
     if subject.dtype.kind not in "iu" or trial.dtype.kind not in "iu":
         raise DataError(f"{place}: subject and trial must be integers, in every row")
     ids: np.ndarray = subject.astype(np.int64) * 10_000 + activity * 100 + trial.astype(np.int64)
-    unique, counts = np.unique(ids, return_counts=True)
-    if len(unique) < len(ids):
-        row = int(np.flatnonzero(ids == unique[np.argmax(counts > 1)])[1])
-        found = f"subject {subject[row]}, activity {activity[row]}, trial {trial[row]}"
-        raise DataError(f"{place}: {found} is there twice, again in row {row} of the split; expected it once")
     return ids
 
 
-def _check_types(signals: Chunk, *sizes: Chunk) -> None:
-    """Refuse columns that cannot hold recordings."""
-    kind = signals.values.type
-    numbers = kind.value_type if is_list(kind) else kind
-    numbers = numbers.value_type if is_list(numbers) else numbers
-    if not is_list(kind) or not (pa.types.is_integer(numbers) or pa.types.is_floating(numbers)):
-        raise DataError(f"{signals.place}: column 'signal' holds {kind}; expected lists of numbers")
-    for chunk in sizes:
-        if not pa.types.is_integer(chunk.values.type):
-            raise DataError(f"{chunk.place}: column {chunk.column!r} holds {chunk.values.type}; expected integers")
-
-
-def _signal(signals: Chunk, row: int, sizes: dict[str, int | None]) -> np.ndarray:
+def _signal(signals: Chunk, row: int, sizes: Mapping[str, int | None]) -> np.ndarray:
     """Return one recording, (length, channels) float32.
 
     Args:
@@ -131,34 +125,16 @@ def _signal(signals: Chunk, row: int, sizes: dict[str, int | None]) -> np.ndarra
     Returns:
         The readings. An empty recording has neither readings nor channels, (0, 0).
     """
-    value = signals.values[row]
-    if not value.is_valid or None in sizes.values():
-        raise signals.error(row, "has no signal, length or channels")
-    readings = value.values
-    if not len(readings) and not sizes.get("length"):
-        return np.empty((0, 0), dtype=np.float32)
-    if is_list(readings.type):
-        channels = pc.unique(pc.list_value_length(readings)).to_pylist()
-        if len(channels) != 1 or not channels[0]:
-            raise signals.error(
-                row, f"has readings of {' and '.join(map(str, channels))} channels; expected one number"
-            )
-        sizes = {"channels": channels[0]}
-        readings = readings.flatten()
-    numbers = np.asarray(readings, dtype=np.float32)
-    channel_count = sizes.get("channels") or 1
-    length = sizes.get("length") or numbers.size // channel_count
-    if min(length, channel_count) < 1 or numbers.size != length * channel_count:
-        expected = f"length x channels = {length} x {channel_count}"
-        raise signals.error(row, f"holds {numbers.size} values; expected {expected}")
-    if not np.isfinite(numbers).all():
-        raise signals.error(row, "holds a value that is not a finite number")
-    return numbers.reshape(length, channel_count)
-
-
-def _windows(signal: Any, window: int, step: int) -> np.ndarray:
-    """Cut a recording: (length, channels) -> (windows, channels, window)."""
-    if len(signal) < window:
-        return np.empty((0, signal.shape[1], window), dtype=np.float32)
-    found: np.ndarray = np.lib.stride_tricks.sliding_window_view(signal, window, axis=0)[::step]
-    return found
+    if None in sizes.values():
+        raise signals.error(row, "has no length or channels")
+    signal = replace(signals, first_row=signals.first_row + row, values=signals.values[row : row + 1])
+    if pc.list_value_length(signal.values)[0].as_py() == 0 and not sizes.get("length"):
+        return np.empty((0, 0), np.float32)
+    numbers: np.ndarray = finite_float32(signal.arrays(), signal.place, f"column {SIGNAL!r}", signal.first_row)[0]
+    if numbers.ndim == 2:
+        return numbers
+    channels = sizes.get("channels") or 1
+    length = sizes.get("length") or len(numbers) // channels
+    if min(length, channels) < 1 or numbers.size != length * channels:
+        raise signal.error(0, f"holds {numbers.size} values; expected length x channels = {length} x {channels}")
+    return numbers.reshape(length, channels)

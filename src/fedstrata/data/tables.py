@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.errors import DataError, RowError, first_line
+from fedstrata.base.limits import COLUMN_CHARACTERS
 from fedstrata.data.column_roles import refuse_same_names
 
 ROWS = 4096
@@ -151,6 +152,63 @@ class Chunk:
             return DataError(f"{self.source.files[row]} {problem}")
         return RowError(self.place, row, f"of column {self.column!r} {problem}")
 
+    def scalars(self, kind: Any = None) -> np.ndarray:
+        """Return the rows of a column of scalars as `to_numpy` does, (rows,).
+
+        Args:
+            kind: The Arrow type that the column has in all tables; None for its own.
+
+        Raises:
+            DataError: When a text is too long, or a value is none of this type.
+        """
+        kind = kind or self.values.type
+        # numpy would give all other texts the space of one that is too long.
+        if is_text(self.values.type):
+            lengths = pc.utf8_length(self.values)
+            longest = pc.max(lengths).as_py() or 0
+            if longest > COLUMN_CHARACTERS:
+                problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
+                raise self.error(pc.index(lengths, longest).as_py(), problem)
+        try:
+            return to_numpy(self.values.cast(kind))
+        except pa.ArrowException as error:
+            # Arrow does not say which row it is.
+            if len(self.values) == 1:
+                problem = f"holds no {kind} ({first_line(error)}); make the column alike in all files"
+                raise self.error(0, problem) from None
+            for row in range(len(self.values)):
+                replace(self, first_row=self.first_row + row, values=self.values[row : row + 1]).scalars(kind)
+            raise
+
+    def arrays(self) -> np.ndarray:
+        """Return the rows of a column of lists or tensors of numbers as one array, (rows, ...).
+
+        Raises:
+            DataError: When a value is missing, or lists differ in their length.
+        """
+        tensor = is_tensor(self.values.type)
+        values = self.values.storage if tensor else self.values
+        shape = [len(values)]
+        while True:
+            # At this level of nesting, each row has as many lists or numbers.
+            per_row = prod(shape[1:])
+            if values.null_count:
+                raise self.error(int(pc.index(values.is_null(), True).as_py()) // per_row, "holds a missing value")
+            if not is_list(values.type):
+                break
+            lengths = pc.list_value_length(values).to_numpy()
+            shape.append(int(lengths[0]))
+            wrong = (lengths != shape[-1]) | (lengths == 0)
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                problem = f"holds a list of {lengths[place]}; expected {shape[-1] or 'some numbers'}"
+                raise self.error(place // per_row, problem)
+            values = values.flatten()
+        if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+            raise DataError(f"{self.place}: column {self.column!r} holds {self.values.type}; expected lists of numbers")
+        numbers: np.ndarray = self.values.to_numpy_ndarray() if tensor else values.to_numpy().reshape(shape)
+        return numbers
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -199,7 +257,7 @@ class Table:
             if not len(batch):
                 continue
             rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
-            rows |= {name: _written_out(batch.column(name)) for name in own}
+            rows |= {name: batch.column(name).cast(_plain_type(batch.column(name).type)) for name in own}
             yield {name: Chunk(self.source, name, first_row, rows[name]) for name in columns}
             first_row += len(batch)
 
@@ -213,7 +271,7 @@ def read_column(tables: Iterable[Table], column: str) -> np.ndarray:
     parts = list[np.ndarray]()
     codes = False
     for table in tables:
-        parts += [to_numpy(chunks[column].values) for chunks in table.chunks([column])]
+        parts += [chunks[column].scalars() for chunks in table.chunks([column])]
         refuse_no_rows(sum(map(len, parts)), table.place)
         codes = codes or column in table.source.codes
     values = np.concatenate(parts)
@@ -237,12 +295,6 @@ def _plain_type(kind: Any) -> Any:
     """Return the type of the values of a dictionary, and the usual type of texts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.string() if pa.types.is_string_view(kind) else kind
-
-
-def _written_out(values: Any) -> Any:
-    """Return the values of a ``pyarrow.Array`` in the type of `_plain_type`."""
-    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    return values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
 
 
 def is_tensor(kind: Any) -> bool:
@@ -338,7 +390,7 @@ def tensors(array: np.ndarray, place: str) -> Any:
     try:
         if array.ndim == 1:
             return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
-        if array.dtype.kind in "iuf":
+        if array.ndim and array.dtype.kind in "iuf":
             numbers = pa.array(np.ascontiguousarray(array).reshape(-1))
             rows = pa.FixedSizeListArray.from_arrays(numbers, prod(array.shape[1:]))
             return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(numbers.type, array.shape[1:]), rows)
