@@ -94,8 +94,6 @@ ZIP_DIRECTORY_BYTES = 1 * MIB
 """Bytes of the directory of an `.npz` file."""
 NPY_HEADER_BYTES = 10_000
 """Bytes of the header of an array in an `.npz` file."""
-PARQUET_FOOTER_BYTES = 64 * MIB
-"""Bytes of the footer of a Parquet file."""
 PARQUET_COLUMNS = 1_000
 """Columns of a Parquet file."""
 ROWS_BEYOND_BYTES = 1_000_000
