@@ -127,15 +127,16 @@ def find_files(name: str, info: DatasetInfo | None, place: Path) -> Location | N
         found: Location | None = Location(name, None, (place,))
     else:
         found = _tables_of_splits(name, info, place) or (None if info else _files_in_folders(name, place))
-    if found is None:
-        return None
-    _check_files(found)
-    return found if info else replace(found, notes=_unread(found))
+    if found:
+        _check_files(found)
+    if found and found.folder and not info:
+        return replace(found, notes=_unread(found.folder, found.train + found.test))
+    return found
 
 
 def _tables_of_splits(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
     """Find a table or several for each split, which are named by it."""
-    preferred = [place, place / "data", *([place / info.hub_folder] if info and info.hub_folder else [])]
+    preferred = (place, place / ((info and info.hub_folder) or "data"))
     found = [folder for folder in preferred if _tables(folder, "train")][:1]
     found = found or [folder for folder in sorted(place.glob("[!.]*/")) if _tables(folder, "train")]
     if len(found) > 1:
@@ -157,29 +158,32 @@ def _split_of_table(file: Path) -> str:
     return _SPLIT_WORDS.get(re.split(r"[-_.\d]", file.name.lower())[0], "")
 
 
+_Layout = tuple[Kind, tuple[str, ...]]
+"""What a file is, and the columns that its name and the folders above it give."""
+
+
 def _files_in_folders(name: str, place: Path) -> Location | None:
     """Find tables or images whose folders say all else of them, also below folders of splits."""
-    found = defaultdict[str, dict[Path, tuple[str, ...]]](dict)
+    found = defaultdict[str, dict[Path, _Layout]](dict)
     for path in _paths_below(place):
         folders = path.relative_to(place).parts[:-1]
         split = _SPLIT_WORDS.get(folders[0].lower(), "") if folders else ""
-        if columns := _columns_of_layout(path, folders[1:] if split else folders):
-            found[split][path] = columns
+        if layout := _layout(path, folders[1:] if split else folders):
+            found[split][path] = layout
     train = found["train"] or found[""]
     if not train:
         return None
+    first, (kind, columns) = next(iter(train.items()))
     # Without a folder for training, those of other splits would be trained on or left out.
-    misnamed = [path for path in train if ending_of(path) in TABLE_ENDINGS and _split_of_table(path)]
+    misnamed = [path for path in train if kind == "tables" and _split_of_table(path)]
     misnamed += [] if found["train"] else [*found["test"], *found["validation"]]
     if misnamed:
         raise DataError(
             f"{place} holds {misnamed[0].relative_to(place)}, the name of a split and not of a client or a class; "
             "expected train.csv, train-*.parquet or a folder train, and test samples named alike beside it"
         )
-    first, columns = next(iter(train.items()))
-    kind: Kind = "images" if ending_of(first) in IMAGE_ENDINGS else "tables"
-    for path, others in (train | found["test"]).items():
-        if others != columns or (ending_of(path) in IMAGE_ENDINGS) != (kind == "images"):
+    for path, layout in (train | found["test"]).items():
+        if layout != train[first]:
             raise DataError(
                 f"{place} holds {first.relative_to(place)} and {path.relative_to(place)}; expected tables or images, "
                 "in folders alike for all of them; move the others elsewhere"
@@ -190,13 +194,13 @@ def _files_in_folders(name: str, place: Path) -> Location | None:
     return Location(name, None, tuple(train), tuple(found["test"]), kind, client_column, place)
 
 
-def _columns_of_layout(path: Path, folders: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that the name of a file and the folders above it give; none for what is not read."""
+def _layout(path: Path, folders: Sequence[str]) -> _Layout | None:
+    """Return the layout of a file in some folders; None for what is not read."""
     if ending_of(path) in IMAGE_ENDINGS and len(folders) in (1, 2):
-        return (CLIENT_COLUMN, "label")[-len(folders) :]
+        return "images", (CLIENT_COLUMN, "label")[-len(folders) :]
     if ending_of(path) in TABLE_ENDINGS and all("=" in folder for folder in folders) and not path.is_dir():
-        return tuple(folder.partition("=")[0] for folder in folders) or (CLIENT_COLUMN,)
-    return ()
+        return "tables", tuple(unquote(folder).split("=")[0] for folder in folders) or (CLIENT_COLUMN,)
+    return None
 
 
 def _check_files(location: Location) -> None:
@@ -225,14 +229,10 @@ def _paths_below(folder: Path) -> list[Path]:
     return sorted(path for depth in range(1, _DEPTHS + 1) for path in folder.glob("/".join(["[!.]*"] * depth)))
 
 
-def _unread(location: Location) -> tuple[str, ...]:
-    """Return a line about files that may hold data too and are not read; nothing without such files."""
-    place = location.folder
-    if place is None:
-        return ()
-    read = {*location.train, *location.test}
-    paths = [path for path in _paths_below(place) if path not in read and not _NOTES.match(path.name)]
-    found = [path.relative_to(place).as_posix() for path in paths if path.is_file()]
+def _unread(place: Path, read: Sequence[Path]) -> tuple[str, ...]:
+    """Return a line about files below a place that may hold data too and are not read; nothing without such files."""
+    paths = [path for path in _paths_below(place) if path.is_file() and not _NOTES.match(path.name)]
+    found = [path.relative_to(place).as_posix() for path in sorted({*paths} - {*read})]
     if not found:
         return ()
     return (
