@@ -180,16 +180,14 @@ def has_own_test(location: Location) -> bool:
     Raises:
         DataError: When a file is broken, or the column ``split`` holds something else than "train" and "test".
     """
-    if location.test or (location.info and location.info.reader):
-        return bool(location.test)
-    return bool(_marked_as_test(tables_of(location)).any())
+    return bool(location.test) or bool(_marked_as_test(tables_of(location)).any())
 
 
 def _marked_as_test(tables: Sequence[Table]) -> NDArray[np.bool_]:
     """Read the column ``split``: whether each sample is for testing, (samples,); (0,) where there is no such column."""
     from fedstrata.data.tables import read_column
 
-    column = split_column(tables[0].schema.names)
+    column = split_column(tables[0].schema.names) if tables else None
     marked = [is_test(read_column([table], column), table.place) for table in tables] if column else []
     return np.concatenate(marked) if marked else np.zeros(0, bool)
 

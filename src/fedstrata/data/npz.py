@@ -80,9 +80,7 @@ class _Array:
                 shape = (min(rows_at_once, self.shape[0] - start), *self.shape[1:])
                 content = stream.read(shape[0] * self.row_bytes)
                 read = np.frombuffer(content, self.dtype).reshape(shape, order=self.order)
-                read = read.astype(self.dtype.newbyteorder("="), copy=False)
-                for first in range(0, len(read), rows):
-                    yield read[first : first + rows]
+                yield from (read[first : first + rows] for first in range(0, len(read), rows))
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class ArchiveSource(FileSource):
             DataError: When an array is missing or does not fit.
         """
         rows = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in self._arrays.items()}
-        return pa.schema({name: tensors(row, f"{self.file}: {name}").type for name, row in rows.items()})
+        return pa.schema({name: self._column(name, row).type for name, row in rows.items()})
 
     def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield the rows."""
@@ -115,8 +113,11 @@ class ArchiveSource(FileSource):
         rows = max(1, _BLOCK_BYTES // max(array.row_bytes for array in arrays))
         with open_archive(self.file) as archive:
             for blocks in zip(*(array.blocks(archive, rows) for array in arrays), strict=True):
-                values = [tensors(block, f"{self.file}: {name}") for name, block in zip(columns, blocks, strict=True)]
-                yield pa.RecordBatch.from_arrays(values, columns)
+                yield pa.RecordBatch.from_arrays(list(map(self._column, columns, blocks)), columns)
+
+    def _column(self, name: str, rows: np.ndarray) -> Any:
+        """Return rows as a column, in the order of bytes of this machine."""
+        return tensors(rows.astype(rows.dtype.newbyteorder("="), copy=False), f"{self.file}: {name}")
 
     @cached_property
     def _arrays(self) -> dict[str, _Array]:
