@@ -125,11 +125,12 @@ class ArchiveSource(FileSource):
         with open_archive(self.file) as archive:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
             ending = "_test" if self.split == "test" else ""
-            given = {role: self._pick(members, role) for role in _NAMES}
+            given = {"x": self._pick(members, "x")}
             for name in members:
                 is_test_of = name.removesuffix("_test") if name.endswith("_test") else None
                 if name not in _RESERVED and is_test_of not in members and name + ending in members:
                     given[name] = name + ending
+            given["y"] = self._pick(members, "y")
             arrays = {name: _Array.of(archive, members[array]) for name, array in given.items()}
         x, y = arrays["x"], arrays["y"]
         if x.dtype.kind not in "iuf" or len(x.shape) < 2 or min(x.shape) < 1:
