@@ -305,7 +305,11 @@ def test_folders_of_a_columns_values_give_the_column(root: Path) -> None:
     assert found.columns["site"].tolist() == ["Ghent"] * 2 + ["Lyon"] * 4 and found.feature_names == ("a", "b")
     assert find(str(root)).client_column == "site" and found.notes == ()
     write_all(root, "site=Oslo/year=2024/part-0.parquet")
-    with pytest.raises(DataError, match="part-0.parquet; expected .* in folders alike"):
+    with pytest.raises(DataError, match=r"part-0.parquet; expected .* in folders alike"):
+        read(root)
+    (root / "site=Oslo/year=2024/part-0.parquet").unlink()
+    write_all(root, "site=Oslo/test.parquet")
+    with pytest.raises(DataError, match=r"holds site=Oslo/test.parquet, the name of a split"):
         read(root)
 
 
