@@ -104,7 +104,7 @@ def test_the_page_of_licences_names_all_that_the_library_needs() -> None:
     direct = [*project()["dependencies"], *(text for own in extras().values() for text in own)]
     named = {canonicalize_name(Requirement(text).name) for text in direct}
     left_out = {name for extra in extras() for name in absent(extra)}
-    assert named - left_out <= rows.keys() and left_out == {"datasets", "huggingface-hub"}
+    assert named - left_out <= rows.keys() and left_out == {"huggingface-hub"}
     assert all(f"({name})" in PAGE.read_text() for name in left_out)
 
 

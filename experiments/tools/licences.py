@@ -39,7 +39,7 @@ libraries under further licences, and its own licence files name them.
 brings NVIDIA's packages, which have licences of their own.
 
 Of the {installed} packages, {always} are always installed. The others are installed with an extra only. The lock has no
-package of the extras {missing}.
+package of the extra {missing}.
 
 {table}"""
 

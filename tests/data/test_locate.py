@@ -56,7 +56,7 @@ def test_shards_come_in_order_and_none_may_be_missing(root: Path) -> None:
     files = [write(root / "mine" / f"train-{i:05}-of-00003.parquet", {"x": [1]}) for i in (2, 0, 1)]
     assert find("mine", root).train == tuple(sorted(files))
     files[2].unlink()
-    with pytest.raises(DataError, match="holds 2 of the 3 train files"):
+    with pytest.raises(DataError, match="holds 2 of the 3 files"):
         find("mine", root)
 
 
@@ -98,7 +98,7 @@ def test_a_missing_set_says_where_was_looked_and_what_to_do_in_one_line(
 
 def test_a_file_that_is_there_and_not_read_is_not_called_missing(root: Path) -> None:
     (root / "one.tsv").write_text("a\tlabel\n1\t2\n")
-    with pytest.raises(DataError, match=r"one.tsv' is there, and holds nothing that is read; .* others are a file"):
+    with pytest.raises(DataError, match=r"one.tsv': nothing that is read is in .* others are a file"):
         find(str(root / "one.tsv"))
 
 

@@ -82,12 +82,12 @@ def test_bytes_stay_bytes_and_images_get_their_channels_first(
         ({"x": X[:, 0], "y": [0, 1, 2]}, r"x is float64 \(3,\); expected numbers"),
         ({"x": X.astype(str), "y": [0, 1, 2]}, "expected numbers"),
         ({"x": X[:0], "y": [0, 1, 2]}, r"x is float64 \(0, 4\)"),
-        ({"x": X[:2], "y": [0, 1, 2]}, "x has 2 rows and y has 3"),
+        ({"x": X[:2], "y": [0, 1, 2]}, r"y is int64 \(3,\); expected a value for each of the 2 rows of x"),
         ({"x": np.where(X == 5, np.inf, X), "y": [0, 1, 2]}, "row 1 of column 'x' holds no finite number"),
         ({"x": X, "y": [0, -1, 2]}, "row 1 of column 'y' holds class -1"),
         (
             {"x": X, "y": [0, 1, 2], "who": [1, 2]},
-            r"column who is int64 \(2,\); expected one value per sample \(3,\)",
+            r"who is int64 \(2,\); expected a value for each of the 3 rows of x",
         ),
     ],
 )
@@ -95,6 +95,13 @@ def test_arrays_that_do_not_fit_are_named(file: Path, arrays: dict[str, Any], me
     np.savez(file, **arrays)
     with pytest.raises(DataError, match=message):
         load_dataset(str(file))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_several_blocks_are_read_in_order(file: Path, order: Any) -> None:
+    x = np.asarray(np.arange(6_000_000.0).reshape(-1, 1000), order=order)
+    np.savez(file, x=x, y=np.arange(len(x)))
+    assert np.array_equal(load_dataset(str(file)).inputs.numpy(), x.astype(np.float32))
 
 
 def test_nothing_is_ever_unpickled(file: Path) -> None:

@@ -90,14 +90,10 @@ SAMPLE_NUMBERS = 30_000_000
 """Numbers in one sample: three channels of the largest image."""
 COLUMN_CHARACTERS = 10_000
 """Characters in a text that is the class of a sample or stands in another column."""
-ZIP_MEMBERS = 1_000
-"""Arrays in an `.npz` file."""
 ZIP_DIRECTORY_BYTES = 1 * MIB
 """Bytes of the directory of an `.npz` file."""
 NPY_HEADER_BYTES = 10_000
 """Bytes of the header of an array in an `.npz` file."""
-PARQUET_FOOTER_BYTES = 64 * MIB
-"""Bytes of the footer of a Parquet file."""
 PARQUET_COLUMNS = 1_000
 """Columns of a Parquet file."""
 ROWS_BEYOND_BYTES = 1_000_000

@@ -2,14 +2,15 @@
 
 One way leads from what people have to a `dataset`. `locate` finds what holds a data set, by its `registry` or by the
 layout of its files (`location`), and gives it as `tables`: rows of named columns. Sources of tables are `csv_files`,
-`parquet`, `npz`, folders of `images`, what other `libraries` read, and objects in `memory`. `reading` makes samples and
-`answers` of tables, by what their columns are for (`column_roles`); `recordings` are cut into windows. Inputs are in
-memory or `mapped` from a file, and `cache` keeps what was decoded. A `sample_format` tells a network what it reads.
+`parquet`, `npz`, folders of `images`, and objects in `memory`. `reading` makes samples and `answers` of tables, by what
+their columns are for (`column_roles`); `recordings` are cut into windows. Inputs are in memory or `mapped` from a file,
+and `cache` keeps what was decoded. What other `libraries` carry is a `dataset` already. A `sample_format` tells a
+network what it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -116,9 +117,6 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
         )
     if "test" in splits and not has_own_test(location):
         raise DataError(f"{location.name} has no test file; hold out a part of its training samples instead")
-    if info and info.mean and len(splits) == 1:
-        # Nothing depends on the other split.
-        location = replace(location, train=location.test if splits[0] == "test" else location.train, test=())
     dataset: Dataset = load_object(info.reader)() if info and info.reader else _read(location, options)
     # Notes about files are no part of the copy that is kept of them: the folder may hold others the next time.
     dataset = replace(dataset, notes=location.notes + dataset.notes)
@@ -129,8 +127,7 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
         places = {"train": np.flatnonzero(~testing), "test": np.flatnonzero(testing)}
         dataset = dataset.rows(np.concatenate([places[split] for split in splits]))
     if not options.scale:
-        channels = len(dataset.mean)
-        dataset = replace(dataset, mean=(0.0,) * channels, std=(1.0,) * channels)
+        dataset = replace(dataset, mean=(0.0,) * len(dataset.mean), std=(1.0,) * len(dataset.std))
     return dataset, tests
 
 
@@ -140,7 +137,7 @@ def _read(location: Location, options: ReadOptions) -> Dataset:
 
     read = partial(read_tables, location.name, tables_of(location, options), options, location.info)
     if not location.train:
-        return _read_once(location.name, options, read)
+        return read()
     from fedstrata.data.cache import cached
 
     files = location.train + location.test
@@ -152,15 +149,3 @@ def _read(location: Location, options: ReadOptions) -> Dataset:
     }
     slow = location.kind == "images" or ending_of(files[0]) == ".parquet"
     return cached(files, parameters, lambda writer: read(writer=writer), options.memory, keep=slow)
-
-
-_MADE: dict[tuple[str, ReadOptions], Dataset] = {}
-"""The data set that was made of objects last: both of its splits are asked for one after the other."""
-
-
-def _read_once(name: str, options: ReadOptions, read: Callable[[], Dataset]) -> Dataset:
-    """Read a data set, unless it was read just before."""
-    if (name, options) not in _MADE:
-        _MADE.clear()
-        _MADE[name, options] = read()
-    return _MADE[name, options]

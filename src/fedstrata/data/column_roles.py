@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,7 +91,8 @@ class ReadOptions:
         for key in keys:
             value = getattr(self, key)
             if value not in (None, ()):
-                raise DataError(f"data.{key} = {shown(value)}: {place} has no {_NEEDED[key]}; leave it out")
+                needed = _NEEDED.get(key, "columns to choose from")
+                raise DataError(f"data.{key} = {shown(value)}: {place} has no {needed}; leave it out")
 
     def refuse_other_inputs(self, read: str, place: str) -> None:
         """Refuse inputs that are not read, because one column has all numbers of a sample.
@@ -114,14 +113,11 @@ class ReadOptions:
 
 
 _NEEDED = {
-    "label": "columns to choose from",
-    "classes": "columns to choose from",
-    "inputs": "columns to choose from",
     "window": "recordings, which are in columns trial and signal",
     "step": "recordings, which are in columns trial and signal",
     "size": "images, which alone are resized",
 }
-"""What the data must have for a key."""
+"""What the data must have for a key; for others, columns."""
 
 DEFAULT_OPTIONS = ReadOptions()
 """The options of files that leave no doubt."""
@@ -143,32 +139,10 @@ ROW_COLUMN = "row"
 """The column with the number of the recording that a window is from."""
 
 _UNIT_WORDS = frozenset(
-    {
-        "clip",
-        "document",
-        "episode",
-        "participant",
-        "patient",
-        "person",
-        "record",
-        "recording",
-        "scan",
-        "scene",
-        "segment",
-        "sequence",
-        "series",
-        "session",
-        "slide",
-        "speaker",
-        "stay",
-        "subject",
-        "track",
-        "trajectory",
-        "trial",
-        "user",
-        "video",
-        "visit",
-    }
+    {"participant", "patient", "person", "speaker", "subject", "user"}
+    | {"episode", "session", "stay", "trial", "visit"}
+    | {"clip", "document", "record", "recording", "scan", "scene", "slide", "video"}
+    | {"segment", "sequence", "series", "track", "trajectory"}
 )
 """Words in the name of a column whose equal values are likely to mark samples that depend on each other."""
 
@@ -209,18 +183,10 @@ def looks_like_client(column: str) -> bool:
     return bool((_CLIENT_WORDS | _POSSIBLE_CLIENT_WORDS) & set(_words(column)))
 
 
-def looks_like_feature(column: str) -> bool:
-    """Return whether a column of numbers may be a feature: by its name no number of a client, a unit or a row.
+_OTHER_WRITING = re.compile(r"[-+\u2212]?[.,]?\d[\d.,]*(e[-+\u2212]?\d+)?", re.IGNORECASE)
 
-    The first column of a table that pandas or R has written has no name, and numbers the rows. Where rows are sorted by
-    client, such a number says which client a sample is from. What is said of a unit is a feature, as a patient's age.
-    """
-    words = set(_words(column))
-    if not column.strip() or is_nameless_index(column) or words & _ROW_WORDS:
-        return False
-    named = _UNIT_WORDS | _CLIENT_WORDS
-    numbered = bool(words & named) or "index" in words
-    return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
+_MARKS_OF_NUMBERS = re.compile(r"[\s%'\u2019$\u00a2-\u00a5\u20a0-\u20cf]")
+"""What stands beside or in a number: spaces, signs of percent and of currencies, and marks of thousands."""
 
 
 def number_in_other_writing(text: str) -> bool:
@@ -228,18 +194,7 @@ def number_in_other_writing(text: str) -> bool:
 
     Such are ``1,234``, ``0,5``, ``12 %``, ``$5`` and numbers with a typographic minus.
     """
-    plain = "".join(
-        "-" if character == "\u2212" else character
-        for character in text
-        if not character.isspace() and unicodedata.category(character) != "Sc" and character not in "%'\u2019"
-    )
-    if not any(map(str.isdigit, plain)):
-        return False
-    for writing in (plain.replace(",", ""), plain.replace(".", "").replace(",", ".")):
-        with suppress(ValueError):
-            float(writing)
-            return True
-    return False
+    return bool(_OTHER_WRITING.fullmatch(_MARKS_OF_NUMBERS.sub("", text)))
 
 
 def split_column(columns: Iterable[str]) -> str | None:
@@ -248,9 +203,20 @@ def split_column(columns: Iterable[str]) -> str | None:
 
 
 def may_be_feature(column: str, options: ReadOptions) -> bool:
-    """Return whether a column of numbers is a feature where `data.inputs` names none; classes are none either."""
-    named = column.lower() in (SPLIT_COLUMN, CLIENT_COLUMN) or column in options.kept_out
-    return not named and looks_like_feature(column)
+    """Return whether a column of numbers is a feature where `data.inputs` names none; classes are none either.
+
+    By its name it is no number of a client, a unit or a row. The first column of a table that pandas or R has written
+    has no name, and numbers the rows. Where rows are sorted by client, such a number says which client a sample is
+    from. What is said of a unit is a feature, as a patient's age.
+    """
+    if column.lower() in (SPLIT_COLUMN, CLIENT_COLUMN) or column in options.kept_out:
+        return False
+    words = set(_words(column))
+    if not column.strip() or is_nameless_index(column) or words & _ROW_WORDS:
+        return False
+    named = _UNIT_WORDS | _CLIENT_WORDS
+    numbered = bool(words & named) or "index" in words
+    return not (numbered and words <= named | _NUMBER_WORDS | _COUNTED_WORDS)
 
 
 def holds_codes(column: str, options: ReadOptions) -> bool:
@@ -274,12 +240,8 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
         compared = Comparison.of(options.label)
         wanted = compared.column if compared and options.label not in columns else options.label
         if wanted not in columns:
-            named = [name for name in columns if name not in (CLIENT_COLUMN, SPLIT_COLUMN)]
-            near = nearest(wanted, named)
-            raise DataError(
-                f"data.label = {shown(options.label)}: expected a column of {place}, found {', '.join(named)}"
-                f"{near and f'; {near}'}"
-            )
+            found = "; ".join(filter(None, [", ".join(columns), nearest(wanted, columns)]))
+            raise DataError(f"data.label = {shown(options.label)}: expected a column of {place}, found {found}")
         return wanted
     found = [name for name in columns if name.lower() in LABEL_COLUMNS]
     if len(found) != 1:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedstrata.base.errors import DataError
-from fedstrata.base.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS, file_problem
+from fedstrata.base.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS
 from fedstrata.data.column_roles import CLIENT_COLUMN
 from fedstrata.data.tables import Chunk, Source
 
@@ -71,28 +73,20 @@ class ImageSource(Source):
 
 
 def _content(file: Path) -> bytes:
-    """Return the bytes of a file that is not too large for an image."""
-    reason = file_problem(file)
+    """Return the bytes of a file; of one that is too large for an image, more than an image may have."""
     try:
-        if not reason and file.stat().st_size > IMAGE_BYTES:
-            reason = f"it has more than {IMAGE_BYTES:,} bytes"
-        content = b"" if reason else file.read_bytes()
+        with file.open("rb") as stream:
+            return stream.read(IMAGE_BYTES + 1)
     except OSError as error:
-        reason = error.strerror or str(error)
-    if reason:
-        raise DataError(f"{file} cannot be read as an image ({reason}); copy it again, or take it out")
-    return content
+        raise DataError(f"{file} cannot be read ({error.strerror}); copy it again, or take it out") from error
 
 
 def has_colour(chunks: Iterable[Chunk]) -> bool:
     """Return whether any image has colour. Of each, only the begin is read; what is wrong with one is found later."""
-    for chunk in chunks:
-        for content in _contents(chunk):
-            try:
-                if content is not None and _opened(content).mode in _COLOUR:
-                    return True
-            except Exception:
-                continue
+    for content in chain.from_iterable(map(_contents, chunks)):
+        with suppress(Exception):
+            if content is not None and _opened(content).mode in _COLOUR:
+                return True
     return False
 
 
@@ -121,20 +115,16 @@ def pixels_of(chunk: Chunk, mode: str, size: int | None, expected: Sequence[int]
         expected = expected or image.shape
         if image.shape[1:] != tuple(expected[1:]):
             sides, others = ("x".join(map(str, each)) for each in (image.shape[1:], expected[1:]))
-            raise chunk.error(
-                row, f"has {sides} pixels; expected {others}, as the others; data.size resizes all images"
-            )
+            raise chunk.error(row, f"has {sides} pixels; expected {others} of all images; data.size resizes them")
         found.append(image)
     return np.stack(found)
 
 
 def _contents(chunk: Chunk) -> list[bytes | None]:
     """Return the bytes of each image."""
-    values = chunk.values
-    read: list[bytes | None] = (
-        pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
-    ).to_pylist()
-    return read
+    is_struct = pa.types.is_struct(chunk.values.type)
+    values: list[bytes | None] = (pc.struct_field(chunk.values, "bytes") if is_struct else chunk.values).to_pylist()
+    return values
 
 
 def decode(content: bytes, mode: str, size: int | None = None) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from fedstrata.data.location import PREFIX, TABLE_ENDINGS, Location, ending_of, 
 from fedstrata.data.registry import DATASETS, DatasetInfo
 
 if TYPE_CHECKING:
-    from fedstrata.data.tables import Table
+    from fedstrata.data.tables import Source, Table
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -55,59 +55,45 @@ def find(name: str, root: str | Path | None = None) -> Location:
 
         kept(name)
         return Location(name, None, kind="memory", client_column=CLIENT_COLUMN)
-    _check_path(name)
-    _check_path(str(root or ""))
-    places = _places(name, info, root)
+    roots = [path for path in (root, os.environ.get("FEDSTRATA_DATA")) if path]
+    # A known name never means a folder of that name that happens to be in the working directory.
+    places = [*([] if info else [Path(name)]), *(Path(path) / name for path in roots)]
     for place in places:
         try:
-            if location := find_files(name, info, place):
+            if location := find_files(name, info, place.expanduser()):
                 return location
-        except OSError as error:
-            raise DataError(f"{shown(str(place))} cannot be looked into ({error.strerror})") from error
+        # The name is too long, may not be looked into, or begins with the home of nobody.
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{shown(str(place))} cannot be looked into ({reason})") from error
+    problems = [f"data set {name!r}: nothing that is read is in {' or '.join(map(str, places))}"]
+    if not places:
+        problems = [f"data set {name!r} not found; neither data.root nor FEDSTRATA_DATA is set"]
     repository = info.hub_repository if info else name
-    reason = ""
     if repository and _HUB_ID.fullmatch(repository):
         try:
-            if location := _hub_location(name, info, repository):
-                return location
-            if info is None:
-                from fedstrata.data.libraries import hub_tables
-
-                hub_tables(name)
-                return Location(name, None, kind="hub")
-            reason = f"the hub's {repository} holds no train-*.parquet"
+            return _hub_location(name, info, repository)
         except DataError as error:
-            reason = str(error)
-    raise DataError(_not_found(name, info, places, reason))
+            problems.append(str(error))
+    if info:
+        problems.append(f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/")
+    else:
+        problems.append(
+            f"known names are {', '.join(DATASETS)}; others are a file or a folder of {', '.join(TABLE_ENDINGS)}, a "
+            "folder of images, or a hub id owner/set"
+        )
+    raise DataError("; ".join(problems))
 
 
-def _check_path(text: str) -> None:
-    """Refuse a text that cannot be a path."""
-    if "\0" in text:
-        raise DataError(f"{shown(text)} holds a NUL character; expected a name or a path")
-    try:
-        Path(text).expanduser()
-    except RuntimeError as error:
-        raise DataError(f"{shown(text)} is no path ({error}); write the home folder out") from None
-
-
-def _places(name: str, info: DatasetInfo | None, root: str | Path | None) -> list[Path]:
-    """Return the paths at which a data set may lie, in the order in which they are searched."""
-    roots = [path for path in (root, os.environ.get("FEDSTRATA_DATA")) if path]
-    below_roots = [Path(path).expanduser() / name for path in roots]
-    # A known name never means a folder of that name that happens to be in the working directory.
-    return below_roots if info else [Path(name).expanduser(), *below_roots]
-
-
-def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Location | None:
-    """Find the data set in the local copy of a repository on the Hugging Face hub; None when it is not there."""
+def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Location:
+    """Find the data set in the local copy of a repository on the Hugging Face hub."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         message = f"install fedstrata[hub] to download {repository} from the Hugging Face hub"
         raise DataError(message) from error
     prefix = f"{info.hub_folder}/" if info and info.hub_folder else "*"
-    patterns = [f"{prefix}{split}{end}" for split in ("train", "test") for end in ("-*.parquet", ".parquet")]
+    patterns = [f"{prefix}{split}{end}" for split in SPLITS for end in ("-*.parquet", ".parquet")]
     # The copy in the cache comes first: a run that once worked works without a network, on the same bytes. An
     # interrupted download can leave an incomplete copy, in which nothing or not all is found; then the hub is asked.
     for cached in (True, False):
@@ -127,81 +113,65 @@ def _hub_location(name: str, info: DatasetInfo | None, repository: str) -> Locat
         # Every data set of the registry that is on the hub has a test split.
         if location and (location.test or not info):
             return location
-    return None
-
-
-def _not_found(name: str, info: DatasetInfo | None, places: list[Path], hub_problem: str) -> str:
-    """Say in one line what was searched for, where, and what to do."""
-    searched = " and ".join(str(place) for place in places)
-    there = any(place.exists() for place in places)
-    parts = [f"data set {name!r} {'is there, and holds nothing that is read' if there else 'not found'}"]
-    expected = "no train-*.parquet" if info else "no data"
-    parts += [f"{expected} in {searched}" if searched else "neither data.root nor FEDSTRATA_DATA is set"]
-    if hub_problem:
-        parts.append(hub_problem)
-    if info:
-        parts.append(f"set data.root or FEDSTRATA_DATA to the folder that holds {name}/")
-    else:
-        parts.append(
-            f"known names are {', '.join(DATASETS)}; others are a file or a folder of {', '.join(TABLE_ENDINGS)}, a "
-            "folder of images, or a hub id owner/set"
-        )
-    return "; ".join(parts)
+    raise DataError(
+        f"the hub's {repository} holds no train-*.parquet; load it with the library datasets, and save each split with "
+        "to_parquet"
+    )
 
 
 def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> list[Table]:
     """Return the tables that hold a data set: those for training, then those for testing.
 
     Where some are for testing, the column ``split`` says which; where the layout says whose they are, a column does.
+    Readers are imported at their first use.
     """
+    from fedstrata.data.tables import Table
+
     if location.kind == "memory":
         from fedstrata.data.memory import kept
 
         return list(kept(location.name))
-    if location.kind == "hub":
-        from fedstrata.data.libraries import hub_tables
+    found: dict[Split, list[Table]] = {split: [] for split in SPLITS}
+    for split, files in zip(SPLITS, (location.train, location.test), strict=True):
+        if files and location.kind == "images":
+            from fedstrata.data.images import ImageSource
 
-        return hub_tables(location.name)
-    both = zip(SPLITS, (location.train, location.test), strict=True)
-    found = [each for split, files in both for each in _tables_of_files(location, split, files, options)]
-    found.sort(key=lambda each: SPLITS.index(each[0]))
-    if all(split == "train" for split, _ in found):
-        return [table for _, table in found]
-    return [replace(table, constants={**table.constants, SPLIT_COLUMN: split}) for split, table in found]
+            found[split].append(Table(ImageSource(location.folder or Path(), bool(location.client_column), files)))
+            continue
+        for file in files:
+            constants = values_of_folders(file, location.folder)
+            if location.client_column == CLIENT_COLUMN and not constants:
+                constants = {CLIENT_COLUMN: name_of(file)}
+            source, *tests = _sources(file, options)
+            found[split].append(Table(source, constants))
+            found["test"] += [Table(test, constants) for test in tests]
+    if not found["test"]:
+        return found["train"]
+    return [
+        replace(table, constants={**table.constants, SPLIT_COLUMN: split})
+        for split, tables in found.items()
+        for table in tables
+    ]
 
 
-def _tables_of_files(
-    location: Location, split: Split, files: tuple[Path, ...], options: ReadOptions
-) -> Iterator[tuple[Split, Table]]:
-    """Yield what some files hold, by the split that it is for; readers are imported at their first use."""
-    from fedstrata.data.tables import Table
-
-    if location.kind == "images":
-        from fedstrata.data.images import ImageSource
-
-        if files:
-            yield split, Table(ImageSource(location.folder or Path(), bool(location.client_column), files))
-        return
-    for file in files:
-        constants = values_of_folders(file, location.folder)
-        if location.client_column == CLIENT_COLUMN and not constants:
-            constants = {CLIENT_COLUMN: name_of(file)}
-        ending = ending_of(file)
-        if ending == ".npz":
+def _sources(file: Path, options: ReadOptions) -> list[Source]:
+    """Return what reads a file. Of the arrays of both splits in one file, it is a source for each."""
+    match ending_of(file):
+        case ".npz":
             from fedstrata.data.npz import ArchiveSource, has_test
 
-            # Alone, a file may have arrays of both splits.
-            yield split, Table(ArchiveSource(file, "train"), constants)
-            if split == "train" and has_test(file):
-                yield "test", Table(ArchiveSource(file, "test"), constants)
-        elif ending in (".parquet", ".feather", ".arrow"):
-            from fedstrata.data.parquet import ArrowSource, ParquetSource
+            return [ArchiveSource(file, split) for split in SPLITS[: 1 + has_test(file)]]
+        case ".parquet":
+            from fedstrata.data.parquet import ParquetSource
 
-            yield split, Table(ParquetSource(file) if ending == ".parquet" else ArrowSource(file), constants)
-        else:
-            from fedstrata.data.csv_files import CsvSource
+            return [ParquetSource(file)]
+        case ".feather" | ".arrow":
+            from fedstrata.data.parquet import ArrowSource
 
-            yield split, Table(CsvSource(file, options), constants)
+            return [ArrowSource(file)]
+    from fedstrata.data.csv_files import CsvSource
+
+    return [CsvSource(file, options)]
 
 
 def has_own_test(location: Location) -> bool:
@@ -210,16 +180,14 @@ def has_own_test(location: Location) -> bool:
     Raises:
         DataError: When a file is broken, or the column ``split`` holds something else than "train" and "test".
     """
-    if location.test or (location.info and location.info.reader):
-        return bool(location.test)
-    return bool(_marked_as_test(tables_of(location)).any())
+    return bool(location.test) or bool(_marked_as_test(tables_of(location)).any())
 
 
 def _marked_as_test(tables: Sequence[Table]) -> NDArray[np.bool_]:
     """Read the column ``split``: whether each sample is for testing, (samples,); (0,) where there is no such column."""
     from fedstrata.data.tables import read_column
 
-    column = split_column(tables[0].schema.names)
+    column = split_column(tables[0].schema.names) if tables else None
     marked = [is_test(read_column([table], column), table.place) for table in tables] if column else []
     return np.concatenate(marked) if marked else np.zeros(0, bool)
 

@@ -6,9 +6,9 @@ They have tables, a file per client or per split, folders of a column's values, 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
@@ -23,7 +23,7 @@ from fedstrata.data.registry import DatasetInfo
 PREFIX = "memory:"
 """Begins the name of data that were given as objects."""
 
-Kind = Literal["tables", "images", "memory", "hub"]
+Kind = Literal["tables", "images", "memory"]
 """What holds a data set."""
 
 
@@ -36,8 +36,8 @@ class Location:
         info: What the registry knows of the data set; None for data of the user's own.
         train: The files of the training split; empty where the registry names a reader.
         test: The files of the test split; empty where there is none.
-        kind: What they are: "tables" in files of any kind, "images" (a folder per class), "memory" (objects of a
-            program, without files), or "hub" (read by the library ``datasets``).
+        kind: What they are: "tables" in files of any kind, "images" (a folder per class), or "memory" (objects of a
+            program, without files).
         client_column: The column that names the client of each sample, where the layout or the program does; else
             empty. It is then the default of the partition.
         folder: The folder with all files; None where a file is named.
@@ -66,11 +66,16 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
 _NOTES = re.compile(r"(readme|licen[cs]e|citation|changelog)|.*\.md$", re.IGNORECASE)
 """The names of files that nobody takes for data."""
 
-_SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "testing")}
-"""The names of the folders of each split, in lower or upper case."""
-
-_SPLIT_NAME = re.compile(r"(train(ing)?|test(ing)?|val(id|idation)?)([-_.\d]|$)", re.IGNORECASE)
-"""The names of files and folders that hold a split, and no client: train_1, and not trainingcentre."""
+_SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+}
+"""What a folder is for by its name, and a table by the first word of its name, in lower or upper case."""
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The value of a folder whose rows have none."""
@@ -107,8 +112,8 @@ def find_files(name: str, info: DatasetInfo | None, place: Path) -> Location | N
     - a folder with ``train*`` and ``test*`` tables, in itself, in its folder ``data`` or in its only other folder that
       has some;
     - a folder with a table per client, also in folders ``train`` and ``test``;
-    - a folder with tables in folders ``column=value``;
-    - a folder of images: ``<class>/<image>`` or ``<client>/<class>/<image>``, also in folders ``train`` and ``test``.
+    - a folder with tables in folders ``column=value``, likewise;
+    - a folder of images: ``<class>/<image>`` or ``<client>/<class>/<image>``, likewise.
 
     Args:
         name: The name that the experiment gives.
@@ -119,168 +124,101 @@ def find_files(name: str, info: DatasetInfo | None, place: Path) -> Location | N
         DataError: When a file is missing, or a folder holds files that do not fit together.
     """
     if not info and ending_of(place) in TABLE_ENDINGS and place.exists():
-        _check_regular(place)
-        return Location(name, None, (place,))
-    if not place.is_dir():
+        found: Location | None = Location(name, None, (place,))
+    else:
+        found = _tables_of_splits(name, info, place) or (None if info else _files_in_folders(name, place))
+    if found:
+        _check_files(found)
+    if found and found.folder and not info:
+        return replace(found, notes=_unread(found.folder, found.train + found.test))
+    return found
+
+
+def _tables_of_splits(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
+    """Find a table or several for each split, which are named by it."""
+    preferred = (place, place / ((info and info.hub_folder) or "data"))
+    found = [folder for folder in preferred if _tables(folder, "train")][:1]
+    found = found or [folder for folder in sorted(place.glob("[!.]*/")) if _tables(folder, "train")]
+    if len(found) > 1:
+        names = ", ".join(folder.name for folder in found)
+        raise DataError(f"{place} holds several data sets ({names}); give the path of one of them as data.name")
+    if not found:
         return None
-    if found := _splits(name, info, place):
-        return found
-    if info:
-        return None
-    clients, images = _client_files(name, place), _images(name, place)
-    if clients and images:
-        raise DataError(
-            f"{place} holds {clients.train[0].relative_to(place)} and {images.train[0].relative_to(place)}; expected "
-            "tables or images; move the others elsewhere"
-        )
-    return clients or images
+    return Location(name, info, _tables(found[0], "train"), _tables(found[0], "test"), folder=found[0])
 
 
-# A file or several for each split.
-
-
-def _splits(name: str, info: DatasetInfo | None, place: Path) -> Location | None:
-    """Find tables that are named by their split."""
-    preferred = [place, place / "data"]
-    if info and info.hub_folder:
-        preferred.append(place / info.hub_folder)
-    for folder in preferred:
-        if train := _split_tables(folder, "train"):
-            test = _split_tables(folder, "test")
-            notes = () if info else _unread(folder, (*train, *test))
-            return Location(name, info, train, test, folder=folder, notes=notes)
-    inner = sorted(folder for folder in place.glob("*/") if _split_tables(folder, "train"))
-    if len(inner) > 1:
-        found = ", ".join(folder.name for folder in inner)
-        raise DataError(f"{place} holds several data sets ({found}); give the path of one of them as data.name")
-    return _splits(name, info, inner[0]) if inner else None
-
-
-def _split_tables(folder: Path, split: Split) -> tuple[Path, ...]:
+def _tables(folder: Path, split: Split) -> tuple[Path, ...]:
     """Return the tables of a split, in the order of their names."""
-    named = (path for path in folder.glob(f"{split}*") if _SPLIT_NAME.match(name_of(path)))
-    files = tuple(sorted(path for path in named if ending_of(path) in TABLE_ENDINGS))
-    _refuse_twice(files)
-    for file in files:
-        _check_regular(file)
-        if (match := _SHARD.search(file.name)) and len(files) != int(match[1]):
+    tables = (path for path in folder.glob("[!.]*") if ending_of(path) in TABLE_ENDINGS)
+    return tuple(sorted(path for path in tables if _split_of_table(path) == split and not path.is_dir()))
+
+
+def _split_of_table(file: Path) -> str:
+    """Return what a table is for by its name; nothing where it does not say it, as trainingcentre.csv does not."""
+    return _SPLIT_WORDS.get(re.split(r"[-_.\d]", file.name.lower())[0], "")
+
+
+_Layout = tuple[Kind, tuple[str, ...]]
+"""What a file is, and the columns that its name and the folders above it give."""
+
+
+def _files_in_folders(name: str, place: Path) -> Location | None:
+    """Find tables or images whose folders say all else of them, also below folders of splits."""
+    found = defaultdict[str, dict[Path, _Layout]](dict)
+    for path in _paths_below(place):
+        folders = path.relative_to(place).parts[:-1]
+        split = _SPLIT_WORDS.get(folders[0].lower(), "") if folders else ""
+        if layout := _layout(path, folders[1:] if split else folders):
+            found[split][path] = layout
+    train = found["train"] or found[""]
+    if not train:
+        return None
+    first, (kind, columns) = next(iter(train.items()))
+    # Without a folder for training, those of other splits would be trained on or left out.
+    misnamed = [path for path in train if kind == "tables" and _split_of_table(path)]
+    misnamed += [] if found["train"] else [*found["test"], *found["validation"]]
+    if misnamed:
+        raise DataError(
+            f"{place} holds {misnamed[0].relative_to(place)}, the name of a split and not of a client or a class; "
+            "expected train.csv, train-*.parquet or a folder train, and test samples named alike beside it"
+        )
+    for path, layout in (train | found["test"]).items():
+        if layout != train[first]:
             raise DataError(
-                f"{folder} holds {len(files)} of the {int(match[1])} {split} files that {file.name} names; "
-                "copy or download the folder again"
+                f"{place} holds {first.relative_to(place)} and {path.relative_to(place)}; expected tables or images, "
+                "in folders alike for all of them; move the others elsewhere"
             )
-    return files
-
-
-def _refuse_twice(files: Sequence[Path]) -> None:
-    """Refuse files of one name, such as one beside its compressed copy."""
-    twice = [name for name, times in Counter(map(name_of, files)).items() if times > 1]
-    if twice:
-        both = " and ".join(file.name for file in files if name_of(file) == twice[0])
-        raise DataError(f"{files[0].parent} holds {both}; expected one file of each name")
-
-
-def _check_regular(file: Path) -> None:
-    """Refuse what is no regular file: to open a pipe may wait without an end."""
-    if reason := file_problem(file):
-        raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
-
-
-# A file for each client, or folders of a column's values.
-
-
-def _client_files(name: str, place: Path) -> Location | None:
-    """Find a folder with a table per client, or with tables in folders ``column=value``."""
-    folders = _split_folders(place)
-    train, test = ([path for path in _paths_below(folder) if _is_table(path, folder)] for folder in folders)
-    if not train:
-        return None
-    valued = [set(values_of_folders(file, place)) for file in (*train, *test)]
-    columns = set.intersection(*valued)
-    if columns != set.union(*valued):
-        raise DataError(
-            f"{place}: expected tables in folders of the same columns throughout, found some in folders of "
-            f"{' and '.join(sorted(set.union(*valued)))} and others not; move the others elsewhere"
-        )
-    if not columns:
-        _check_clients(place, train, test)
     # A single column names the clients, unless it says something else.
-    named = [column for column in columns if column not in (SPLIT_COLUMN, *LABEL_COLUMNS)]
-    client_column = CLIENT_COLUMN if not columns else named[0] if len(columns) == len(named) == 1 else ""
-    notes = _unread(place, (*train, *test))
-    return Location(name, None, tuple(train), tuple(test), "tables", client_column, place, notes)
+    clients = [column for column in columns if column not in (SPLIT_COLUMN, *LABEL_COLUMNS)]
+    client_column = clients[0] if len(clients) == 1 else ""
+    return Location(name, None, tuple(train), tuple(found["test"]), kind, client_column, place)
 
 
-def _is_table(path: Path, folder: Path) -> bool:
-    """Return whether a path below a folder is a table in it, or in folders of a column's values."""
-    parts = path.relative_to(folder).parts[:-1]
-    return ending_of(path) in TABLE_ENDINGS and path.is_file() and all("=" in part for part in parts)
+def _layout(path: Path, folders: Sequence[str]) -> _Layout | None:
+    """Return the layout of a file in some folders; None for what is not read."""
+    if ending_of(path) in IMAGE_ENDINGS and len(folders) in (1, 2):
+        return "images", (CLIENT_COLUMN, "label")[-len(folders) :]
+    if ending_of(path) in TABLE_ENDINGS and all("=" in folder for folder in folders) and not path.is_dir():
+        return "tables", tuple(unquote(folder).split("=")[0] for folder in folders) or (CLIENT_COLUMN,)
+    return None
 
 
-def _check_clients(place: Path, train: Sequence[Path], test: Sequence[Path]) -> None:
-    """Refuse files whose names are not those of clients, or that do not fit together."""
-    splits = [file.name for file in train if _SPLIT_NAME.match(name_of(file))]
-    if splits:
-        raise DataError(
-            f"{place} holds {splits[0]}, which is the name of a split and not of a client; expected train-*.parquet or "
-            "train.csv, and test files of the same kind beside it"
-        )
-    _refuse_twice(train)
-    strange = [file.name for file in test if name_of(file) not in map(name_of, train)]
-    if strange:
-        raise DataError(f"{test[0].parent} holds {strange[0]}, but {train[0].parent} does not; name both alike")
-
-
-# Images.
-
-
-def _images(name: str, place: Path) -> Location | None:
-    """Find a folder of images."""
-    folders = _split_folders(place)
-    train, test = ([path for path in _paths_below(folder) if ending_of(path) in IMAGE_ENDINGS] for folder in folders)
-    if not train:
-        return None
-    if folders[0] == place and (splits := [file for file in train if _is_split(file.relative_to(place).parts[0])]):
-        raise DataError(
-            f"{place} holds {splits[0].relative_to(place).parts[0]}, which is the name of a split and not of a client "
-            "or a class; expected the folder train, and test beside it if there are test samples"
-        )
-    depths = {
-        len(file.relative_to(folder).parts)
-        for folder, files in zip(folders, (train, test), strict=True)
-        for file in files
-    }
-    if depths not in ({2}, {3}):
-        raise DataError(
-            f"{place}: expected images at <class>/<image> or <client>/<class>/<image> throughout, found some at depths "
-            f"{' and '.join(str(depth) for depth in sorted(depths))}, such as {train[0].relative_to(place)}"
-        )
-    client_column = CLIENT_COLUMN if depths == {3} else ""
-    notes = _unread(place, (*train, *test))
-    return Location(name, None, tuple(train), tuple(test), "images", client_column, place, notes)
-
-
-# Folders.
-
-
-def _split_folders(place: Path) -> tuple[Path, Path]:
-    """Return the folders of training and of test samples: without the first, the place itself and one without files.
-
-    Raises:
-        DataError: When there are several of a split.
-    """
-    found = []
-    for split, names in _SPLIT_FOLDERS.items():
-        own = [path for path in sorted(place.iterdir()) if path.name.lower() in names and path.is_dir()]
-        if len(own) > 1:
-            raise DataError(f"{place} holds {own[0].name} and {own[1].name}; expected one folder of {split} samples")
-        found.append(own[0] if own else place / split)
-    return (found[0], found[1]) if found[0].is_dir() else (place, place / "no test samples")
-
-
-def _is_split(folder: str) -> bool:
-    """Return whether a folder of images has the name of a split."""
-    match = _SPLIT_NAME.match(folder)
-    return match is not None and match[0] == folder
+def _check_files(location: Location) -> None:
+    """Refuse what is no file, two tables of one name such as one beside its compressed copy, and missing shards."""
+    of_names: dict[Path, Path] = {}
+    for files in (location.train, location.test):
+        for file in files:
+            # To open a pipe may wait without an end.
+            if reason := file_problem(file):
+                raise DataError(f"{file} is no readable file ({reason}); copy or download it again")
+            other = of_names.setdefault(file.parent / name_of(file), file)
+            if other != file and location.kind == "tables":
+                raise DataError(f"{file.parent} holds {other.name} and {file.name}; expected one file of each name")
+            if (shard := _SHARD.search(file.name)) and len(files) != int(shard[1]):
+                raise DataError(
+                    f"{file.parent} holds {len(files)} of the {int(shard[1])} files that {file.name} names; copy or "
+                    "download the folder again"
+                )
 
 
 def _paths_below(folder: Path) -> list[Path]:
@@ -291,11 +229,10 @@ def _paths_below(folder: Path) -> list[Path]:
     return sorted(path for depth in range(1, _DEPTHS + 1) for path in folder.glob("/".join(["[!.]*"] * depth)))
 
 
-def _unread(place: Path, read: Iterable[Path]) -> tuple[str, ...]:
+def _unread(place: Path, read: Sequence[Path]) -> tuple[str, ...]:
     """Return a line about files below a place that may hold data too and are not read; nothing without such files."""
-    known = set(read)
-    paths = [path for path in _paths_below(place) if path not in known and not _NOTES.match(path.name)]
-    found = [path.relative_to(place).as_posix() for path in paths if path.is_file()]
+    paths = [path for path in _paths_below(place) if path.is_file() and not _NOTES.match(path.name)]
+    found = [path.relative_to(place).as_posix() for path in sorted({*paths} - {*read})]
     if not found:
         return ()
     return (
