@@ -94,20 +94,24 @@ class Dataset:
                 "expected uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or "
                 "float64 rows (samples, features)"
             )
-        lengths = {name: len(values) for name, values in self.columns.items()}
-        lengths["inputs"] = len(self.inputs if self.places is None else self.places)
-        lengths["targets"] = len(self.labels if self.targets is None else self.targets)
-        for name, length in lengths.items():
-            if length != len(self.labels):
-                raise DataError(f"{self.name}: {name} has {length} rows, but there are {len(self.labels)} labels")
+        samples = len(self.labels)
+        parts: dict[str, Any] = {**self.columns, "inputs": self.inputs if self.places is None else self.places}
+        if self.targets is not None:
+            parts["targets"] = self.targets
+        for name, part in parts.items():
+            if len(part) != samples:
+                raise DataError(f"{self.name}: {name} has {len(part)} rows, but there are {samples} labels")
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
         expected = {
-            "at least one sample": len(self.labels) > 0,
-            f"int64 labels (samples,) of 0 to {self.classes - 1}": self.labels.dtype == torch.int64
-            and self.labels.ndim == 1
-            and not bool(((self.labels < 0) | (self.labels >= self.classes)).any()),
-            f"a mean and a std > 0 for each of {channels} channels": len(self.mean) == len(self.std) == channels
-            and min(self.std, default=1) > 0,
+            "at least one sample": samples > 0,
+            f"labels (samples,) int64 of 0 to {self.classes - 1}": (
+                self.labels.dtype == torch.int64
+                and self.labels.ndim == 1
+                and bool(((self.labels >= 0) & (self.labels < self.classes)).all())
+            ),
+            f"a mean and a std > 0 for {channels} channels, found {self.mean} and {self.std}": (
+                {len(self.mean), len(self.std)} == {channels} and min(self.std, default=1) > 0
+            ),
             f"{self.classes} class names or none": len(self.class_names) in (0, self.classes),
             f"a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
         }
@@ -217,16 +221,7 @@ class Dataset:
 
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
-        """Return the scale and shift that normalise stored inputs, float32, in the memory layout that `normalise` uses.
-
-        The channels of images are last and repeated for every pixel, because a loop over three numbers is slow.
-        """
-        parts = scale_and_shift(self._dtype, self.mean, self.std)
-        if self.inputs.ndim == 4:
-            scale, shift = (part.expand(*self.shape[1:], -1).contiguous() for part in parts)
-        else:
-            scale, shift = (part.view((-1,) + (1,) * (self.inputs.ndim - 2)) for part in parts)
-        return scale, shift
+        return scale_and_shift(self._dtype, self.mean, self.std)
 
     def channels_last(self) -> Dataset:
         """Return the same samples with the channels of images last in memory, which is fastest for convolutions."""
@@ -262,15 +257,14 @@ class Dataset:
             return raw
         if self.holds_rows:
             return raw.float() if self.preparation is None else self.preparation(raw.double(), clients)
-        scale, shift = (part.to(raw.device) for part in self._affine)
+        affine = [part.to(raw.device) for part in self._affine]
         # In place on a fresh copy: several times faster on a CPU than addcmul, which is slow where it broadcasts.
         if raw.ndim != 4:
+            scale, shift = (part.view((-1,) + (1,) * (raw.ndim - 2)) for part in affine)
             return raw.to(torch.float32, copy=True).mul_(scale).add_(shift)
         pixels = raw.permute(0, 2, 3, 1).contiguous()
-        # Rotated images may have other heights and widths than those stored.
-        if pixels.shape[1:] != scale.shape:
-            scale = scale[0, 0]
-            shift = shift[0, 0]
+        # The channels are repeated for every pixel, because a loop over three numbers is slow.
+        scale, shift = (part.expand(pixels.shape[1:]).contiguous() for part in affine)
         return pixels.to(torch.float32, copy=True).mul_(scale).add_(shift).permute(0, 3, 1, 2)
 
     def as_tokens(self) -> Dataset:
@@ -280,7 +274,7 @@ class Dataset:
             DataError: When they are no rows, or hold numbers that are not whole or below 0.
         """
         if self.inputs.ndim != 2 or any(
-            bool((part.to(torch.int64) != part).any()) or float(part.min()) < 0 for part in blocks(self.inputs)
+            bool(((part.to(torch.int64) != part) | (part < 0)).any()) for part in blocks(self.inputs)
         ):
             raise DataError(
                 f"data.tokens = true: expected samples of {self.name} that are rows of whole numbers of at least 0, "
@@ -292,9 +286,9 @@ class Dataset:
         """Return the same images, bilinearly resized to ``side`` x ``side`` pixels (EMNIST's 28 to 32 for VGG).
 
         Raises:
-            DataError: When the samples are not uint8 images, or ``side`` is not positive.
+            DataError: When the samples are not uint8 images.
         """
-        if self.inputs.ndim != 4 or self.inputs.dtype != torch.uint8 or side < 1:
+        if self.inputs.ndim != 4 or self.inputs.dtype != torch.uint8:
             raise DataError(f"{self.name}: samples {self.shape} cannot be resized to {side} x {side} pixels")
         if self.shape[1:] == (side, side):
             return self
@@ -359,12 +353,10 @@ def finite_float32(values: np.ndarray, place: str, of: str, first_row: int = 0) 
     """
     with np.errstate(over="ignore"):
         values = values.astype(np.float32, copy=False)
-    wrong = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if wrong.any():
-        row = first_row + int(np.argmax(wrong))
-        raise RowError(
-            place, row, f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
-        )
+    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    if len(wrong):
+        problem = f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
+        raise RowError(place, first_row + int(wrong[0]), problem)
     return values
 
 
@@ -420,11 +412,7 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
     strange = np.flatnonzero(~np.isin(texts, SPLITS))
     if len(strange):
         row = int(strange[0])
-        raise RowError(
-            name,
-            row,
-            f"of column {SPLIT_COLUMN!r} holds {shown(str(texts[row]))}; expected train or test in every row; give "
-            "other samples another file, or the column another name",
-        )
+        problem = f"of column {SPLIT_COLUMN!r} holds {shown(str(texts[row]))}; expected train or test in every row"
+        raise RowError(name, row, f"{problem}; give other samples another file, or the column another name")
     testing: NDArray[np.bool_] = texts == "test"
     return testing
