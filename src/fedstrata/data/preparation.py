@@ -167,6 +167,9 @@ def name_of(features: Sequence[str], column: int) -> str:
     return features[column] if features else f"feature {column}"
 
 
+_NUMBERS_AT_ONCE = 2**20
+"""The numbers of rows that are looked at together: 8 MiB in float64."""
+
 _MEMORY_SHARE = 4
 """The values of columns whose median is looked for take at most this part of the memory that data may take."""
 
@@ -234,7 +237,9 @@ def refitted(prepared: Preparation, inputs: Inputs, rows: Tensor) -> Preparation
 
 def _parts(inputs: Inputs, rows: Tensor) -> Iterator[NDArray[np.float64]]:
     """Some rows, a part after the other, (rows', features)."""
-    return (block.double().numpy() for block in blocks(inputs, rows))
+    at_once = max(1, _NUMBERS_AT_ONCE // inputs.shape[1])
+    for block in blocks(inputs, rows):
+        yield from (part.double().numpy() for part in block.split(at_once))
 
 
 def _fills(inputs: Inputs, rows: Tensor, numbers: list[int], impute: Impute) -> NDArray[np.float64]:
