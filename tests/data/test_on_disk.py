@@ -203,7 +203,7 @@ def test_samples_on_the_disk_are_those_in_memory(layout: Callable[[Path], dict[s
     same(in_memory, on_disk)
     # What was converted is read again, from the same file.
     again = load(keys, "disk")
-    assert again.inputs.file == on_disk.inputs.file
+    assert again.inputs.path == on_disk.inputs.path
     same(in_memory, again)
     if has_own_test(find(str(keys["name"]))):
         same(load(keys, "ram", "test"), load(keys, "disk", "test"))
@@ -248,7 +248,7 @@ def test_a_converted_file_that_is_gone_or_cut_is_made_again_and_named_by_who_has
     keys = one_csv(root)
     inputs = load(keys, "disk").inputs
     assert isinstance(inputs, MappedInputs)
-    damage(inputs.file.path)
+    damage(inputs.path)
     with pytest.raises(DataError, match=r"expected the converted inputs of a data set .*; run again"):
-        replace(inputs.file).rows.sum()
+        replace(inputs).rows.sum()
     same(load(keys, "ram"), load(keys, "disk"))

@@ -119,7 +119,7 @@ def form_of(preparation: Preparation) -> SampleFormat:
     "rows",
     [
         {"kind": ["b", None], "pulse": np.array([30, 20]), "age": [None, "5"], "more": [1, 2]},
-        {"kind": np.array(["b", ""]), "pulse": [30, 20], "age": np.ma.masked_equal([-9, 5], -9)},
+        {"kind": np.ma.masked_equal(["b", "z"], "z"), "pulse": [30, 20], "age": np.ma.masked_equal([-9, 5], -9)},
         [[None, 30, "b"], [5, 20, "?"]],
     ],
 )

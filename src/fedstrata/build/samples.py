@@ -30,20 +30,18 @@ def read_samples(experiment: Experiment) -> tuple[data.Dataset, int]:
     """The samples of the experiment, and how many of them, the last ones, are test samples of the data set's own."""
     wanted = experiment.data
     if wanted.test != OWN_TEST:
-        return _with_unit(experiment, _load(experiment)).copied(wanted.copies), 0
-    if wanted.copies > 1:
+        dataset, tests = _load(experiment).copied(wanted.copies), 0
+    elif wanted.copies == 1:
+        both, tests = data.load_both(wanted.name, wanted.root, experiment.reading)
+        dataset = for_network(experiment, both)
+    else:
         raise ExperimentError(
             f"data.copies = {wanted.copies}: expected 1 with data.test = {OWN_TEST!r}; hold out a share of each "
             "client's samples instead, as data.test = 0.2"
         )
-    both, tests = data.load_both(wanted.name, wanted.root, experiment.reading)
-    return _with_unit(experiment, for_network(experiment, both)), tests
-
-
-def _with_unit(experiment: Experiment, dataset: data.Dataset) -> data.Dataset:
-    """The samples with the unit of dependence that the experiment names."""
-    unit = experiment.data.unit
-    return dataset if unit is None else replace(dataset, unit=None if unit == ALL_INDEPENDENT else unit)
+    if wanted.unit is not None:
+        dataset = replace(dataset, unit=None if wanted.unit == ALL_INDEPENDENT else wanted.unit)
+    return dataset, tests
 
 
 def _load(experiment: Experiment, split: Literal["train", "test"] = "train") -> data.Dataset:
@@ -103,33 +101,30 @@ def partition_of(experiment: Experiment, dataset: data.Dataset, own_test: int) -
     """
     _refuse_class_mixes(experiment.scheme, dataset)
     wanted = experiment.data
-    spread_units = spreads_units(experiment)
+    labels, units, spread = dataset.labels.numpy(), dataset.units, spreads_units(experiment)
     try:
         partition = partition_samples(
             experiment.scheme,
-            dataset.labels.numpy(),
+            labels,
             clients=wanted.clients,
             samples=wanted.samples,
             test=wanted.held_out_share,
             seed=experiment.seed,
             classes=dataset.classes,
             columns=dataset.columns,
-            unit=dataset.units,
+            unit=units,
             own_test=own_test,
-            spread_units=spread_units,
+            spread_units=spread,
         )
-        if wanted.validation:
-            labels = dataset.labels.numpy()
-            partition = with_validation(
-                partition, labels, wanted.validation, experiment.seed, dataset.units, spread_units=spread_units
-            )
+        if share := wanted.validation:
+            partition = with_validation(partition, labels, share, experiment.seed, units, spread_units=spread)
     except PartitionKeyError:
         raise
     except PartitionError as error:
         # What was left out of the files may be why too little is there.
         notes = "".join(f". {note}" for note in dataset.notes)
-        found = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}: {error}{notes}"
-        raise PartitionError(found) from None
+        key = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}"
+        raise PartitionError(f"{key}: {error}{notes}") from None
     _refuse_turns(dataset, partition)
     _refuse_unseen_groups(dataset, partition)
     return partition
@@ -152,15 +147,12 @@ def _refuse_turns(dataset: data.Dataset, partition: Partition) -> None:
     if not partition.turns.any():
         return
     shape = tuple(dataset.shape)
-    if len(shape) != 3 or dataset.holds_tokens:
+    halves = not (partition.turns % 2).any()
+    if len(shape) != 3 or not (shape[1] == shape[2] or halves):
         raise PartitionKeyError(
-            f"partition.scheme = 'rotation': expected images (channels, height, width), found samples of shape {shape} "
-            f"in {dataset.name}; use another scheme, or give float images an axis for their channels"
-        )
-    if shape[1] != shape[2] and (partition.turns % 2).any():
-        raise PartitionKeyError(
-            f"partition.scheme = 'rotation': expected images as high as wide, found {shape[1]} x {shape[2]} pixels in "
-            f"{dataset.name}; use two groups, which differ by half a turn, or another scheme"
+            f"partition.scheme = 'rotation': expected images (channels, height, width) as high as wide, found samples "
+            f"of shape {shape} in {dataset.name}; use another scheme, or for images with a longer side two groups, "
+            "which differ by half a turn"
         )
 
 
@@ -225,8 +217,8 @@ def public_samples(experiment: Experiment, dataset: data.Dataset, partition: Par
         dataset = _load(experiment, "test")
         free = torch.arange(len(dataset))
     else:
-        held = torch.from_numpy(np.concatenate([*partition.train, *partition.test, *partition.validation]))
-        free = torch.arange(len(dataset))[~torch.isin(torch.arange(len(dataset)), held)]
+        held = np.concatenate([*partition.train, *partition.test, *partition.validation])
+        free = torch.from_numpy(np.setdiff1d(np.arange(len(dataset)), held))
     if count > len(free):
         raise ExperimentError(f"data.public = {count}: expected at most the {len(free)} samples that no client holds")
     order = torch.randperm(len(free), generator=generator(experiment.seed, "public"))
@@ -256,28 +248,21 @@ def _preparation_lines(dataset: data.Dataset) -> list[str]:
         return []
     names = [name_of(prepared.features, column) for column in range(len(prepared.texts))]
     texts = [column for column, known in enumerate(prepared.texts) if known]
-    filled = [column for column in prepared.gaps if prepared.fill[0][column] >= 0 or column in prepared.numbers]
-    lines = list[str]()
-    if filled:
-        statistic = prepared.options.impute.replace("_", " ")
-        lines.append(f"gaps in {_listed(names, filled)} are filled with the {statistic} of the training rows")
-    if prepared.categories:
-        lines.append(f"the texts of {_listed(names, texts)} are {len(prepared.categories)} inputs of 0 or 1")
-    elif texts:
-        lines.append(f"the texts of {_listed(names, texts)} are numbers in alphabetical order")
+    filled = [names[at] for at in prepared.gaps if prepared.fill[0][at] >= 0 or at in prepared.numbers]
     unknown = [
         f"{names[column]} = {shown(text)}"
         for column in texts
         for text in prepared.texts[column]
         if text not in prepared.codes(column)
     ]
-    if unknown:
-        lines.append(f"no training row has {listed(unknown)}, which count as gaps")
-    return [*lines, f"{prepared.width} inputs"]
-
-
-def _listed(names: list[str], columns: list[int]) -> str:
-    return listed([names[column] for column in columns])
+    statistic = prepared.options.impute.replace("_", " ")
+    are = f"{len(prepared.categories)} inputs of 0 or 1" if prepared.categories else "numbers in alphabetical order"
+    lines = {
+        f"gaps in {listed(filled)} are filled with the {statistic} of the training rows": filled,
+        f"the texts of {listed([names[column] for column in texts])} are {are}": texts,
+        f"no training row has {listed(unknown)}, which count as gaps": unknown,
+    }
+    return [*(line for line, concerned in lines.items() if concerned), f"{prepared.width} inputs"]
 
 
 def classes_line(experiment: Experiment, dataset: data.Dataset, objective: Objective) -> str:

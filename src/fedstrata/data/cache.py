@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-from zlib import crc32
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +20,9 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import memory_limit
 from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
-from fedstrata.data.mapped import InputFile, Inputs, InputWriter, MappedInputs
+from fedstrata.data.mapped import Inputs, InputWriter, MappedInputs, replacing
 
-_VERSION = 10
+_VERSION = 11
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
 _METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "texts", "notes")
@@ -66,15 +64,15 @@ def cached(
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read ({error.strerror}); copy or download it again") from error
     key = hashlib.sha256(json.dumps([_VERSION, versions, parameters], sort_keys=True).encode()).hexdigest()
-    copy = _Copy(cache_folder() / f"{key[:32]}.npz", cache_folder() / f"{key[:32]}.inputs")
-    # A copy that is absent, cut short, altered or written by something else is decoded again.
+    rest, inputs = (cache_folder() / f"{key[:32]}{ending}" for ending in (".npz", ".npy"))
+    # A copy that is absent, cut short or written by something else is decoded again.
     with suppress(Exception):
-        return _read(copy, memory)
-    with InputWriter(str(files[0]), memory, copy.inputs) as writer:
+        return _read(rest, inputs, memory)
+    with InputWriter(str(files[0]), memory, inputs) as writer:
         dataset = decode(writer)
     if keep or dataset.on_disk:
         with suppress(OSError):
-            _write(copy, dataset, writer.crc)
+            _write(rest, inputs, dataset)
     return dataset
 
 
@@ -88,68 +86,33 @@ def _version(file: Path) -> tuple[object, ...]:
     return str(file.absolute()), str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
 
 
-class _Copy(NamedTuple):
-    """The files of a copy.
-
-    Attributes:
-        rest: An archive of numpy arrays, with everything but the inputs. It is written last.
-        inputs: The numbers of all inputs.
-    """
-
-    rest: Path
-    inputs: Path
-
-
-def _write(copy: _Copy, dataset: Dataset, crc: int) -> None:
+def _write(rest: Path, inputs: Path, dataset: Dataset) -> None:
     """Write a copy.
 
     Args:
-        copy: Where it is written.
-        dataset: The data set. Its inputs are in their file already, if they are not in memory.
-        crc: The CRC-32 of this file.
+        rest: The archive of everything but the inputs. It is complete when all is.
+        inputs: The file of the inputs, which are there already if they are not in memory.
+        dataset: The data set.
     """
-    copy.rest.parent.mkdir(parents=True, exist_ok=True)
-    inputs = dataset.inputs
-    array = None if isinstance(inputs, MappedInputs) else np.ascontiguousarray(inputs.numpy())
-    stored = inputs.file if array is None else InputFile(copy.inputs, array.dtype.str, array.shape)
     metadata = {name: getattr(dataset, name) for name in _METADATA}
-    metadata["inputs"] = {
-        "dtype": stored.dtype,
-        "shape": stored.shape,
-        "crc": crc if array is None else crc32(array.data),
-    }
     columns: dict[str, Any] = {f"column.{name}": column for name, column in dataset.columns.items()}
     if dataset.targets is not None:
         columns["targets"] = dataset.targets.numpy()
-    with _replacing(copy.rest) as rest:
-        np.savez(rest, metadata=json.dumps(metadata), labels=dataset.labels.numpy(), **columns)
-        if array is not None:
-            with _replacing(copy.inputs) as file:
-                file.write(array.data)
+    with replacing(rest) as archive:
+        np.savez(archive, metadata=json.dumps(metadata), labels=dataset.labels.numpy(), **columns)
+        if not dataset.on_disk:
+            with replacing(inputs) as file:
+                np.save(file, dataset.inputs.numpy())
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that replaces another one when it is complete."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        os.replace(draft, path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
-
-
-def _read(copy: _Copy, memory: Memory) -> Dataset:
-    """Read a copy; raises anything where it is damaged."""
-    with copy.rest.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+def _read(rest: Path, inputs: Path, memory: Memory) -> Dataset:
+    """Read a copy; raises anything where it is damaged, or where it is too large for the memory."""
+    with rest.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         # Reading an array to its end compares it with the checksum that the archive holds.
         metadata = json.loads(str(arrays["metadata"]))
-        stored = metadata.pop("inputs")
         attributes: dict[str, Any] = {name: _as_tuple(value) for name, value in metadata.items()}
-        inputs = InputFile(copy.inputs, stored["dtype"], tuple(stored["shape"]))
         return Dataset(
-            inputs=_read_inputs(inputs, stored["crc"], memory),
+            inputs=_read_inputs(MappedInputs(inputs), memory),
             labels=torch.from_numpy(arrays["labels"]),
             targets=torch.from_numpy(arrays["targets"]) if "targets" in arrays.files else None,
             columns={key.removeprefix("column."): arrays[key] for key in arrays.files if key.startswith("column.")},
@@ -162,14 +125,12 @@ def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-def _read_inputs(file: InputFile, crc: int, memory: Memory) -> Inputs:
-    """Read inputs into memory, or map them. Those that are mapped have the right number of bytes; no more is known."""
-    mapped_bytes = file.rows.nbytes  # which refuses a file of another size
-    if memory == "disk" or (memory == "auto" and mapped_bytes > memory_limit()):
-        return MappedInputs(file, torch.from_numpy(np.empty(0, file.dtype)).dtype)
-    if mapped_bytes > memory_limit():
-        raise ValueError(f"{file.path} does not fit into memory; to decode it says so")
-    whole = np.fromfile(file.path, file.dtype)
-    if crc32(whole.data) != crc:
-        raise ValueError(f"{file.path} is damaged")
-    return torch.from_numpy(whole.reshape(file.shape))
+def _read_inputs(mapped: MappedInputs, memory: Memory) -> Inputs:
+    """Read inputs into memory, or leave them in their file. It has the right size; no more is known."""
+    if memory == "disk":
+        return mapped
+    if mapped.rows.nbytes <= memory_limit():
+        return torch.from_numpy(np.array(mapped.rows))
+    if memory == "auto":
+        return mapped
+    raise ValueError(f"{mapped.path} does not fit into memory; to decode it says so")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,7 +16,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
-from fedstrata.data.mapped import Inputs, MappedInputs, blocks, picked, resize
+from fedstrata.data.mapped import Inputs, MappedInputs, blocks, resize
 from fedstrata.data.preparation import Preparation, rounded
 from fedstrata.data.sample_format import Answer, SampleFormat, scale_and_shift
 
@@ -27,6 +27,9 @@ Split = Literal["train", "test"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 """The names of the splits."""
+
+_RESIZED = 256
+"""The images that are resized at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +86,7 @@ class Dataset:
     places: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Check that the parts fit together."""
-        samples = len(self.labels)
+        """Check what a reader of another package, or the unit that an experiment names, may break."""
         kinds = (torch.uint8, torch.float32, torch.int64, *([torch.float64] if self.inputs.ndim == 2 else []))
         if self.inputs.ndim < 2 or self.inputs.dtype not in kinds:
             raise DataError(
@@ -92,27 +94,30 @@ class Dataset:
                 "expected uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or "
                 "float64 rows (samples, features)"
             )
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            shape = tuple(self.labels.shape)
-            raise DataError(f"{self.name}: labels are {self.labels.dtype} {shape}; expected int64 (samples,)")
-        if samples == 0:
-            raise DataError(f"{self.name} holds no samples")
-        rows = len(self.inputs) if self.places is None else len(self.places)
-        lengths = {"inputs": rows, "targets": samples if self.targets is None else len(self.targets)}
-        lengths |= {key: len(column) for key, column in self.columns.items()}
-        for key, length in lengths.items():
-            if length != samples:
-                raise DataError(f"{self.name}: {key} has {length} rows, but there are {samples} labels")
-        outside = (self.labels < 0) | (self.labels >= self.classes)
-        if bool(outside.any()):
-            row = int(outside.nonzero()[0])
-            label = int(self.labels[row])
-            raise RowError(self.name, row, f"holds class {label}; {expected_classes(label, self.classes)}")
+        samples = len(self.labels)
+        parts: dict[str, Any] = {**self.columns, "inputs": self.inputs if self.places is None else self.places}
+        if self.targets is not None:
+            parts["targets"] = self.targets
+        for name, part in parts.items():
+            if len(part) != samples:
+                raise DataError(f"{self.name}: {name} has {len(part)} rows, but there are {samples} labels")
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
-        if not len(self.mean) == len(self.std) == channels or min(self.std, default=1) <= 0:
-            raise DataError(f"{self.name}: mean {self.mean} and std {self.std} do not fit {channels} channels")
-        if self.unit is not None and self.unit not in self.columns:
-            raise DataError(f"{self.name}: no column {self.unit!r}; there are {', '.join(self.columns) or 'none'}")
+        expected = {
+            "at least one sample": samples > 0,
+            f"labels (samples,) int64 of 0 to {self.classes - 1}": (
+                self.labels.dtype == torch.int64
+                and self.labels.ndim == 1
+                and bool(((self.labels >= 0) & (self.labels < self.classes)).all())
+            ),
+            f"a mean and a std > 0 for {channels} channels, found {self.mean} and {self.std}": (
+                {len(self.mean), len(self.std)} == {channels} and min(self.std, default=1) > 0
+            ),
+            f"{self.classes} class names or none": len(self.class_names) in (0, self.classes),
+            f"a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
+        }
+        for what, holds in expected.items():
+            if not holds:
+                raise DataError(f"{self.name}: expected {what}")
         if self.units is not None:
             # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
             missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
@@ -121,8 +126,6 @@ class Dataset:
                     f"data.unit = {self.unit!r}: {missing} samples of {self.name} have no value in it, so nothing says "
                     "which samples they depend on; fill it in, or leave these samples out"
                 )
-        if self.class_names and len(self.class_names) != self.classes:
-            raise DataError(f"{self.name}: {len(self.class_names)} class names for {self.classes} classes")
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -163,29 +166,27 @@ class Dataset:
             chosen: The positions of those that are kept, in their new order, (samples',); or whether each is kept,
                 (samples,) bool.
         """
-        columns = {name: column[chosen] for name, column in self.columns.items()}
-        keep = torch.from_numpy(chosen)
-        kept: dict[str, Any] = {name: picked(values, keep) for name, values in self._per_sample().items()}
-        return replace(self, columns=columns, **kept)
-
-    def _per_sample(self) -> dict[str, Inputs]:
-        """Return the fields that have a row per sample, but for the columns, by name."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor | MappedInputs)}
+        kept = self.stored_rows(torch.from_numpy(chosen))
+        return self._taken(chosen, self.inputs.at(kept) if isinstance(self.inputs, MappedInputs) else self.inputs[kept])
 
     def copied(self, copies: int) -> Dataset:
         """Return a data set in which every sample stands so many times. The inputs are stored once."""
         if copies == 1:
             return self
-        positions = torch.arange(len(self)).repeat(copies)
-        mapped = isinstance(self.inputs, MappedInputs)
+        positions = np.tile(np.arange(len(self)), copies)
+        return (
+            self.rows(positions) if self.on_disk else self._taken(positions, self.inputs, torch.from_numpy(positions))
+        )
+
+    def _taken(self, chosen: np.ndarray, inputs: Inputs, places: Tensor | None = None) -> Dataset:
+        """Return some of the samples, whose inputs are given."""
         return replace(
             self,
-            inputs=self.inputs.at(positions) if isinstance(self.inputs, MappedInputs) else self.inputs,
-            labels=self.labels.repeat(copies),
-            targets=None if self.targets is None else torch.cat([self.targets] * copies),
-            columns={name: np.tile(column, copies) for name, column in self.columns.items()},
-            places=None if mapped else positions,
+            inputs=inputs,
+            places=places,
+            labels=self.labels[chosen],
+            targets=None if self.targets is None else self.targets[chosen],
+            columns={name: column[chosen] for name, column in self.columns.items()},
         )
 
     def stored_rows(self, index: Tensor) -> Tensor:
@@ -200,18 +201,15 @@ class Dataset:
     @property
     def sample_format(self) -> SampleFormat:
         """Return what raw samples look like, and how a network reads them."""
-        side = self.shape[-1] if self.stored_shape else None
-        raw = self.stored_shape or tuple(self.inputs.shape[1:])
-        outputs = () if self.targets is None else self.outputs
         return SampleFormat(
-            shape=raw,
+            shape=self.stored_shape or tuple(self.inputs.shape[1:]),
             dtype=self._dtype,
             mean=self.mean,
             std=self.std,
             classes=self.classes,
             class_names=self.class_names,
-            side=side,
-            outputs=outputs,
+            side=self.shape[-1] if self.stored_shape else None,
+            outputs=() if self.targets is None else self.outputs,
             answer=self.answer,
             feature_names=self.feature_names,
             preparation=self.preparation,
@@ -223,16 +221,7 @@ class Dataset:
 
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
-        """Return the scale and shift that normalise stored inputs, float32, in the memory layout that `normalise` uses.
-
-        The channels of images are last and repeated for every pixel, because a loop over three numbers is slow.
-        """
-        parts = scale_and_shift(self._dtype, self.mean, self.std)
-        if self.inputs.ndim == 4:
-            scale, shift = (part.expand(*self.shape[1:], -1).contiguous() for part in parts)
-        else:
-            scale, shift = (part.view((-1,) + (1,) * (self.inputs.ndim - 2)) for part in parts)
-        return scale, shift
+        return scale_and_shift(self._dtype, self.mean, self.std)
 
     def channels_last(self) -> Dataset:
         """Return the same samples with the channels of images last in memory, which is fastest for convolutions."""
@@ -243,14 +232,10 @@ class Dataset:
     def gather(self, index: Tensor) -> Tensor:
         """Return the stored inputs of the samples at some positions: (samples',) int64 -> (samples', channels, ...)."""
         if isinstance(self.inputs, MappedInputs):
-            read = self.inputs.read(index)
-            # The same memory layout as below, also where a tensor with one channel has several.
-            if read.ndim == 4:
-                pixels = read.permute(0, 2, 3, 1)
-                read = torch.empty(pixels.shape, dtype=read.dtype).copy_(pixels).permute(0, 3, 1, 2)
-            return read
-        inputs: Tensor = self.inputs
-        index = self.stored_rows(index)
+            # What is read is laid out in memory as below.
+            inputs, index = self.inputs[index], torch.arange(len(index))
+        else:
+            inputs, index = self.inputs, self.stored_rows(index)
         if inputs.ndim != 4:
             return inputs.index_select(0, index)
         return inputs.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
@@ -272,15 +257,14 @@ class Dataset:
             return raw
         if self.holds_rows:
             return raw.float() if self.preparation is None else self.preparation(raw.double(), clients)
-        scale, shift = (part.to(raw.device) for part in self._affine)
+        affine = [part.to(raw.device) for part in self._affine]
         # In place on a fresh copy: several times faster on a CPU than addcmul, which is slow where it broadcasts.
         if raw.ndim != 4:
+            scale, shift = (part.view((-1,) + (1,) * (raw.ndim - 2)) for part in affine)
             return raw.to(torch.float32, copy=True).mul_(scale).add_(shift)
         pixels = raw.permute(0, 2, 3, 1).contiguous()
-        # Rotated images may have other heights and widths than those stored.
-        if pixels.shape[1:] != scale.shape:
-            scale = scale[0, 0]
-            shift = shift[0, 0]
+        # The channels are repeated for every pixel, because a loop over three numbers is slow.
+        scale, shift = (part.expand(pixels.shape[1:]).contiguous() for part in affine)
         return pixels.to(torch.float32, copy=True).mul_(scale).add_(shift).permute(0, 3, 1, 2)
 
     def as_tokens(self) -> Dataset:
@@ -290,23 +274,21 @@ class Dataset:
             DataError: When they are no rows, or hold numbers that are not whole or below 0.
         """
         if self.inputs.ndim != 2 or any(
-            bool((part.to(torch.int64) != part).any()) or float(part.min()) < 0 for part in blocks(self.inputs)
+            bool(((part.to(torch.int64) != part) | (part < 0)).any()) for part in blocks(self.inputs)
         ):
             raise DataError(
                 f"data.tokens = true: expected samples of {self.name} that are rows of whole numbers of at least 0, "
                 f"found {self.inputs.dtype} {tuple(self.inputs.shape)}; leave data.tokens out"
             )
-        if isinstance(self.inputs, MappedInputs):
-            return replace(self, inputs=replace(self.inputs, dtype=torch.int64), mean=(), std=())
         return replace(self, inputs=self.inputs.to(torch.int64), mean=(), std=())
 
     def resized(self, side: int) -> Dataset:
         """Return the same images, bilinearly resized to ``side`` x ``side`` pixels (EMNIST's 28 to 32 for VGG).
 
         Raises:
-            DataError: When the samples are not uint8 images, or ``side`` is not positive.
+            DataError: When the samples are not uint8 images.
         """
-        if self.inputs.ndim != 4 or self.inputs.dtype != torch.uint8 or side < 1:
+        if self.inputs.ndim != 4 or self.inputs.dtype != torch.uint8:
             raise DataError(f"{self.name}: samples {self.shape} cannot be resized to {side} x {side} pixels")
         if self.shape[1:] == (side, side):
             return self
@@ -314,10 +296,8 @@ class Dataset:
         if isinstance(self.inputs, MappedInputs):
             return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
         images = torch.empty((len(self), self.shape[0], side, side), dtype=torch.uint8)
-        start = 0
-        for source in blocks(self.inputs):
-            images[start : start + len(source)] = resize(source, side).to(torch.uint8)
-            start += len(source)
+        for part, source in zip(images.split(_RESIZED), self.inputs.split(_RESIZED), strict=True):
+            part.copy_(resize(source, side))
         return replace(self, inputs=images, stored_shape=stored_shape)
 
 
@@ -373,12 +353,10 @@ def finite_float32(values: np.ndarray, place: str, of: str, first_row: int = 0) 
     """
     with np.errstate(over="ignore"):
         values = values.astype(np.float32, copy=False)
-    wrong = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if wrong.any():
-        row = first_row + int(np.argmax(wrong))
-        raise RowError(
-            place, row, f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
-        )
+    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    if len(wrong):
+        problem = f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
+        raise RowError(place, first_row + int(wrong[0]), problem)
     return values
 
 
@@ -431,13 +409,10 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
         RowError: When a value is not "train" or "test".
     """
     texts = np.array(["" if value is None else str(value) for value in values.tolist()])
-    strange = [text for text in np.unique(texts).tolist() if text not in SPLITS]
-    if strange:
-        raise RowError(
-            name,
-            int(np.flatnonzero(texts == strange[0])[0]),
-            f"of column {SPLIT_COLUMN!r} holds {shown(strange[0])}; expected train or test in every row; give other "
-            "samples another file, or the column another name",
-        )
-    found: NDArray[np.bool_] = texts == "test"
-    return found
+    strange = np.flatnonzero(~np.isin(texts, SPLITS))
+    if len(strange):
+        row = int(strange[0])
+        problem = f"of column {SPLIT_COLUMN!r} holds {shown(str(texts[row]))}; expected train or test in every row"
+        raise RowError(name, row, f"{problem}; give other samples another file, or the column another name")
+    testing: NDArray[np.bool_] = texts == "test"
+    return testing

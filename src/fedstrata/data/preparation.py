@@ -156,10 +156,10 @@ class Preparation:
 
 def of_numbers(features: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]) -> Preparation:
     """Scale numbers without gaps by a known mean and standard deviation, (numbers,) each."""
-    numbers = tuple(range(len(mean)))
-    nothing = ((0.0,) * len(mean),)
-    texts: tuple[tuple[str, ...], ...] = ((),) * len(mean)
-    return Preparation(features, texts, numbers, (), (), PrepareOptions("none"), nothing, (mean,), (std,))
+    count = len(mean)
+    fill = ((0.0,) * count,)
+    options = PrepareOptions("none")
+    return Preparation(features, ((),) * count, tuple(range(count)), (), (), options, fill, (mean,), (std,))
 
 
 def name_of(features: Sequence[str], column: int) -> str:
@@ -195,29 +195,31 @@ def fit(
     """
     texts = texts or ((),) * inputs.shape[1]
     numbers = [column for column, found in enumerate(texts) if not found or options.categories == "ordinal"]
+    others = [column for column in range(len(texts)) if column not in numbers]
     groups = trained if options.own else [torch.cat(list(trained)).sort().values]
-    fill, mean = (np.zeros((len(groups), inputs.shape[1])) for _ in range(2))
-    std = np.ones_like(mean)
-    gaps = np.zeros(inputs.shape[1], bool)
-    known = [set[int]() for _ in texts]
+    fill = np.zeros((len(groups), len(texts)))
+    mean, std = np.zeros((len(groups), len(numbers))), np.ones((len(groups), len(numbers)))
+    gaps = np.zeros(len(texts), bool)
+    known: dict[int, set[int]] = {column: set() for column in others}
     for group, rows in enumerate(groups):
-        gaps |= np.logical_or.reduce([np.isnan(part).any(axis=0) for part in _parts(inputs, rows)])
+        for part in _parts(inputs, rows):
+            missing = np.isnan(part)
+            gaps |= missing.any(axis=0)
+            for column in others:
+                known[column] |= set(part[~missing[:, column], column].astype(int).tolist())
         fill[group] = _fills(inputs, rows, numbers, options.impute)
         if options.scale and numbers:
-            mean[group, numbers], std[group, numbers] = _scales(inputs, rows, numbers, fill[group])
-        for part in _parts(inputs, rows) if len(numbers) < len(texts) else ():
-            for column in set(range(len(texts))) - set(numbers):
-                known[column] |= set(part[~np.isnan(part[:, column]), column].astype(int).tolist())
+            mean[group], std[group] = _scales(inputs, rows, numbers, fill[group])
     return Preparation(
         features=features,
         texts=texts,
         numbers=tuple(numbers),
-        categories=tuple((column, code) for column, codes in enumerate(known) for code in sorted(codes)),
+        categories=tuple((column, code) for column, codes in known.items() for code in sorted(codes)),
         gaps=tuple(np.flatnonzero(gaps).tolist()),
         options=options,
         fill=_rows(fill),
-        mean=_rows(mean[:, numbers]),
-        std=_rows(std[:, numbers]),
+        mean=_rows(mean),
+        std=_rows(std),
     )
 
 
@@ -240,12 +242,12 @@ def _parts(inputs: Inputs, rows: Tensor) -> Iterator[NDArray[np.float64]]:
         yield from (part.double().numpy() for part in block.split(at_once))
 
 
-def _fills(inputs: Inputs, rows: Tensor, numbers: Sequence[int], impute: Impute) -> NDArray[np.float64]:
+def _fills(inputs: Inputs, rows: Tensor, numbers: list[int], impute: Impute) -> NDArray[np.float64]:
     """What stands in place of the gaps of each column, (features,): other rows may have some where these have none."""
     from sklearn.impute import SimpleImputer
 
     found = np.full(inputs.shape[1], -1.0)
-    found[list(numbers)] = 0
+    found[numbers] = 0
     filled = np.arange(len(found)) if impute == "most_frequent" else np.array(numbers, np.int64)
     at_once = max(1, memory_limit() // (8 * _MEMORY_SHARE * len(rows)))
     for start in range(0, len(filled), at_once) if impute != "none" else ():
@@ -258,25 +260,18 @@ def _fills(inputs: Inputs, rows: Tensor, numbers: Sequence[int], impute: Impute)
     return found
 
 
-def _scales(
-    inputs: Inputs, rows: Tensor, numbers: Sequence[int], fill: NDArray[np.float64]
-) -> tuple[list[float], list[float]]:
-    """The mean and the standard deviation of each number with its gaps filled, (numbers,)."""
-    from sklearn.preprocessing import StandardScaler
+def _scales(inputs: Inputs, rows: Tensor, numbers: list[int], fill: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean and the standard deviation of each number with its gaps filled, (2, numbers)."""
+    from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-    scaler = StandardScaler()
-    least, most = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    scaler, ends = StandardScaler(), MinMaxScaler()
     for part in _parts(inputs, rows):
-        values = np.where(np.isnan(part[:, numbers]), fill[list(numbers)], part[:, numbers])
+        values = np.where(np.isnan(part), fill, part)[:, numbers]
         scaler.partial_fit(values)
-        least, most = np.minimum(least, values.min(axis=0)), np.maximum(most, values.max(axis=0))
-    found = [
-        (low, 1.0) if low == high else rounded(mean, std)
-        for low, high, mean, std in zip(
-            least.tolist(), most.tolist(), scaler.mean_.tolist(), scaler.scale_.tolist(), strict=True
-        )
-    ]
-    return [mean for mean, _ in found], [std for _, std in found]
+        ends.partial_fit(values)
+    statistics = np.stack([ends.data_min_, ends.data_max_, scaler.mean_, scaler.scale_], axis=1).tolist()
+    scales = [(low, 1.0) if low == high else rounded(mean, std) for low, high, mean, std in statistics]
+    return np.transpose(scales)
 
 
 def rounded(mean: float, std: float) -> tuple[float, float]:

@@ -94,33 +94,22 @@ class SampleFormat:
             DataError: When they have another shape, a feature is missing or there twice, pixels are expected and other
                 numbers are found, or a number is not finite, or no token.
         """
-        names = _column_names(samples)
-        if self.feature_names and names is not None:
-            missing = [name for name in self.feature_names if name not in names]
-            if missing:
-                raise DataError(f"expected the columns {', '.join(self.feature_names)}, found no {missing[0]!r}")
-            twice = [name for name in self.feature_names if names.count(name) > 1]
-            if twice:
-                times = names.count(twice[0])
-                raise DataError(f"expected one column {twice[0]!r}, found {times}; leave out the others")
-            samples = np.stack([self._column(samples[name], at) for at, name in enumerate(self.feature_names)], axis=1)
-        elif self.preparation is not None and any(self.preparation.texts):
-            rows = np.array(samples, dtype=object)
-            if rows.ndim != 2 or rows.shape[1:] != self.shape:
-                raise DataError(f"expected rows of {self.shape[0]} values as in training, found {rows.shape}")
-            samples = np.stack([self._column(values, at) for at, values in enumerate(rows.T)], axis=1)
+        columns = self._columns(samples)
+        if columns:
+            samples = np.stack([self._numbers(column, at) for at, column in enumerate(columns)], axis=1)
+        axes = ", ".join(map(str, self.shape))
         try:
-            given = samples if isinstance(samples, torch.Tensor) else np.array(unmasked(samples))
-            if isinstance(given, np.ndarray) and given.dtype == np.object_:
-                given = given.astype(np.float64)
-            found = given.detach().cpu() if isinstance(given, torch.Tensor) else torch.from_numpy(given)
+            if not isinstance(samples, torch.Tensor):
+                array = np.array(unmasked(samples))
+                samples = torch.from_numpy(array.astype(np.float64) if array.dtype == np.object_ else array)
         # numpy and torch raise these about texts, and about rows of different lengths.
         except (TypeError, ValueError) as error:
-            raise DataError(f"expected samples as numbers, (samples, {_axes(self.shape)}): {error}") from None
+            raise DataError(f"expected samples as numbers, (samples, {axes}): {error}") from None
+        found = samples.detach().cpu()
         if self.dtype == "uint8" and found.dtype != torch.uint8:
             raise DataError(
-                f"expected pixels of 0 to 255 as uint8, as the model was trained on, found {_kind(found)}; "
-                "convert them, such as by (255 * x).astype('uint8')"
+                "expected pixels of 0 to 255 as uint8, as the model was trained on, found "
+                f"{str(found.dtype).removeprefix('torch.')}; convert them, such as by (255 * x).astype('uint8')"
             )
         values = found.to(getattr(torch, self.dtype))
         self._check_numbers(found, values)
@@ -130,23 +119,49 @@ class SampleFormat:
         if len(self.shape) == 3 and shape == (*self.shape[1:], self.shape[0]):
             return values.movedim(-1, 1)
         one_channel = self.shape[0] == 1 and shape == self.shape[1:]
-        side_by_side = len(shape) == 1 and shape[0] == prod(self.shape)
+        side_by_side = shape == (prod(self.shape),)
         if values.ndim and (one_channel or side_by_side):
             return values.reshape(-1, *self.shape)
         raise DataError(
-            f"expected samples as in training, (samples, {_axes(self.shape)}), found "
-            f"{tuple(found.shape)}; a single sample needs a first axis of 1"
+            f"expected samples as in training, (samples, {axes}), found {tuple(found.shape)}; a single sample needs a "
+            "first axis of 1"
         )
 
-    def _column(self, values: Any, column: int) -> np.ndarray[Any, Any]:
+    def _columns(self, samples: Any) -> list[Any]:
+        """The columns of the features, if samples are rows of a table with names or texts; else none."""
+        # A data frame has `columns`; a table of Arrow also has `column_names`, and its columns have no names.
+        named = getattr(samples, "column_names", getattr(samples, "columns", None))
+        names = samples if isinstance(samples, Mapping) else named
+        if self.feature_names and names is not None:
+            for name in self.feature_names:
+                if (times := list(names).count(name)) != 1:
+                    expected = ", ".join(self.feature_names)
+                    raise DataError(f"expected the columns {expected}, found {times or 'no'} {name!r}")
+            return [samples[name] for name in self.feature_names]
+        if self.preparation is None or not any(self.preparation.texts):
+            return []
+        rows = np.array(samples, dtype=object)
+        if rows.ndim != 2 or rows.shape[1:] != self.shape:
+            raise DataError(f"expected rows of {self.shape[0]} values as in training, found {rows.shape}")
+        return list(rows.T)
+
+    def _numbers(self, column: Any, at: int) -> np.ndarray[Any, Any]:
         """A column of raw rows as numbers, (rows,): texts are their codes, and gaps are nan."""
-        prepared = self.preparation
-        name = name_of(self.feature_names, column)
-        if prepared is None or not prepared.texts[column]:
-            return _numbers_of(values, name)
-        codes = prepared.codes(column)
-        texts = [str(value) for value in np.asarray(values, dtype=object)]
-        if strange := sorted({text for text in texts if text not in codes and text not in GAPS}):
+        name = name_of(self.feature_names, at)
+        values = unmasked(column)
+        if self.preparation is None or not self.preparation.texts[at]:
+            numbers = np.asarray(values)
+            if numbers.dtype.kind in "biuf":
+                return numbers
+            try:
+                if numbers.dtype.kind not in "OU":
+                    raise TypeError(numbers.dtype)
+                return np.array([np.nan if str(value) in GAPS else float(value) for value in numbers])
+            except (TypeError, ValueError) as error:
+                raise DataError(f"expected numbers in the column {name!r}, found others: {error}") from None
+        codes = self.preparation.codes(at)
+        texts = list(map(str, np.asarray(values, dtype=object)))
+        if strange := sorted(set(texts) - set(codes) - set(GAPS)):
             _logger.warning(
                 "column %s: no training row has %s, only %s; it counts as a gap",
                 shown(name),
@@ -163,42 +178,20 @@ class SampleFormat:
             values: The same as the network would read them.
         """
         if self.dtype == "int64":
-            wrong = values < 0
-            if found.is_floating_point():
-                wrong = wrong | (values != found)
             expected = "whole numbers of at least 0"
-            offered = found
+            offered = found.double()
+            wrong = (values < 0) | (values != offered)
         else:
-            fills = self.preparation is not None and self.preparation.options.impute != "none"
-            wrong = values.isinf() if fills else ~torch.isfinite(values)
             expected = "finite numbers"
             offered = values
-        if not wrong.ndim or not wrong.any():
-            return
-        first = tuple(wrong.nonzero()[0].tolist())
-        rows = wrong.nonzero()[:, 0].unique()
-        others = f" and {len(rows) - 1} others" if len(rows) > 1 else ""
-        raise DataError(
-            f"expected {expected}, found {offered[first].item():g} in row {first[0]}{others}; fill it in or leave "
-            "these rows out"
-        )
-
-
-def _numbers_of(column: Any, name: str) -> np.ndarray[Any, Any]:
-    """A column of a table as an array of numbers, with nan for gaps; also one of objects, as of a data base.
-
-    Raises:
-        DataError: When it holds something else.
-    """
-    values = np.asarray(unmasked(column))
-    if values.dtype.kind in "biuf":
-        return values
-    if values.dtype.kind != "O":
-        raise DataError(f"expected numbers in the column {name!r}, found {values.dtype}")
-    try:
-        return np.array([np.nan if str(value) in GAPS else float(value) for value in values], dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"expected numbers in the column {name!r}, found others: {error}") from None
+            fills = self.preparation is not None and self.preparation.options.impute != "none"
+            wrong = values.isinf() if fills else ~values.isfinite()
+        if wrong.ndim and wrong.any():
+            first = tuple(wrong.nonzero()[0].tolist())
+            raise DataError(
+                f"expected {expected}, found {offered[first].item():g} in row {first[0]}; fill it in or leave the row "
+                "out"
+            )
 
 
 def unmasked(value: Any) -> Any:
@@ -213,25 +206,6 @@ def unmasked(value: Any) -> Any:
     if value.dtype.kind in "OUS":
         return np.where(np.ma.getmaskarray(value), None, value.data)
     return value.astype(value.dtype if value.dtype.kind == "f" else np.float64).filled(np.nan)
-
-
-def _column_names(samples: Any) -> list[str] | None:
-    """The names of the columns of a table or mapping; None for anything else."""
-    if isinstance(samples, Mapping):
-        return list(samples)
-    for attribute in ("column_names", "columns"):  # of Arrow, and of a data frame
-        names = getattr(samples, attribute, None)
-        if names is not None:
-            return [str(name) for name in names]
-    return None
-
-
-def _axes(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))
-
-
-def _kind(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")
 
 
 def has_names(class_names: Sequence[str]) -> bool:
