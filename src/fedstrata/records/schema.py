@@ -481,17 +481,13 @@ def parse_rounds(lines: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], Round
         ValueError: When a line is no record, or not that of the next round. The text names the first such line.
     """
     for number, line in enumerate(lines, start=1):
-        place = f"line {number} of rounds.jsonl"
         try:
             found = parse_json(line)
-        except ValueError as error:
-            raise ValueError(f"{place} is not JSON ({error})") from None
-        try:
             record = parse_record(found, Round)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
+            raise ValueError(f"line {number} of rounds.jsonl: {error}") from None
         if record.round != number:
-            raise ValueError(f"{place} is of round {record.round}")
+            raise ValueError(f"line {number} of rounds.jsonl is of round {record.round}")
         yield found, record
 
 
