@@ -180,10 +180,9 @@ def missing_unit(data: RunData) -> Iterator[str]:
         remedy = "Add a column that says which recording, day or week a sample is of, and name it in data.unit"
     else:
         return
-    state = f"is {dataset.unit!r} by default" if dataset.unit else "is not set"
     yield (
-        f"{found}, and data.unit {state}. On both sides of a split they make scores too good, and may be taken for "
-        f"groups. {remedy}, or data.unit = {dataset.unit or ALL_INDEPENDENT!r} if that is right"
+        f"{found}, and data.unit does not say so. On both sides of a split they make scores too good, and may be taken "
+        f"for groups. {remedy}, or data.unit = {dataset.unit or ALL_INDEPENDENT!r} if that is right"
     )
 
 

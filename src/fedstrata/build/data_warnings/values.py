@@ -25,12 +25,6 @@ _TEXTS = 1000
 _FEWEST_ROWS = 8
 """Clients are compared that have at least so many samples: the values of fewer may lie apart by chance."""
 
-_CLIENTS = 50
-"""The number of clients whose values are compared."""
-
-_READINGS = 100_000
-"""The largest number of values of a feature among which codes are looked for."""
-
 _FEWEST_CODES = 3
 """A value that stands for a missing one occurs so many times."""
 
@@ -56,10 +50,9 @@ def numbers_among_texts(data: RunData) -> Iterator[str]:
         numbers = sum(is_number(text) or number_in_other_writing(text) for text in texts)
         others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
         if others and numbers >= _NUMBERS_SHARE * len(texts):
-            read = "has an input for each of its texts" if name in dataset.feature_names else "is no input"
             yield (
-                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write them "
-                "as 1234.5, leave these rows out, or list the features in data.inputs"
+                f"the column {name!r} holds texts, most of which look like numbers: {shown(others[0])} is none. Write "
+                "them as 1234.5, leave these rows out, or list the features in data.inputs"
             )
 
 
@@ -68,7 +61,7 @@ def telling_features(data: RunData) -> Iterator[str]:
     found = []
     for name, clients in data.features():
         values = [own for own in clients if len(own) >= _FEWEST_ROWS]
-        if values and (_rises(values) or _names_clients(values[:_CLIENTS])):
+        if values and (_rises(values) or _names_clients(values)):
             found.append(name)
     if found:
         yield (
@@ -101,7 +94,6 @@ def missing_codes(data: RunData) -> Iterator[str]:
     for name, clients in data.features():
         values = np.concatenate(clients).ravel()
         values = values[np.isfinite(values)]
-        values = values[evenly_spread(len(values), _READINGS).numpy()]
         if codes := _codes(values):
             counts = " and ".join(f"{code:g} ({(values == code).sum():,} times)" for code in codes)
             found.append(f"{name} has {counts}")
