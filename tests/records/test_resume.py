@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "a round twice": (lambda found: [found[0], *found], "line 2 of rounds.jsonl is of round 1"),
     "another order": (lambda found: found[::-1], "line 1 of rounds.jsonl is of round 5"),
     "a number changed": (lambda found: [found[0].replace(b'"bytes_up": ', b'"bytes_up": 1'), *found[1:]], "not those"),
-    "no number": (lambda found: [found[0].replace(b'"loss": ', b'"loss": "'), *found[1:]], "line 1 of rounds.jsonl is"),
+    "no number": (lambda found: [found[0].replace(b'"loss": ', b'"loss": "'), *found[1:]], "line 1 of rounds.jsonl: "),
     "no lines": (lambda found: [], "holds 0 of the 2 rounds before it"),
 }
 

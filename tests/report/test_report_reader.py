@@ -48,7 +48,7 @@ def table_as_folder(folder: Path) -> None:
         (instead("experiment.toml", b"\xff\xfe"), "is not TOML"),
         (table_as_folder, "expected a file, found a folder"),
         (instead("rounds.jsonl", None), r"holds no rounds\.jsonl"),
-        (second_line_cut, r"line 2 of rounds\.jsonl is not JSON"),
+        (second_line_cut, r"line 2 of rounds\.jsonl: Expecting"),
         (lambda folder: edit_rounds(folder, lambda line: {"round": 5}), r"line 1 of rounds\.jsonl is of round 5"),
         (lambda folder: edit_rounds(folder, lambda line: {"labels": "0, 1"}), "labels: input should be a valid list"),
         (instead("rounds.jsonl", b'{"round": 1}\n'), "seconds: field required"),

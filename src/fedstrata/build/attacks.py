@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import mean
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -137,48 +137,31 @@ def _own_attack(kind: str, attack: Callable[..., Any], known: Knowledge) -> torc
     return found.to(own.dtype)
 
 
-AttackedData: TypeAlias = tuple[Dataset, Partition, Trigger | None]
-"""The data and the partition that clients train on, and the trigger of a backdoor; None where there is none."""
-
-
 def attacked_data(
     experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients | None
-) -> AttackedData:
+) -> tuple[Dataset, Partition, Trigger | None]:
     """What clients train on, where the attack of an experiment changes the data of Byzantine ones.
 
+    Returns:
+        The data and the partition that clients train on, and the trigger of a backdoor; None where there is none.
+
     Raises:
-        ExperimentError: When the networks do not learn classes, or the data do not fit the attack.
+        ExperimentError: When the networks do not learn classes, there is no such class, or the samples of a backdoor
+            are tokens or lie on the disk.
     """
-    kind = experiment.attack.kind
-    if byzantine is None or kind not in DATA_ATTACKS:
+    table = experiment.attack
+    if byzantine is None or table.kind not in DATA_ATTACKS:
         return dataset, partition, None
     if dataset.targets is not None:
         raise ExperimentError(
-            f"attack.kind = {kind!r}: expected a loss of classes, found local.loss = {experiment.local.loss!r}; use "
-            "local.loss = 'cross_entropy', or another attack"
+            f"attack.kind = {table.kind!r}: expected a loss of classes, found local.loss = {experiment.local.loss!r}; "
+            "use local.loss = 'cross_entropy', or another attack"
         )
-    return _DATA_CHANGES[kind](experiment, dataset, partition, byzantine)
-
-
-def _flipped_labels(
-    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients
-) -> AttackedData:
-    """Byzantine clients flip their labels."""
-    relabel = partition.relabel.copy()
-    ids = np.array(byzantine.ids)
-    relabel[ids] = relabel.shape[1] - 1 - relabel[ids]
-    return dataset, replace(partition, relabel=relabel), None
-
-
-def _with_trigger(
-    experiment: Experiment, dataset: Dataset, partition: Partition, byzantine: ByzantineClients
-) -> AttackedData:
-    """Samples of Byzantine clients have the trigger of a backdoor.
-
-    Raises:
-        ExperimentError: When there is no such class, or samples are tokens or lie on the disk.
-    """
-    table = experiment.attack
+    if table.kind == LABEL_FLIP:
+        relabel = partition.relabel.copy()
+        ids = np.array(byzantine.ids)
+        relabel[ids] = relabel.shape[1] - 1 - relabel[ids]
+        return dataset, replace(partition, relabel=relabel), None
     if table.target >= dataset.classes:
         raise ExperimentError(
             f"attack.target = {table.target}: expected a class of the data, from 0 to {dataset.classes - 1}"
@@ -192,13 +175,6 @@ def _with_trigger(
     trigger = trigger_of(dataset, table.target)
     poisoned = with_backdoor(dataset, partition, byzantine.ids, trigger, table.poisoned, experiment.seed)
     return poisoned, partition, trigger
-
-
-_DATA_CHANGES: Mapping[str, Callable[[Experiment, Dataset, Partition, ByzantineClients], AttackedData]] = {
-    LABEL_FLIP: _flipped_labels,
-    BACKDOOR: _with_trigger,
-}
-"""What each of `DATA_ATTACKS` does to the data."""
 
 
 def honest_summary(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from fedstrata.base.errors import ExperimentError
@@ -28,37 +27,6 @@ class CohortSample(NamedTuple):
 
     cohort: torch.Tensor
     dropped: torch.Tensor
-
-
-class _Draw(NamedTuple):
-    """The random numbers of a round for one purpose."""
-
-    seed: int
-    stream: str
-    round: int
-    secret: bool
-
-    @property
-    def of_torch(self) -> torch.Generator:
-        """A new generator of torch, whose seed has 32 bits."""
-        return generator(self.seed, self.stream, self.round)
-
-    @property
-    def _of_secret(self) -> np.random.Generator:
-        """A new generator from all bits of the seed."""
-        return secret_generator(self.seed, (self.stream, self.round))
-
-    def uniform(self, count: int) -> torch.Tensor:
-        """So many numbers between 0 and 1, (count,) float64."""
-        if self.secret:
-            return torch.from_numpy(self._of_secret.random(count))
-        return torch.rand(count, generator=self.of_torch, dtype=torch.float64)
-
-    def permutation(self, count: int) -> torch.Tensor:
-        """The numbers from 0 on in a random order, (count,) int64."""
-        if self.secret:
-            return torch.from_numpy(self._of_secret.permutation(count))
-        return torch.randperm(count, generator=self.of_torch)
 
 
 def cohort_size(clients: int, fraction: float) -> int:
@@ -129,24 +97,35 @@ class Participation:
         """Draw who takes part in a round: a pure function, the same for every algorithm."""
         clients = self.active(round)
         size = cohort_size(len(clients), self.fraction)
-        draw = _Draw(self.seed, "cohort", round, self.secret)
         if self.poisson:
-            chosen = (draw.uniform(len(clients)) < self.fraction).nonzero().flatten()
+            chosen = (self._uniform("cohort", round, len(clients)) < self.fraction).nonzero().flatten()
             size = len(chosen)
         elif self.weights is None:
-            chosen = draw.permutation(len(clients))[:size]
+            chosen = self._permutation("cohort", round, len(clients))[:size]
         else:
             # One after the other without replacement, each in proportion to its weight.
             weights = self.weights(round)[clients]
             size = min(size, int((weights > 0).sum()))
-            chosen = torch.multinomial(weights.double(), size, generator=draw.of_torch) if size else torch.arange(0)
+            draw = generator(self.seed, "cohort", round)
+            chosen = torch.multinomial(weights.double(), size, generator=draw) if size else torch.arange(0)
         cohort = clients[chosen.sort().values]
-        draw = _Draw(self.seed, "dropout", round, self.secret)
         if self.independent_dropout:
-            lost = (draw.uniform(size) < self.dropout).nonzero().flatten()
+            lost = (self._uniform("dropout", round, size) < self.dropout).nonzero().flatten()
         else:
-            lost = draw.permutation(size)[: dropouts(size, self.dropout)]
+            lost = self._permutation("dropout", round, size)[: dropouts(size, self.dropout)]
         return CohortSample(cohort, cohort[lost].sort().values)
+
+    def _uniform(self, stream: str, round: int, count: int) -> torch.Tensor:
+        """Random numbers between 0 and 1 for one purpose, (count,) float64; of a secret seed all bits count."""
+        if self.secret:
+            return torch.from_numpy(secret_generator(self.seed, (stream, round)).random(count))
+        return torch.rand(count, generator=generator(self.seed, stream, round), dtype=torch.float64)
+
+    def _permutation(self, stream: str, round: int, count: int) -> torch.Tensor:
+        """The numbers from 0 on in a random order for one purpose, (count,) int64; the seed as in `_uniform`."""
+        if self.secret:
+            return torch.from_numpy(secret_generator(self.seed, (stream, round)).permutation(count))
+        return torch.randperm(count, generator=generator(self.seed, stream, round))
 
     def expected_answers(self, round: int) -> float:
         """The number of clients that answer in a round on average: those of its cohort that do not drop out."""
@@ -231,16 +210,12 @@ def participation_of(experiment: Experiment) -> Participation:
             or a round has no client.
     """
     events = experiment.events
-    n = experiment.data.clients
     joins = {client: event.round for event in events.join for client in event.clients}
     leaves = {client: event.round for event in events.leave for client in event.clients}
     handovers = {event.client: (event.round, event.takes_data_of) for event in events.change}
-    for client in [*joins, *leaves, *handovers, *(other for _, other in handovers.values())]:
-        if client >= n:
-            raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
     _check_events(experiment)
     participation = Participation(
-        clients=n,
+        clients=experiment.data.clients,
         seed=experiment.seed,
         fraction=experiment.cohort.fraction,
         dropout=experiment.cohort.dropout,
@@ -262,16 +237,18 @@ def participation_of(experiment: Experiment) -> Participation:
 
 
 def _check_events(experiment: Experiment) -> None:
-    """Refuse events after the last round, and events of a client that contradict each other."""
+    """Refuse events of clients that do not exist, after the last round, and of a client that contradict each other."""
     events = experiment.events
+    n = experiment.data.clients
+    joins = [("join", event.round, client) for event in events.join for client in event.clients]
     changes = [("change", event.round, event.client) for event in events.change]
-    joins, leaves = (
-        [(kind, event.round, client) for event in entries for client in event.clients]
-        for kind, entries in (("join", events.join), ("leave", events.leave))
-    )
+    leaves = [("leave", event.round, client) for event in events.leave for client in event.clients]
     by_client: dict[int, list[tuple[str, int]]] = {}
     for kind, round, client in (*joins, *changes, *leaves):
         by_client.setdefault(client, []).append((kind, round))
+    for client in [*by_client, *(event.takes_data_of for event in events.change)]:
+        if client >= n:
+            raise ExperimentError(f"events: client {client} does not exist; data.clients = {n} makes 0 to {n - 1}")
     for client, own in by_client.items():
         kinds = [kind for kind, _ in own]
         if len(set(kinds)) < len(kinds) or any(later[1] <= earlier[1] for earlier, later in pairwise(own)):
@@ -286,10 +263,11 @@ def _check_events(experiment: Experiment) -> None:
                 f"events.change: expected client {event.client} to take the data of a client that takes no part and "
                 f"has no events, found client {event.takes_data_of}; name another one in takes_data_of"
             )
-    rounds = [round for _, round, _ in (*joins, *changes, *leaves)] + [event.round for event in events.misplace]
-    if max(rounds, default=0) > experiment.rounds:
+    rounds = [round for own in by_client.values() for _, round in own]
+    last = max([*rounds, *(event.round for event in events.misplace)], default=0)
+    if last > experiment.rounds:
         raise ExperimentError(
-            f"events: expected rounds of at most rounds = {experiment.rounds}, found {max(rounds)}; set more rounds, "
+            f"events: expected rounds of at most rounds = {experiment.rounds}, found {last}; set more rounds, "
             "or take the entry out"
         )
 

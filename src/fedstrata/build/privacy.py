@@ -216,28 +216,21 @@ def _refuse_unreachable_size(
 
 def _refuse_unfit(experiment: Experiment) -> None:
     """Refuse what the accounting of central noise does not hold for."""
-    if experiment.network.compression == "top_k":
-        raise ExperimentError(
-            "network.compression = 'top_k': expected 'none', 'bfloat16' or 'int8' with privacy.kind = 'central', whose "
-            "accounting is for clients that keep nothing of their earlier updates"
-        )
-    rule = experiment.server.aggregation
-    if rule not in MEANS:
-        raise ExperimentError(
-            f"server.aggregation = {rule!r}: expected {' or '.join(map(repr, MEANS))} with privacy.kind = 'central', "
-            "whose noise is for sums of clipped updates; use privacy.kind = 'local', or a mean"
-        )
-    if experiment.server.checks not in ("auto", ()):
-        raise ExperimentError(
-            f"server.checks = {list(experiment.server.checks)}: expected [] with privacy.kind = 'central', where no "
-            "client may change how another one counts"
-        )
-    cohort = experiment.cohort
-    if cohort.weights or cohort.sampling == "size":
-        found = "cohort.weights" if cohort.weights else "cohort.sampling = 'size'"
-        raise ExperimentError(
-            f"{found}: expected clients of equal chance with privacy.kind = 'central'; use cohort.sampling = 'poisson'"
-        )
+    server, cohort = experiment.server, experiment.cohort
+    means = " or ".join(map(repr, MEANS))
+    needed = (
+        # Clients would add what they kept of their earlier updates.
+        ("network.compression = 'top_k'", experiment.network.compression != "top_k", "'none', 'bfloat16' or 'int8'"),
+        # The noise is for sums of clipped updates.
+        (f"server.aggregation = {server.aggregation!r}", server.aggregation in MEANS, means),
+        # No client may change how another one counts.
+        (f"server.checks = {list(server.checks)}", server.checks in ("auto", ()), "[]"),
+        ("cohort.weights", not cohort.weights, "clients of equal chance"),
+        ("cohort.sampling = 'size'", cohort.sampling != "size", "clients of equal chance"),
+    )
+    for key, fits, expected in needed:
+        if not fits:
+            raise ExperimentError(f"{key}: expected {expected} with privacy.kind = 'central'")
 
 
 def _exposure(table: PrivacyTable, coverage: Coverage, rounds: int, participation: Participation) -> Exposure:

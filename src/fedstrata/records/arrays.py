@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
@@ -136,15 +136,14 @@ def read_gaps(path: Path) -> tuple[Gap, ...]:
 def read_matrix_clients(path: Path) -> dict[MatrixName, frozenset[int]]:
     """Return the name and the clients of each matrix in a file of ``matrices``."""
     with _open_arrays(path) as arrays:
-        return {MatrixName.parse(name): frozenset(_clients_of(arrays, name)) for name in _matrix_names(arrays)}
+        return {MatrixName.parse(name): frozenset(clients) for name, clients in _matrices(arrays)}
 
 
 def read_matrices(path: Path, shown: frozenset[int]) -> list[ClientMatrix]:
     """Return the matrices in a file of ``matrices``, for some of the clients."""
     found = []
     with _open_arrays(path) as arrays:
-        for name in _matrix_names(arrays):
-            clients = _clients_of(arrays, name)
+        for name, clients in _matrices(arrays):
             values = _array(arrays, name, 2)
             if values.shape != (len(clients), len(clients)):
                 raise ValueError(f"{name} is {values.shape} for {len(clients)} clients")
@@ -213,13 +212,11 @@ def _array(arrays: Any, name: str, dimensions: int) -> Any:
     return _bounded(values)
 
 
-def _matrix_names(arrays: Any) -> list[str]:
-    return [name for name in arrays.files if not name.endswith(CLIENTS_SUFFIX)]
-
-
-def _clients_of(arrays: Any, name: str) -> list[int]:
-    clients: list[int] = _array(arrays, f"{name}{CLIENTS_SUFFIX}", 1).tolist()
-    return clients
+def _matrices(arrays: Any) -> Iterator[tuple[str, list[int]]]:
+    """Yield the name of each matrix, and its clients."""
+    for name in arrays.files:
+        if not name.endswith(CLIENTS_SUFFIX):
+            yield name, _array(arrays, f"{name}{CLIENTS_SUFFIX}", 1).tolist()
 
 
 def _texts(arrays: Any, name: str) -> tuple[str, ...]:

@@ -43,7 +43,6 @@ from fedstrata.records.schema import (
     DataRecord,
     Gap,
     MatrixName,
-    Scores,
     Summary,
     TreeNode,
     parse_record,
@@ -194,15 +193,14 @@ class Folder:
     def add(self, record: Mapping[str, Any], score: Score) -> None:
         """Write the finished record of a round, and the scores of each client."""
         clients = score.clients.tolist()
-        columns = (
-            clients,
-            [record["labels"][client] for client in clients],
-            score.samples.tolist(),
-            (score.correct.double() / score.samples).tolist(),
-            score.loss.tolist(),
-        )
-        table = dict(zip(Scores._fields, columns, strict=True))
-        self._write_table("clients", record["round"], pa.table(table))
+        columns = {
+            "client": clients,
+            "node": [record["labels"][client] for client in clients],
+            "samples": score.samples.tolist(),
+            "accuracy": (score.correct.double() / score.samples).tolist(),
+            "loss": score.loss.tolist(),
+        }
+        self._write_table("clients", record["round"], pa.table(columns))
         self.log.add(record)
 
     def add_client_descriptions(self, found: ClientDescriptions) -> None:
@@ -228,13 +226,17 @@ class Folder:
         self._write_table("gaps", round, pa.table(columns))
 
     def add_matrices(self, round: int, matrices: Sequence[Matrix]) -> None:
-        """Write the matrices behind the decisions of a round, and those of all clients."""
+        """Write the matrices behind the decisions of a round, and those of all clients, for this user alone.
+
+        They tell of what single clients sent.
+        """
         arrays: dict[str, Any] = {}
         for matrix in matrices:
             name = str(MatrixName(matrix.node, matrix.measure, matrix.layer))
             arrays[name] = matrix.values.numpy()
             arrays[name + CLIENTS_SUFFIX] = matrix.clients.numpy()
-        self._write_arrays("matrices", round, arrays)
+        folder = subfolder(self.path, "matrices", private=True)
+        replace_file(folder / f"{round:05d}.npz", _packed(arrays), private=True)
 
     def finish(self, layout: Layout, state: State, summary: Mapping[str, Any]) -> None:
         """Write the models, the tree and the summary."""
@@ -318,12 +320,9 @@ class Folder:
             return dict(value)
 
         found = self._read("summary.json", checked, "a summary in JSON")
-        if found is not None:
-            return found
-        missing, remedy = "no summary.json", "resume the run"
-        if not self.path.exists():
-            missing, remedy = "no such folder", "name the folder of a run"
-        raise RecordError(f"expected a finished run in {self.path}, found {missing}; {remedy}")
+        if found is None:
+            raise RecordError(f"{self.path}: expected a finished run, found no summary.json; resume the run")
+        return found
 
     def _read(self, name: str, parse: Callable[[Any], _T], what: str) -> _T | None:
         """Return what a file of JSON holds; None where there is no file."""
@@ -340,11 +339,6 @@ class Folder:
 
     def _write_table(self, name: str, round: int, table: pa.Table) -> None:
         replace_file(subfolder(self.path, name) / f"{round:05d}.parquet", _parquet(table))
-
-    def _write_arrays(self, name: str, round: int, arrays: Mapping[str, Any]) -> None:
-        """Write arrays that only the user may read: they tell of what single clients sent."""
-        folder = subfolder(self.path, name, private=True)
-        replace_file(folder / f"{round:05d}.npz", _packed(arrays), private=True)
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import parse_json, read_file
 from fedstrata.base.limits import Share
-from fedstrata.base.quoting import dotted
+from fedstrata.base.quoting import dotted, listed
 
 RUN_FOLDER_ENTRIES = (
     "experiment.toml",
@@ -336,10 +336,8 @@ class DataRecord(Record):
             RecordError: When it says something else, up to what other machines round otherwise.
         """
         most = max(map(abs, self.network), default=0)
-        same = len(outputs) == len(self.network) and all(
-            abs(one - other) <= _SAME_NETWORK * most for one, other in zip(outputs, self.network, strict=True)
-        )
-        if not same:
+        same_length = len(outputs) == len(self.network)
+        if not same_length or not np.allclose(outputs, self.network, rtol=0, atol=_SAME_NETWORK * most):
             raise RecordError(
                 f"{place}: expected the network that the run was made with, found one that computes something else; "
                 "put its source and its defaults back, or give it as in fs.load(folder, network=...)"
@@ -483,24 +481,15 @@ def parse_rounds(lines: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], Round
         ValueError: When a line is no record, or not that of the next round. The text names the first such line.
     """
     for number, line in enumerate(lines, start=1):
-        place = f"line {number} of rounds.jsonl"
         try:
             found = parse_json(line)
-        except ValueError as error:
-            raise ValueError(f"{place} is not JSON ({error})") from None
-        try:
             record = parse_record(found, Round)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
+            raise ValueError(f"line {number} of rounds.jsonl: {error}") from None
         if record.round != number:
-            raise ValueError(f"{place} is of round {record.round}")
+            raise ValueError(f"line {number} of rounds.jsonl is of round {record.round}")
         yield found, record
 
-
-_ROUNDS = ("rounds",)
-
-_MAX_SHOWN_KEYS = 5
-"""How many of the keys that differ a message names."""
 
 _FREE_KEYS = (
     ("algorithms",),
@@ -518,26 +507,6 @@ _EQUAL_ENGINES = ("loop", "processes", "ray")
 """Engines that give the same bits; a run may be resumed with another of them."""
 
 
-def same_results(path: tuple[str, ...], before: object, now: object) -> bool:
-    """Return whether a run has the same bits with two values of a key of its experiment."""
-    engines = path == ("engine", "name") and before in _EQUAL_ENGINES and now in _EQUAL_ENGINES
-    return before == now or engines or may_differ(path)
-
-
-def flatten_keys(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Return the keys of nested tables, each under the names on the way to it."""
-    flat = dict[tuple[str, ...], Any]()
-    for key, value in keys.items():
-        place = (*path, key)
-        flat |= flatten_keys(value, place) if isinstance(value, Mapping) else {place: value}
-    return flat
-
-
-def may_differ(path: tuple[str, ...]) -> bool:
-    """Return whether a key of the experiment may differ when a run is resumed."""
-    return any(path[: len(free)] == free for free in _FREE_KEYS)
-
-
 def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume with another experiment.
 
@@ -549,45 +518,50 @@ def refuse_other(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path
     Raises:
         RecordError: When keys differ that results depend on; the text names them.
     """
-    from fedstrata.core.lr_schedule import USED_KEYS  # reports, which read records too, do without `core`
-
-    rounds = [keys.get("rounds") for keys in (before, now)]
-    local = now.get("local", {})
-    schedule = local.get("schedule")
-    # With other rounds, those that are over would have been others.
-    counted = {
-        "privacy.epsilon, whose noise": ("privacy.noise_multiplier", now.get("privacy", {}).get("epsilon") is not None),
-        f"local.schedule = {schedule!r}, whose rate": (
-            "local.schedule_rounds",
-            "schedule_rounds" in USED_KEYS.get(schedule, ()) and not local.get("schedule_rounds"),
-        ),
-    }
-    for what, (instead, depends) in counted.items():
-        if depends and rounds[0] != rounds[1]:
-            raise RecordError(
-                f"{folder}: expected rounds = {rounds[0]} as before with {what} was computed for so many rounds, found "
-                f"{rounds[1]}; start a new run, or one with {instead}, which can be extended"
-            )
-    differ = differences(before, now)
-    if differ:
-        more = f"; and {len(differ) - _MAX_SHOWN_KEYS} more keys" if len(differ) > _MAX_SHOWN_KEYS else ""
+    if differ := differences(before, now):
         raise RecordError(
-            f"{folder}: expected the experiment that the run was started with, found another: "
-            f"{'; '.join(differ[:_MAX_SHOWN_KEYS])}{more}; "
+            f"{folder}: expected the experiment that the run was started with, found another: {listed(differ)}; "
             "resume with the keys of its experiment.toml, or start a run without --resume"
         )
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an experiment that differ and that results depend on, in words; more rounds are none."""
-    old = flatten_keys(before)
-    new = flatten_keys(now)
+    """Return the keys of an experiment that differ and that results depend on, in words.
+
+    More rounds are none, unless something was computed for all of them.
+    """
+    old, new = _flat(before), _flat(now)
     differ = []
     for path in dict.fromkeys([*old, *new]):
-        extended = path == _ROUNDS and (new.get(path) or 0) >= (old.get(path) or 0)
-        if not extended and not same_results(path, old.get(path), new.get(path)):
-            differ.append(f"{dotted(path)} was {_shown(old, path)}, is {_shown(new, path)}")
+        was, now_is = old.get(path), new.get(path)
+        free = any(path[: len(each)] == each for each in _FREE_KEYS)
+        same_bits = path == ("engine", "name") and was in _EQUAL_ENGINES and now_is in _EQUAL_ENGINES
+        longer = path == ("rounds",) and (now_is or 0) >= (was or 0)
+        reason = _computed_for_all_rounds(new) if longer else ""
+        if was != now_is and not (free or same_bits or (longer and not reason)):
+            differ.append(f"{dotted(path)} was {_shown(old, path)}, is {_shown(new, path)}{reason}")
     return differ
+
+
+def _computed_for_all_rounds(keys: Mapping[tuple[str, ...], Any]) -> str:
+    """Return what of an experiment would have been other in the first rounds, had there been more; else nothing."""
+    from fedstrata.core.lr_schedule import USED_KEYS  # reports, which read records too, do without `core`
+
+    schedule = keys.get(("local", "schedule"))
+    if "schedule_rounds" in USED_KEYS.get(schedule, ()) and not keys.get(("local", "schedule_rounds")):
+        return f", for which local.schedule = {schedule!r} was computed without local.schedule_rounds"
+    if keys.get(("privacy", "epsilon")) is not None:
+        return ", for which the noise of privacy.epsilon was computed"
+    return ""
+
+
+def _flat(keys: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return the keys of nested tables, each under the names on the way to it."""
+    flat = dict[tuple[str, ...], Any]()
+    for key, value in keys.items():
+        place = (*path, key)
+        flat |= _flat(value, place) if isinstance(value, Mapping) else {place: value}
+    return flat
 
 
 def _shown(keys: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:

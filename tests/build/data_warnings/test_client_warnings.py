@@ -51,17 +51,8 @@ def test_one_name_written_in_two_ways_is_noticed(tmp_path: Path) -> None:
 
 def test_a_column_of_clients_that_the_partition_does_not_read_is_named(tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path, table(), data={"clients": 4}, partition={"scheme": "iid"})
-    assert "partition.column = 'site' to have a client for each of its 4 values" in warning
+    assert "partition.column = 'site' to read it" in warning
     columns = table(client=table()["site"])
     del columns["site"]
     (warning,) = warnings_of(tmp_path, columns, data={"clients": 4}, partition={"scheme": "iid"})
     assert "the column 'client' looks like that of the clients" in warning
-
-
-def test_classes_and_clients_that_are_called_as_missing_values_are_named(tmp_path: Path) -> None:
-    """R writes NA; in a column of texts it is a text."""
-    columns = table()
-    outcome = [("NA" if row % 5 == 0 else name) for row, name in enumerate(columns["outcome"])]
-    site = ["?" if name == "Lyon" else name for name in columns["site"]]
-    found = warnings_of(tmp_path, {**columns, "outcome": outcome, "site": site})
-    assert {warning.partition(",")[0] for warning in found} == {"a class is called 'NA'", "a client is called '?'"}

@@ -57,7 +57,5 @@ def test_noisy_copies_of_each_sample_are_noticed_unless_a_unit_keeps_them_togeth
 
 
 def test_samples_of_known_data_sets_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fedstrata.build.data_warnings.copies.neighbours_of", lambda *_: pytest.fail("they were compared")
-    )
+    monkeypatch.setattr("fedstrata.build.data_warnings.copies.neighbours", lambda *_: pytest.fail("they were compared"))
     assert others(build_run(load_experiment({"data": {"name": "digits", "clients": 4}}))) == ()

@@ -14,32 +14,31 @@ from fedstrata.build.data_warnings import clients, copies, values
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.data import DATASETS
 
-_CHECKS: tuple[tuple[bool, Callable[[RunData], Iterator[str]]], ...] = (
-    (False, clients.left_out_clients),
-    (False, clients.odd_names),
-    (True, clients.clients_by_chance),
-    (True, copies.missing_unit),
-    (False, clients.divided_units),
-    (True, clients.unused_test_samples),
-    (True, clients.few_test_samples),
-    (True, clients.untrained_classes),
-    (False, clients.halves_without_classes),
-    (False, copies.shared_samples),
-    (True, copies.equal_samples),
-    (True, copies.noisy_copies),
-    (True, values.numbers_among_texts),
-    (True, values.telling_features),
-    (True, values.missing_codes),
-    (True, values.classes_without_samples),
-    (True, values.far_targets),
-    (True, values.sampled),
+_OF_ALL_DATA: tuple[Callable[[RunData], Iterator[str]], ...] = (
+    clients.left_out_clients,
+    clients.names_in_two_ways,
+    clients.divided_units,
+    clients.halves_without_classes,
 )
-"""Each check, in the order of their lines, and whether it looks at a user's own data alone. Known data sets are what
-they are."""
+"""The checks of all data."""
+
+_OF_OWN_DATA: tuple[Callable[[RunData], Iterator[str]], ...] = (
+    clients.clients_by_chance,
+    copies.missing_unit,
+    clients.unused_test_samples,
+    clients.few_test_samples,
+    clients.untrained_classes,
+    copies.equal_samples,
+    copies.noisy_copies,
+    values.numbers_among_texts,
+    values.telling_features,
+    values.missing_codes,
+    values.classes_without_samples,
+)
+"""The checks of a user's own data, after those. Known data sets are what they are."""
 
 
 def data_warnings(data: RunData) -> tuple[str, ...]:
     """Return what looks wrong with the data of a run, a line each."""
-    own = data.experiment.data.name not in DATASETS
-    found = [line for of_own, check in _CHECKS if own or not of_own for line in check(data)]
-    return (*data.dataset.notes, *found)
+    checks = _OF_ALL_DATA if data.experiment.data.name in DATASETS else _OF_ALL_DATA + _OF_OWN_DATA
+    return (*data.dataset.notes, *(line for check in checks for line in check(data)))

@@ -1,71 +1,56 @@
-"""Who the clients are, names that look wrong, what clients are tested on, and what halves of their samples hold."""
+"""Who the clients are, names written in two ways, what clients are tested on, and what halves of their samples hold."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from math import ceil
 
 import numpy as np
 
 from fedstrata.algorithms import Strata
+from fedstrata.base.quoting import listed
 from fedstrata.build.data_warnings.run_data import RunData, first_few
 from fedstrata.config.tables import OWN_TEST
 from fedstrata.data import find, has_own_test
 from fedstrata.data.column_roles import looks_like_client
 
-_MISSING_NAMES = frozenset({"na", "n/a", "#n/a", "nan", "null", "-", "?", "."})
-"""What programs write in lower or upper case where there is no value."""
-
 _FEWEST_OF_CLASS = 5
 """Fewer test samples of a class say nearly nothing about how often it is recognised."""
 
 
-def odd_names(data: RunData) -> Iterator[str]:
-    """Clients and classes that are called as missing values are, or differ only in case or spaces.
-
-    The latter are mostly one thing, written in two ways.
-    """
-    for kind, names in (("client", data.partition.names), ("class", data.dataset.class_names)):
-        same: dict[str, list[str]] = {}
-        for name in names:
-            if name.strip().lower() in _MISSING_NAMES:
-                yield f"a {kind} is called {name!r}, as missing values are. Fill it in, or leave these rows out"
-            written = "".join(name.split())
-            # Single letters are often meant: a and A.
-            same.setdefault(written.casefold() if len(written) > 1 else written, []).append(repr(name))
-        for several in same.values():
-            if len(several) > 1:
-                yield (
-                    f"the names {first_few(several)} differ only in case or spaces. If they are one {kind}, write its "
-                    "name in one way"
-                )
-
-
 def left_out_clients(data: RunData) -> Iterator[str]:
     """Values of the column of the clients that are more than ``data.clients``."""
-    column = data.client_column
-    if column not in data.dataset.columns:
+    column = data.dataset.columns.get(data.client_column)
+    if column is None:
         return
-    values = np.unique(data.dataset.columns[column][: len(data.dataset) - data.own_test])
-    n = data.experiment.data.clients
-    if n < len(values):
-        others = values[~np.isin(values.astype(np.str_), data.partition.names)]
+    values = np.unique(column[: len(data.dataset) - data.own_test]).astype(np.str_)
+    others = np.setdiff1d(values, data.partition.names)
+    if len(others):
         yield (
-            f"the column {column!r} has {len(values)} values, and data.clients = {n}: {first_few(others)} take no "
-            "part. Leave data.clients out to have all of them"
+            f"data.clients = {data.experiment.data.clients}: {first_few(others)} of the {len(values)} values of "
+            f"{data.client_column!r} take no part"
         )
+
+
+def names_in_two_ways(data: RunData) -> Iterator[str]:
+    """Clients and classes whose names differ only in case or spaces: mostly one thing, written in two ways."""
+    for kind, names in (("client", data.partition.names), ("class", data.dataset.class_names)):
+        # Single letters are often meant: a and A.
+        written = [name if len(name) == 1 else "".join(name.split()).casefold() for name in names]
+        counts = Counter(written)
+        if several := [repr(name) for name, each in zip(names, written, strict=True) if counts[each] > 1]:
+            yield f"the names {listed(several)} differ only in case or spaces. Write the name of a {kind} in one way"
 
 
 def clients_by_chance(data: RunData) -> Iterator[str]:
     """A column that says who the clients are, while the partition does not read it."""
+    if data.experiment.partition.get("scheme") != "iid":
+        return
     for name, values in data.dataset.columns.items():
-        count = len(np.unique(values))
-        by_chance = data.experiment.partition.get("scheme") == "iid"
-        if by_chance and looks_like_client(name) and 1 < count < len(data.dataset):
+        if looks_like_client(name) and 1 < len(np.unique(values)) < len(data.dataset):
             yield (
                 f"the column {name!r} looks like that of the clients, and partition.scheme = 'iid' gives all samples "
-                f"to clients at random. Set partition.scheme = 'natural' and partition.column = {name!r} to have a "
-                f"client for each of its {count:,} values"
+                f"to clients at random. Set partition.scheme = 'natural' and partition.column = {name!r} to read it"
             )
 
 
@@ -75,40 +60,25 @@ def unused_test_samples(data: RunData) -> Iterator[str]:
     unused = data.own_test - sum(map(len, data.partition.test))
     if not data.own_test and has_own_test(find(wanted.name, wanted.root)):
         yield (
-            f"the data have test samples of their own, and they are not used: data.test = {wanted.test} holds out "
-            f"training samples. Set data.test = {OWN_TEST!r} to use them"
+            f"the data have test samples of their own, and data.test = {wanted.test} holds out training samples in "
+            f"their place: they are not used. Set data.test = {OWN_TEST!r} to use them"
         )
     elif data.own_test and unused:
         yield (
             f"{unused:,} of the {data.own_test:,} test samples are not used: no client has training samples of "
-            " their client or class. Add such, or leave them out"
+            "their client or class"
         )
 
 
 def few_test_samples(data: RunData) -> Iterator[str]:
     """Clients with hardly any test samples, in all or of a class that they have."""
-    counts = data.class_counts(data.partition.test)
-    few = (counts < _FEWEST_OF_CLASS) & (data.class_counts(data.held) > 0)
-    lacking = np.flatnonzero(few.any(axis=1)).tolist()
-    if not lacking:
-        return
-    fewest = np.where(few, counts, _FEWEST_OF_CLASS).argmin(axis=1)
-    of_classes = data.dataset.targets is None
-    found = [
-        f"{data.names[who]} {counts[who, label]}" + (f" of class {data.class_names[label]}" if of_classes else "")
-        for who, label in zip(lacking, fewest[lacking].tolist(), strict=True)
-    ]
-    remedy = "Add test samples" if data.own_test else "Raise data.test, or add samples"
-    if data.dataset.units is not None and not data.own_test:
-        # One unit has to be tested on, and two to be trained on, as each half has one.
-        units = data.class_counts(data.held, of_units=True)
-        enough = ceil(100 / units[units > 2].min(initial=100)) / 100
-        higher = f"Set data.test = {enough}" if enough > data.experiment.data.held_out_share else "Add values of it"
-        remedy = f"Whole values of data.unit = {data.dataset.unit!r} are held out. {higher}, or supply test samples"
-    yield (
-        f"{len(lacking)} of {len(data.names)} clients have fewer than {_FEWEST_OF_CLASS} test samples, in all or of a "
-        f"class ({first_few(found)}): their scores say little. {remedy}"
-    )
+    few = data.class_counts(data.partition.test) < _FEWEST_OF_CLASS
+    lacking = (few & (data.class_counts(data.held) > 0)).any(axis=1)
+    if lacking.any():
+        yield (
+            f"{data.some_clients(lacking)} have fewer than {_FEWEST_OF_CLASS} test samples, in all or of a class: "
+            f"their scores say little. Add samples{'' if data.own_test else ', or raise data.test'}"
+        )
 
 
 def untrained_classes(data: RunData) -> Iterator[str]:
@@ -118,10 +88,9 @@ def untrained_classes(data: RunData) -> Iterator[str]:
     untrained = (tested > 0) & ((trained.sum(axis=0) if data.own_test else trained) == 0)
     if untrained.any():
         yield (
-            f"{untrained.any(axis=1).sum()} of {len(data.names)} clients "
-            f"({first_few(data.names[untrained.any(axis=1)])}) are tested on classes that "
+            f"{data.some_clients(untrained.any(axis=1))} are tested on classes that "
             f"{'nobody trains' if data.own_test else 'they do not train'} on: {tested[untrained].sum():,} samples of "
-            f"{first_few(data.class_names[untrained.any(axis=0)])}. Add training samples of them, or leave them out"
+            f"{first_few(data.class_names[untrained.any(axis=0)])}"
         )
 
 
@@ -134,21 +103,19 @@ def divided_units(data: RunData) -> Iterator[str]:
     if len(both := np.intersect1d(trained, tested)):
         yield (
             f"{len(both):,} of {len(tested):,} tested values of data.unit = {data.dataset.unit!r} are in training "
-            f"samples as well, of the same client or of others ({first_few(both)}). Scores come out too good. Move "
-            "each to one side, or partition by a column that keeps their samples together"
+            f"samples as well, of the same client or of others ({first_few(both)}). Scores come out too good"
         )
 
 
 def halves_without_classes(data: RunData) -> Iterator[str]:
     """Clients of which one half of the training samples lacks a class, where something is learnt on halves."""
-    acting = [
-        *(["personal.method = 'best'"] if data.experiment.personal.method == "best" else []),
-        *(["the hold-out comparison of Strata"] if isinstance(data.experiment.algorithm_of(), Strata) else []),
-    ]
+    acting = ["personal.method = 'best'"] if data.experiment.personal.method == "best" else []
+    if isinstance(data.experiment.algorithm_of(), Strata):
+        acting.append("the hold-out comparison of Strata")
     lacking = (data.class_counts(data.partition.train, of_units=True) == 1).any(axis=1)
     if data.dataset.units is not None and acting and lacking.any():
         yield (
-            f"{lacking.sum()} of {len(lacking)} clients ({first_few(data.names[lacking])}) train on one value alone of "
-            f"data.unit = {data.dataset.unit!r} of some class, so that one half of their training samples lacks it: "
-            f"{' and '.join(acting)} cannot act as they should. Lower data.test, or add values of it"
+            f"{data.some_clients(lacking)} train on one value alone of data.unit = {data.dataset.unit!r} of some "
+            f"class, so that one half of their training samples lacks it: {' and '.join(acting)} cannot act as they "
+            "should. Lower data.test, or add values of it"
         )

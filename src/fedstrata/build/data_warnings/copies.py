@@ -3,30 +3,28 @@
 Rows of a table in the order of time resemble the rows before them, and so do windows of one recording. The measure is
 the autocorrelation at lag 1 (Box, Jenkins, "Time series analysis: forecasting and control", 1970).
 
-Equal samples, and near-copies such as noisy ones of one image, are looked for with the nearest neighbours of normalised
-samples. Around distinct samples the logarithm of the
-distance grows from one neighbour to the next in steps whose shares in the whole are the same in every dimension (Facco
-et al., "Estimating the intrinsic dimension of datasets by a minimal neighborhood information", 2017). Copies stand out:
-some neighbours are close, and one step to the next of them is nearly all of it.
+Equal samples, and near-copies such as noisy ones of one image, are told by their nearest neighbours among distinct
+samples. Around a sample without copies, the logarithm of the distance grows from one neighbour to the next in steps
+whose shares in the whole are the same in every dimension (Facco et al., "Estimating the intrinsic dimension of datasets
+by a minimal neighborhood information", 2017). Near-copies stand out: some neighbours are close, and one step to the
+next of them is nearly all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedstrata.base.quoting import listed
 from fedstrata.build.data_warnings.run_data import RunData, first_few
 from fedstrata.build.data_warnings.values import missing_codes
 from fedstrata.config.tables import ALL_INDEPENDENT
 from fedstrata.core import evenly_spread
 from fedstrata.data.column_roles import looks_like_unit
-
-_T = TypeVar("_T", np.int64, np.float64)
 
 _NUMBERS = 128
 """The numbers of a sample, evenly spaced, that are compared with those of others."""
@@ -40,81 +38,8 @@ _READ_AT_ONCE = 2**20
 _COPIES_SHARE = 0.01
 """The share of test samples that equal a training sample, beyond chance, from which on there is a warning."""
 
-_NEIGHBOURS = 16
-"""So many of the nearest samples are looked at, equal ones among them."""
-
 _FEWEST_DIFFERENCES = 3
 """Samples of categories and counts differ from the nearest in fewer numbers, so that some are equal by chance."""
-
-
-def shared_samples(data: RunData) -> Iterator[str]:
-    """Samples that several clients hold, as the experiment asks."""
-    copies = data.experiment.data.copies
-    if copies > 1:
-        yield (
-            f"data.copies = {copies}: a test sample of one client may be a training sample of another, so that scores "
-            "come out too good. Compare them with those of runs with the same key alone"
-        )
-
-
-def equal_samples(data: RunData) -> Iterator[str]:
-    """Test samples that equal a training sample, more of them than by chance.
-
-    Chance is told from the training samples: how many of them equal another one, and hardly differ from the nearest
-    that they do not equal, as the ages of people do.
-    """
-    if data.experiment.data.copies > 1:
-        return
-    rows = np.concatenate(list(data.looked_at.values()))
-    testing = np.isin(rows, np.concatenate(data.partition.test))
-    if testing.all() or not testing.any():
-        return
-    values = _normalised(data, rows)
-    train, test = values[~testing], _some(values[testing])
-    copies = int(_equal(test, train)[0].sum())
-    equal, differences = _equal(_some(train), train, itself=1)
-    by_chance = float((equal & (differences < _FEWEST_DIFFERENCES)).mean())
-    noise = 3 * np.sqrt(by_chance * (1 - by_chance) / len(test))
-    if copies > (by_chance + noise + _COPIES_SHARE) * len(test):
-        yield (
-            f"{copies:,} of {len(test):,} test samples equal a training sample; by chance {by_chance * len(test):,.0f} "
-            "would. Scores come out too good. Take copies out, or name a column in data.unit that keeps them together"
-        )
-
-
-def _equal(
-    samples: NDArray[np.float64], others: NDArray[np.float64], itself: int = 0
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Compare samples with their nearest neighbours among others.
-
-    Args:
-        samples: The samples, (samples, numbers).
-        others: The others, (others, numbers).
-        itself: How often a sample is among them itself.
-
-    Returns:
-        Which samples equal one of them, (samples,), and in how many numbers each differs from the nearest that it does
-        not equal, (samples,); 0 where it equals all neighbours.
-    """
-    search = neighbours_of(others, _NEIGHBOURS)
-    differ = (others[search.kneighbors(samples, return_distance=False)] != samples[:, None]).sum(axis=2)
-    unequal = np.take_along_axis(differ, (differ > 0).argmax(axis=1)[:, None], axis=1)[:, 0]
-    return (differ == 0).sum(axis=1) > itself, unequal
-
-
-def neighbours_of(samples: NDArray[np.float64], most: int) -> Any:
-    """What finds up to so many nearest neighbours among samples, (samples, numbers)."""
-    # It takes a second to import.
-    from sklearn.neighbors import NearestNeighbors
-
-    return NearestNeighbors(n_neighbors=min(most, len(samples))).fit(samples)
-
-
-def _some(values: NDArray[_T]) -> NDArray[_T]:
-    """Some of many rows, evenly spaced."""
-    some: NDArray[_T] = values[evenly_spread(len(values), _QUERIES).numpy()]
-    return some
-
 
 _CLIENTS = 8
 """The largest number of clients in which near-copies are looked for."""
@@ -126,7 +51,7 @@ _FEWEST_OF_CLASS = 20
 """Samples of a class are compared if there are so many: fewer have no neighbours that tell anything."""
 
 _FEWEST_SAMPLES = 32
-"""The number of compared samples of a client below which their steps tell nothing."""
+"""The number of samples of a client below which they tell nothing."""
 
 _LEVELS = 10
 """The number of values up to which a feature is a category, which tells nothing about copies."""
@@ -137,6 +62,37 @@ _COPIED_STEP = 0.58
 It is 0.45 for distinct samples in any dimension, and up to 0.54 for counts and on a closed curve. Copies whose noise is
 a fifth of the features' spread exceed 0.6.
 """
+
+_SIMILAR_NEIGHBOURS = 0.4
+"""The correlation of features with themselves one sample before from which on there is a warning.
+
+That of means of windows is 0.5 where half of each window is in the next one, even of noise.
+"""
+
+
+def equal_samples(data: RunData) -> Iterator[str]:
+    """Test samples that equal a training sample, more of them than by chance.
+
+    Chance is told from the training samples: how many of them equal another one, and hardly differ from the nearest
+    that they do not equal, as the ages of people do.
+    """
+    rows = np.concatenate(list(data.looked_at.values()))
+    testing = np.isin(rows, np.concatenate(data.partition.test))
+    if data.experiment.data.copies > 1 or testing.all() or not testing.any():
+        return
+    distinct, places = np.unique(_normalised(data, rows), axis=0, return_inverse=True)
+    train, test = places[~testing], places[testing]
+    copies = np.isin(test, train).sum()
+    some = train[evenly_spread(len(train), _QUERIES).numpy()]
+    nearest = neighbours(distinct, some, 2)[1][:, -1]
+    differences = (distinct[nearest] != distinct[some]).sum(axis=1)
+    by_chance = ((np.bincount(train)[some] > 1) & (differences < _FEWEST_DIFFERENCES)).mean()
+    noise = 3 * np.sqrt(by_chance * (1 - by_chance) / len(test))
+    if copies > (by_chance + noise + _COPIES_SHARE) * len(test):
+        yield (
+            f"{copies:,} of {len(test):,} test samples equal a training sample; by chance {by_chance * len(test):,.0f} "
+            "would. Scores come out too good. Take copies out, or name a column in data.unit that keeps them together"
+        )
 
 
 def noisy_copies(data: RunData) -> Iterator[str]:
@@ -151,10 +107,9 @@ def noisy_copies(data: RunData) -> Iterator[str]:
     copied = [client for client in clients.tolist() if _largest_step(data, client) > _COPIED_STEP]
     if copied:
         yield (
-            f"samples of client {first_few(data.names[copied])} look like noisy copies of others of it. Scores "
-            "come out too good, and a split test finds groups that are not there. Name a column in data.unit "
-            f"whose equal values keep copies together, take copies out, or set data.unit = {ALL_INDEPENDENT!r} if all "
-            "samples are independent"
+            f"samples of client {first_few(data.names[copied])} look like noisy copies of others of it. Scores come "
+            "out too good. Name a column in data.unit whose equal values keep copies together, or set data.unit = "
+            f"{ALL_INDEPENDENT!r} if all samples are independent"
         )
 
 
@@ -170,44 +125,45 @@ def _largest_step(data: RunData, client: int) -> float:
     values = _normalised(data, own)
     values = values[:, [len(np.unique(feature)) > _LEVELS for feature in values.T]]
     labels = data.labels[own]
-    found = [np.empty(0)]
+    shares = [np.empty(0)]
     for label in np.unique(labels):
-        # Equal samples are told by themselves.
         distinct = np.unique(values[labels == label], axis=0)
         if len(distinct) >= _FEWEST_OF_CLASS and distinct.shape[1]:
-            search = neighbours_of(distinct, _STEPS + 2)
-            distances, _ = search.kneighbors(_some(distinct))
+            distances, _ = neighbours(distinct, evenly_spread(len(distinct), _QUERIES).numpy(), _STEPS + 2)
             # The nearest neighbour of a sample is itself.
             steps = np.diff(np.log(np.maximum(distances[:, 1:], 1e-6 * distances[:, -1:])), axis=1)
-            found.append(steps.max(axis=1) / np.maximum(steps.sum(axis=1), 1e-9))
-    shares = np.concatenate(found)
-    return float(shares.mean()) if len(shares) >= _FEWEST_SAMPLES else 0.0
+            shares.append(steps.max(axis=1) / np.maximum(steps.sum(axis=1), 1e-9))
+    of_samples = np.concatenate(shares)
+    return float(of_samples.mean()) if len(of_samples) >= _FEWEST_SAMPLES else 0.0
+
+
+def neighbours(
+    samples: NDArray[np.float64], places: NDArray[np.int64], count: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The distances and the places of the nearest neighbours of some samples among all, themselves first.
+
+    Args:
+        samples: All samples, (samples, numbers).
+        places: Which of them have their neighbours looked for, (q,).
+        count: The number of neighbours, at most that of the samples.
+
+    Returns:
+        Both are (q, count).
+    """
+    # It takes a second to import.
+    from sklearn.neighbors import NearestNeighbors
+
+    search = NearestNeighbors(n_neighbors=min(count, len(samples))).fit(samples)
+    distances, nearest = search.kneighbors(samples[places])
+    return distances, nearest
 
 
 def _normalised(data: RunData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Some numbers of samples, with mean 0 and deviation 1 in each channel: (samples',) -> (samples', numbers)."""
-    shape = data.dataset.inputs.shape[1:]
-    kept = evenly_spread(prod(shape), _NUMBERS)
-    parts = torch.from_numpy(rows).split(max(1, _READ_AT_ONCE // prod(shape)))
-    values: NDArray[np.float64] = (
-        torch.cat([data.dataset.gather(part).flatten(1)[:, kept] for part in parts]).double().numpy()
-    )
-    channels = kept.numpy() // prod(shape[1:])
-    for channel in np.unique(channels):
-        own = values[:, channels == channel]
-        values[:, channels == channel] = (own - np.nanmean(own)) / max(float(np.nanstd(own)), 1e-30)
-    values[np.isnan(values)] = 0.0
-    return values
-
-
-_SIMILAR_NEIGHBOURS = 0.4
-"""The correlation of features with themselves one sample before from which on there is a warning.
-
-That of means of windows is 0.5 where half of each window is in the next one, even of noise.
-"""
-
-_FEWEST_OF_CLIENT = 40
-"""Clients are looked at that have at least so many samples."""
+    """Some numbers of samples, as networks read them: (samples',) -> (samples', numbers)."""
+    size = prod(data.dataset.shape)
+    kept = evenly_spread(size, _NUMBERS)
+    parts = torch.from_numpy(rows).split(max(1, _READ_AT_ONCE // size))
+    return torch.cat([data.dataset.prepare(part).flatten(1)[:, kept] for part in parts]).double().numpy()
 
 
 def missing_unit(data: RunData) -> Iterator[str]:
@@ -215,19 +171,19 @@ def missing_unit(data: RunData) -> Iterator[str]:
     dataset = data.dataset
     if data.experiment.data.unit is not None:
         return
-    found, remedy = "", "Add a column that says which recording, day or week a sample is of, and name it in data.unit"
     if columns := _unit_columns(data):
         count = len(np.unique(dataset.columns[columns[0]]))
-        found = f"samples share the {count:,} values of {first_few(list(map(repr, columns)))}, as those of one unit do"
+        found = f"samples share the {count:,} values of {listed(list(map(repr, columns)))}, as those of one unit do"
         remedy = f"Set data.unit = {columns[0]!r}"
     elif dataset.unit is None and (similar := _neighbour_correlation(data)) > _SIMILAR_NEIGHBOURS:
         found = f"samples resemble those before them, as in time or in a recording: the correlation is {similar:.2f}"
-    if found:
-        state = f"is {dataset.unit!r} by default" if dataset.unit else "is not set"
-        yield (
-            f"{found}, and data.unit {state}. On both sides of a split they make scores too good, and may be taken for "
-            f"groups. {remedy}, or data.unit = {dataset.unit or ALL_INDEPENDENT!r} if that is right"
-        )
+        remedy = "Add a column that says which recording, day or week a sample is of, and name it in data.unit"
+    else:
+        return
+    yield (
+        f"{found}, and data.unit does not say so. On both sides of a split they make scores too good, and may be taken "
+        f"for groups. {remedy}, or data.unit = {dataset.unit or ALL_INDEPENDENT!r} if that is right"
+    )
 
 
 def _unit_columns(data: RunData) -> list[str]:
@@ -253,7 +209,7 @@ def _neighbour_correlation(data: RunData) -> float:
     Of signals it is that of the means of windows. What the means of the classes explain is taken out: in a table that
     is sorted by class, rows resemble their neighbours as well. It is 0 where samples are no numbers, or too few.
     """
-    rows = [own for own in data.looked_at.values() if len(own) >= _FEWEST_OF_CLIENT]
+    rows = [own for own in data.looked_at.values() if len(own) >= _FEWEST_SAMPLES]
     if not data.has_features or not rows:
         return 0.0
     correlations = []

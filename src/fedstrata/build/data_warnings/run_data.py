@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -84,19 +84,25 @@ class RunData:
             return dict(enumerate(self.held))
         rng = np.random.default_rng(seed_of(self.experiment.seed, "data warnings"))
         of_client = max(_FEWEST_OF_CLIENT, most // len(self.held))
-        clients = np.sort(rng.permutation(len(self.held))[: max(1, most // of_client)])
-        drawn = {client: rng.permutation(self.held[client])[: min(of_client, most)] for client in clients.tolist()}
-        return {client: np.sort(rows) for client, rows in drawn.items()}
+        clients = np.sort(rng.permutation(len(self.held))[: max(1, most // of_client)]).tolist()
+        return {client: np.sort(rng.permutation(self.held[client])[: min(of_client, most)]) for client in clients}
+
+    def some_clients(self, which: NDArray[np.bool_]) -> str:
+        """How many of the clients some are, (n,), and their names, for people."""
+        return f"{which.sum()} of {len(which)} clients ({first_few(self.names[which])})"
 
     def numbers(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """What features, or the channels of signals, are in some samples, (samples', features, readings)."""
         values = self.dataset.gather(torch.from_numpy(rows)).double().numpy()
         return values.reshape(len(values), values.shape[1], -1)
 
-    def features(self, places: Sequence[int]) -> str:
-        """What some features are called, for people."""
-        names = self.dataset.feature_names
-        return listed([f"the feature {names[place]!r}" if names else f"feature {place}" for place in places])
+    def features(self) -> Iterator[tuple[str, list[NDArray[np.float64]]]]:
+        """Each feature, or channel of signals: what it is called, and its values, (samples', readings) of a client."""
+        clients = [self.numbers(rows) for rows in self.looked_at.values()] if self.has_features else []
+        for place in range(clients[0].shape[1] if clients else 0):
+            names = self.dataset.feature_names
+            name = f"the feature {names[place]!r}" if names else f"feature {place}"
+            yield name, [values[:, place] for values in clients]
 
     def class_counts(self, parts: Sequence[NDArray[np.int64]], *, of_units: bool = False) -> NDArray[np.int64]:
         """How many samples of each class, or how many units with such a sample, are in each part, (n, classes)."""
@@ -112,4 +118,4 @@ class RunData:
 
 def first_few(values: Sequence[object] | NDArray[Any]) -> str:
     """Return the first few values for people, and how many more there are."""
-    return listed([value if value.startswith("'") else shown(value).strip("'") for value in map(str, values)])
+    return listed([shown(str(value)).strip("'") for value in values])

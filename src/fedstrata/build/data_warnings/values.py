@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedstrata.base.quoting import listed, shown
@@ -26,12 +25,6 @@ _TEXTS = 1000
 _FEWEST_ROWS = 8
 """Clients are compared that have at least so many samples: the values of fewer may lie apart by chance."""
 
-_CLIENTS = 50
-"""The number of clients whose values are compared."""
-
-_READINGS = 100_000
-"""The largest number of values of a feature among which codes are looked for."""
-
 _FEWEST_CODES = 3
 """A value that stands for a missing one occurs so many times."""
 
@@ -41,33 +34,14 @@ _MOST_CODES = 3
 _CODE_DISTANCE = 3.0
 """The distance of such a value from all others, as a multiple of their range; of 0 and 1 it is ten times as large."""
 
-_NUMBERED = 1.1
-"""Whole numbers that are all different number the rows if they lie in so many times as many."""
-
-_UNIX_TIMES = (1e9, 2.2e9)
-"""Seconds since 1970 from 2001 to 2039."""
-
-_FAR = 10.0
-"""The root mean square of the targets from which on a network that begins near 0 has far to go."""
-
-
-def sampled(data: RunData) -> Iterator[str]:
-    """That only some samples of large data were looked at."""
-    count, total = (sum(map(len, rows)) for rows in (data.looked_at.values(), data.held))
-    if count < total:
-        yield (
-            f"{count:,} of {total:,} samples, which the seed draws, were checked for codes, times and copies. Others "
-            "may have them as well: look at them yourself"
-        )
-
 
 def numbers_among_texts(data: RunData) -> Iterator[str]:
     """Columns of texts, most of which are numbers: a dash or a thousands separator makes texts of all of them."""
     dataset = data.dataset
     if data.experiment.data.inputs is not None or not dataset.feature_names:
         return
-    known = (data.client_column, dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
-    columns = {name: values for name, values in dataset.columns.items() if name not in known}
+    roles = (data.client_column, dataset.unit, CLIENT_COLUMN, SPLIT_COLUMN)
+    columns = {name: values for name, values in dataset.columns.items() if name not in roles}
     columns |= {name: np.array(texts) for name, texts in zip(dataset.feature_names, dataset.texts, strict=False)}
     for name, values in columns.items():
         if values.dtype.kind != "U":
@@ -76,37 +50,23 @@ def numbers_among_texts(data: RunData) -> Iterator[str]:
         numbers = sum(is_number(text) or number_in_other_writing(text) for text in texts)
         others = [text for text in np.unique(values).tolist() if text and not is_number(text)]
         if others and numbers >= _NUMBERS_SHARE * len(texts):
-            read = "has an input for each of its texts" if name in dataset.feature_names else "is no input"
             yield (
-                f"the column {name!r} {read}, most of which look like numbers: {shown(others[0])} is none. Write them "
-                "as 1234.5 or -2, leave these rows out, or list the features in data.inputs"
+                f"the column {name!r} holds texts, most of which look like numbers: {shown(others[0])} is none. Write "
+                "them as 1234.5, leave these rows out, or list the features in data.inputs"
             )
 
 
 def telling_features(data: RunData) -> Iterator[str]:
-    """Features that tell which client, row or time a sample is of: numbers of sites and rows, and times."""
-    rows = [own for own in data.looked_at.values() if len(own) >= _FEWEST_ROWS] if data.has_features else []
-    clients = [data.numbers(own) for own in rows]
-    natural = data.experiment.partition.get("scheme") == "natural"
-    samples = sum(map(len, data.held))
+    """Features that tell which client or row a sample is of: numbers of sites, running numbers and times."""
     found = []
-    for place in range(clients[0].shape[1] if clients else 0):
-        values = [own[:, place] for own in clients]
-        known = [own[np.isfinite(own)] for own in values]
-        if not all(map(len, known)):
-            continue
-        if (
-            _rises(values)
-            or _is_time(np.concatenate(known))
-            or _numbers_rows(np.concatenate(known), samples)
-            or (natural and _names_clients(known[:_CLIENTS]))
-        ):
-            found.append(place)
+    for name, clients in data.features():
+        values = [own for own in clients if len(own) >= _FEWEST_ROWS]
+        if values and (_rises(values) or _names_clients(values)):
+            found.append(name)
     if found:
         yield (
-            f"{data.features(found)} may be a time, a running number or that of a site: it tells which client or row a "
-            "sample is of, so that other samples have values that no model has seen, and a split test may find groups "
-            "that mean nothing. Leave it out of the inputs, unless it is a measurement"
+            f"{listed(found)} may be a time, a running number or that of a site: it tells which client or row a "
+            "sample is of. Leave it out of the inputs, unless it is a measurement"
         )
 
 
@@ -116,46 +76,29 @@ def _rises(clients: Sequence[_Numbers]) -> bool:
     return all(bool((each >= 0).all() and (each > 0).any()) for each in steps)
 
 
-def _is_time(values: _Numbers) -> bool:
-    """Whether the values of a feature are seconds or milliseconds since 1970."""
-    first, last = _UNIX_TIMES
-    return any(first * unit < values.min() < values.max() < last * unit for unit in (1, 1000))
-
-
-def _numbers_rows(values: _Numbers, samples: int) -> bool:
-    """Whether the values of a feature are different whole numbers, and not many more than there are samples."""
-    levels = np.unique(values)
-    whole = bool((levels == np.round(levels)).all())
-    return whole and len(levels) == len(values) and levels[-1] - levels[0] < _NUMBERED * samples
-
-
 def _names_clients(clients: Sequence[_Numbers]) -> bool:
     """Whether no two clients have values of a feature in common: it has few values, or their ranges lie apart."""
-    levels = [np.unique(values) for values in clients]
+    levels = [np.unique(values[np.isfinite(values)]) for values in clients]
+    if len(clients) < 2 or not all(map(len, levels)):
+        return False
+    count = sum(map(len, levels))
+    few = count <= 2 * len(clients) and count == len(np.unique(np.concatenate(levels)))
     ranges = sorted((own[0], own[-1]) for own in levels)
     # The ranges of two clients may lie apart because the clients differ.
-    apart = len(clients) > 2 and all(most < least for (_, most), (least, _) in pairwise(ranges))
-    few = len(clients) > 1 and sum(map(len, levels)) <= 2 * len(clients)
-    return apart or (few and sum(map(len, levels)) == len(np.unique(np.concatenate(levels))))
+    return few or (len(clients) > 2 and all(most < least for (_, most), (least, _) in pairwise(ranges)))
 
 
 def missing_codes(data: RunData) -> Iterator[str]:
     """Features with a value far from all others, again and again: -9999 stands for a value that is missing."""
-    if not data.has_features:
-        return
-    values = data.numbers(np.concatenate(list(data.looked_at.values())))
     found = []
-    for place in range(values.shape[1]):
-        own = values[:, place][np.isfinite(values[:, place])]
-        own = own[evenly_spread(len(own), _READINGS).numpy()]
-        if len(own) and (codes := _codes(own)):
-            counts = " and ".join(f"{code:g} ({(own == code).sum():,} times)" for code in codes)
-            found.append(f"{data.features([place])} has {counts}")
+    for name, clients in data.features():
+        values = np.concatenate(clients).ravel()
+        values = values[np.isfinite(values)]
+        if codes := _codes(values):
+            counts = " and ".join(f"{code:g} ({(values == code).sum():,} times)" for code in codes)
+            found.append(f"{name} has {counts}")
     if found:
-        yield (
-            f"values far from all others may stand for missing ones: {listed(found)}. Fill them in or leave these rows "
-            "out, as scaling makes all other values nearly equal"
-        )
+        yield f"values far from all others may stand for missing ones: {listed(found)}. Fill them in, or leave rows out"
 
 
 def _codes(values: NDArray[np.float64]) -> list[float]:
@@ -183,17 +126,4 @@ def classes_without_samples(data: RunData) -> Iterator[str]:
             f"only {present} of {data.dataset.classes:,} classes have samples, the first of them "
             f"{data.class_names[data.labels.min()]}. Number classes from 0 without gaps, or name their column in "
             "data.label"
-        )
-
-
-def far_targets(data: RunData) -> Iterator[str]:
-    """Numbers to learn in a unit that makes them large. Inputs are normalised, and targets are not."""
-    targets = data.dataset.targets
-    if targets is None or not targets.is_floating_point() or data.experiment.local.loss == "bce":
-        return
-    spread, middle = torch.std_mean(targets.double(), correction=0)
-    if spread.hypot(middle) > _FAR:
-        yield (
-            f"the numbers to learn have the mean {float(middle):.4g} and the standard deviation {float(spread):.4g}. "
-            "Unlike inputs they are not normalised: training diverges or is slow. Subtract the one, divide by the other"
         )
