@@ -27,7 +27,7 @@ def known_seeds(here: Deployed, out: Path) -> None:
     """Let everybody draw its noise from the seed and the name of a run, as the simulator does."""
     for folder in (out / "network", *(device.state for device in here.grid.devices.values())):
         folder.mkdir(parents=True)
-        (folder / "noise_seed").write_text(f"{KEYS['seed']:x}")
+        (folder / "noise_seed").write_text(f"{KEYS['seed']:032x}")
     (out / "network" / "run").write_text(SIMULATED_RUN)
 
 
@@ -115,5 +115,5 @@ def test_noise_that_is_none_is_refused_by_devices(wrong: dict[str, Any], here: D
 
 def test_a_seed_that_was_damaged_is_told_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "noise_seed").write_text("no seed")
-    with pytest.raises(RecordError, match="expected at most 32 hexadecimal digits"):
+    with pytest.raises(RecordError, match="noise_seed: expected 32 hexadecimal digits"):
         secret_seed(tmp_path / "noise_seed")

@@ -178,16 +178,14 @@ def read_reply(
     """
     plan = request.plan
     head = _REPLY_HEAD.read(payload.record("reply"))
-    for name, found, expected in (
-        ("run", head.run, bounds.run),
-        ("round", head.round, plan.round),
-        ("client", head.client, request.client),
-    ):
-        if found != expected:
-            raise InputError(f"expected a reply of {name} {expected}, found {name} {found}")
+    expected = {"run": bounds.run, "round": plan.round, "client": request.client}
+    for name, value in expected.items():
+        if (found := getattr(head, name)) != value:
+            raise InputError(f"expected a reply of {name} {value}, found {name} {found}")
     count = len(layout.tensors)
-    if not all(0 <= tensor < count or (compression and tensor == RESIDUAL) for tensor in head.stored):
-        raise InputError(f"expected stored to name tensors 0 to {count - 1}, found {list(head.stored)}")
+    kept = [*range(count), RESIDUAL] if compression else range(count)
+    if len({*head.stored} & {*kept}) < len(head.stored):
+        raise InputError(f"expected stored to name tensors 0 to {count - 1}, each once, found {list(head.stored)}")
     results = {name: _read_result(payload, name, request, layout, bounds, compression) for name in plan.tasks}
     scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
     return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.not_finite)
