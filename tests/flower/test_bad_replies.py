@@ -102,7 +102,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "a huge count": (put("score-client", "samples", 2**63), "samples = 9223372036854775808: Input should be less"),
     "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
     "no score": (without("score-client.settings"), "expected the record score-client, found"),
-    "statistics": (without("client_stats.arrays"), "expected the client statistics ['entropy'], found []"),
+    "statistics": (without("client_stats.arrays"), "expected the array client_stats.entropy, found none"),
     "a fact": (
         array("entropy", Array(np.ones(2, "float32")), "client_stats"),
         "expected client_stats.entropy to be torch.float32 (1,), found torch.float32 (2,)",

@@ -61,22 +61,16 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    ending = ending_of(location.train[0])
-    if not data.has_own_test(location):
-        train = _fitting(data.load_dataset(location.name, options=options), path, config, ending)
+    if data.has_own_test(location):
+        found, tests = data.load_both(location.name, options=options)
+        held = np.arange(len(found)) >= len(found) - tests
+        dataset = _fitting(found, path, config, location)
+    else:
+        dataset = _fitting(data.load_dataset(location.name, options=options), path, config, location)
         # It is drawn as that of a simulated client.
-        held = hold_out(
-            train.labels.numpy(),
-            config.samples.test,
-            holdout_rng(config.seed, client),
-            train.units,
-            spread=config.spread_units,
-        )
-        return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    both, tests = data.load_both(location.name, options=options)
-    positions = np.arange(len(both))
-    trained = len(both) - tests
-    return _client_data(_fitting(both, path, config, ending), positions[:trained], positions[trained:], client, config)
+        draw = holdout_rng(config.seed, client)
+        held = hold_out(dataset.labels.numpy(), config.samples.test, draw, dataset.units, spread=config.spread_units)
+    return _client_data(dataset, np.flatnonzero(~held), np.flatnonzero(held), client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
@@ -149,8 +143,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
     return ClientData(dataset, split, config.seed)
 
 
-def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Dataset:
-    """Give a data set, of files with an ending, what all clients have in common, if it fits."""
+def _fitting(dataset: Dataset, path: Path, config: RunConfig, location: data.Location) -> Dataset:
+    """Give a data set of some files what all clients have in common, if it fits."""
     samples = config.samples
     if samples.dtype == "int64":
         dataset = dataset.as_tokens()
@@ -169,7 +163,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
         # Numbers that all are whole were read as classes.
         numbers = dataset.labels.float()[:, None]
         dataset = replace(dataset, targets=numbers, labels=torch.zeros_like(dataset.labels))
-    labels = _numbered(dataset, path, samples, ending)
+    labels = _numbered(dataset, path, samples, ending_of(location.train[0]))
     targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
     _refuse_other_targets(targets, path, config)
     unit = samples.unit or None

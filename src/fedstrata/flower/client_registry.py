@@ -13,8 +13,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter, ValidationError
+
 from fedstrata.base.errors import EngineError, InputError, RecordError
-from fedstrata.base.files import parse_json, read_file, replace_file
+from fedstrata.base.files import read_file, replace_file
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
@@ -211,12 +213,12 @@ def load_registry(path: Path, registry: ClientRegistry) -> ClientRegistry:
         RecordError: When the file is damaged.
     """
     try:
-        entries = parse_json(read_file(path)).items()
-        registrations = {key: Registration(**{**held, "node": int(held["node"])}) for key, held in entries}
+        registrations = TypeAdapter(dict[str, Registration]).validate_json(read_file(path))
     except FileNotFoundError:
         return registry
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordError(f"{path}: expected the registered clients, found {error}; start a new run") from None
+    except ValidationError as error:
+        reason = one_line(str(error))
+        raise RecordError(f"{path}: expected the registered clients, found {reason}; start a new run") from None
     return replace(registry, registrations=registrations)
 
 

@@ -85,6 +85,16 @@ class Payload:
             raise InputError(f"expected the record {name}, found {', '.join(sorted(self.records)) or 'none'}")
         return self.records[name]
 
+    def array(self, group: str, name: str) -> Tensor:
+        """Return one array of a group.
+
+        Raises:
+            InputError: When it is not there.
+        """
+        if name not in self.arrays.get(group, {}):
+            raise InputError(f"expected the array {group}.{name}, found none of that name")
+        return self.arrays[group][name]
+
     def __or__(self, other: Payload) -> Payload:
         """Put two payloads that share no name into one."""
         return Payload({**self.records, **other.records}, {**self.arrays, **other.arrays})
@@ -246,9 +256,7 @@ def row_of_values(group: str, name: str, payload: Payload, mask: Mask, layout: L
     row = torch.zeros(layout.p)
     if not any(mask):
         return row
-    values = payload.arrays.get(group, {}).get(name)
-    if values is None:
-        raise InputError(f"expected the array {group}.{name}, found none of that name")
+    values = payload.array(group, name)
     shape = (width_of(mask, layout),)
     if values.dtype != row.dtype or tuple(values.shape) != shape:
         found = f"{values.dtype} {tuple(values.shape)}"

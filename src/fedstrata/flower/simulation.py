@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -131,26 +132,21 @@ def _client_app(home: Path, states: Path, clients: Sequence[str]) -> Any:
     """
     from flwr.clientapp import ClientApp
 
+    def answer(does: str, message: Any, context: Any) -> Any:
+        # Imported here: this runs in a worker of Ray.
+        import torch
+
+        from fedstrata.flower import client_app
+
+        torch.set_num_threads(1)
+        key = clients[int(context.node_config["partition-id"])]
+        state = states / key
+        state.mkdir(parents=True, exist_ok=True)
+        return getattr(client_app, does)(message, client_app.Device(key, node_data(home, key), state))
+
     app = ClientApp()
-
-    def of_node(name: str) -> Callable[[Any, Any], Any]:
-        def answer(message: Any, context: Any) -> Any:
-            # Imported here: this runs in a worker of Ray.
-            import torch
-
-            from fedstrata.flower import client_app
-
-            torch.set_num_threads(1)
-            key = clients[int(context.node_config["partition-id"])]
-            state = states / key
-            state.mkdir(parents=True, exist_ok=True)
-            device = client_app.Device(key, node_data(home, key), state)
-            return getattr(client_app, name)(message, device)
-
-        return answer
-
-    app.train()(of_node("work"))
-    app.query("register")(of_node("register"))
+    app.train()(partial(answer, "work"))
+    app.query("register")(partial(answer, "register"))
     return app
 
 
