@@ -282,7 +282,7 @@ def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch:
 
 
 def test_a_folder_that_is_no_federation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"expected the folder of a federation, found no federation\.toml"):
+    with pytest.raises(ExperimentError, match=r"expected federation\.toml in it"):
         deploy.run_on_federation(EXPERIMENT, tmp_path, tmp_path / "run")
 
 

@@ -91,7 +91,7 @@ def test_a_device_can_demand_noise(here: Deployed, tmp_path: Path) -> None:
     here.grid.devices[100] = replace(here.grid.devices[100], least_noise=0.1)
     run = here.run(tmp_path / "real", privacy=PRIVACY["local"], rounds=1)
     assert len(run.rounds[0]["absent"]) == 1
-    assert "of at least 0.1, which this device requires, found 0.05" in absences(tmp_path / "real")[0]["0"]
+    assert "of at least 0.1 here, found 0.05" in absences(tmp_path / "real")[0]["0"]
 
 
 @pytest.mark.parametrize("found", [-1.0, math.nan, math.inf, "much", True])

@@ -270,7 +270,7 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
         (lambda s: s["request"].update(in_cohort=1), "in_cohort = 1: Input should be a valid boolean"),
         (lambda s: s["request"].update(counted=[1, True]), r"counted = \[1, True\]: Input should be a valid integer"),
         (lambda s: s["request"].update(tasks="a"), "tasks = 'a': Input should be a valid tuple"),
-        (lambda s: s["request"].update(models=[0, 1]), "expected sent to have 4 values for each of 2 models, found 4"),
+        (lambda s: s["request"].update(models=[0, 1]), "expected sent to have 4 values for 2 models, found 4"),
         (lambda s: s["task-train"].update(trainable=[4]), r"trainable = \[4\]: Input should be a valid boolean"),
         (lambda s: s["task-train"].update(candidates=[7]), "a candidate is model 7, but the plan carries 1"),
         (

@@ -110,7 +110,7 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
     algorithm = {"name": f"{__name__}:Asking", "sample": 2}
     with pytest.raises(EngineError, match=r"expected at least 1 of 6 clients to answer"):
         here.run(tmp_path / "refusing", algorithm=algorithm, rounds=1)
-    assert f'to allow it, add client-stats="{__name__}:shares"' in capsys.readouterr().err
+    assert f"that client-stats of this node's configuration names, found {__name__}:shares" in capsys.readouterr().err
 
     for node, device in here.grid.devices.items():
         here.grid.devices[node] = replace(device, client_stats=(f"{__name__}:shares",))
@@ -122,7 +122,11 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
 def test_what_only_a_script_knows_is_not_deployed() -> None:
     experiment = load_experiment(KEYS)
     for table, change, message in (
-        ("model", {"name": "__main__:Net"}, "model.name = '__main__:Net': expected a name that every machine"),
+        (
+            "model",
+            {"name": "__main__:Net"},
+            "model.name = '__main__:Net': expected 'module:Name', which every machine",
+        ),
         (
             "engine",
             {"precision": "tf32"},

@@ -76,10 +76,7 @@ class Device:
         """
         for name in ("client-key", "data", "state-dir"):
             if not isinstance(config.get(name), str) or not config[name]:
-                raise InputError(
-                    f"node configuration: expected {name} to be a text, found {config.get(name)!r}; "
-                    'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
-                )
+                raise InputError(f"node configuration: expected {name} to be a text, found {config.get(name)!r}")
         stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
         noise = config.get("least-noise", 0.0)
         if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < inf:
@@ -197,20 +194,15 @@ def _refuse_little_noise(config: RunConfig, request: Request, device: Device) ->
     """Refuse to send an update with less noise than the operator of this node demands."""
     sent = any(any(task.upload) for task in request.plan.tasks.values())
     if sent and config.noise_multiplier < device.least_noise:
-        raise InputError(
-            f"expected a run with local noise of a multiplier of at least {device.least_noise:g}, which this device "
-            f"requires, found {config.noise_multiplier:g}"
-        )
+        least = device.least_noise
+        raise InputError(f"expected noise_multiplier of at least {least:g} here, found {config.noise_multiplier:g}")
 
 
 def _refuse_unknown_stats(request: Request, device: Device) -> None:
     """Refuse statistics by functions that the operator of this node has not named."""
     for name in request.plan.client_stats:
         if name not in CLIENT_STATS and name not in device.client_stats:
-            raise InputError(
-                f"expected a statistic of {', '.join((*CLIENT_STATS, *device.client_stats))}, was asked for {name}; to "
-                f'allow it, add client-stats="{name}" to this node\'s --node-config'
-            )
+            raise InputError(f"expected a statistic that client-stats of this node's configuration names, found {name}")
 
 
 def _missing_tensors(request: Request, layout: Layout, store: ClientStore) -> list[str]:

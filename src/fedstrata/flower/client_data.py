@@ -155,10 +155,7 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, location: data.Loc
     if dataset.holds_rows and samples.prepared is not None:
         found = samples.dtype  # whose precision may be another one
     if (dataset.shape, found) != (samples.shape, samples.dtype):
-        raise DataError(
-            f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
-            "give this client's node data of the federation's kind"
-        )
+        raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}")
     if dataset.targets is None and samples.classes == 1:
         # Numbers that all are whole were read as classes.
         numbers = dataset.labels.float()[:, None]
@@ -209,10 +206,7 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples, ending: str) -> to
     if not found:
         are_texts = has_names(samples.names) and list(samples.names) == sorted(samples.names)
         if are_texts and ending != ".npz" and dataset.targets is None:
-            raise DataError(
-                f"{path}: expected classes of {', '.join(samples.names)}, found numbers; write the name of each class, "
-                "as the other clients do"
-            )
+            raise DataError(f"{path}: expected classes of {', '.join(samples.names)}, found numbers; write their names")
         if int(labels.max()) >= samples.classes:
             raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(labels.max())}")
         return labels

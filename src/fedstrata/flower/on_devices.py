@@ -26,10 +26,7 @@ def refuse_on_devices(experiment: Experiment) -> None:
     """
     for key, name in _own_objects(experiment).items():
         if name.startswith((ONLY_HERE, OBJECT)):
-            raise ExperimentError(
-                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
-                "a module, install that on all of them, and name it 'module:Name'"
-            )
+            raise ExperimentError(f"{key} = {shown(name)}: expected 'module:Name', which every machine can import")
     disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
     cohort = experiment.cohort
     # It is not known from how many clients a cohort will be drawn, and epsilon depends on it.
@@ -106,7 +103,6 @@ def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
         if done.returncode:
             reason = done.stderr.strip().splitlines()[-1].removeprefix("ValueError: ")
             raise ExperimentError(
-                f"{key} = {shown(name)}: expected a module that is installed or lies beside superlink.sh, where the "
-                f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
-                "or one package that needs no other of yours (deploy init does so), or install it on all machines"
+                f"{key} = {shown(name)}: expected a module that is installed or beside superlink.sh, found {reason}; "
+                "put it there and beside start.sh on every device, or install it on all machines"
             )

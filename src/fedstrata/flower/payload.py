@@ -63,9 +63,7 @@ def flower() -> Any:
     try:
         return import_module("flwr.app")
     except ImportError as error:
-        raise InputError(
-            f"expected Flower 1.41, found {error}; install it by: pip install 'fedstrata[flower]'"
-        ) from None
+        raise InputError(f"expected Flower 1.41, found {error}; pip install 'fedstrata[flower]'") from None
 
 
 @dataclass(frozen=True)

@@ -213,10 +213,8 @@ def _read_result(
         raise InputError(f"expected result {name} to be of 1 to {largest} samples, found {found.size}")
     least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.objective.least_loss, inf)
     if len(found.losses) != width or any(not (isnan(loss) or least <= loss <= most) for loss in found.losses):
-        raise InputError(
-            f"expected result {name} to have {width} {task.selection_metric}, each of {least:g} to {most:g}, "
-            f"found {list(found.losses)}"
-        )
+        wanted = f"{width} {task.selection_metric}, each of {least:g} to {most:g}"
+        raise InputError(f"expected result {name} to have {wanted}, found {list(found.losses)}")
     row = row_of_values(_UPDATES, name, payload, _sent_as_they_are(task, compression), layout)
     if compression is not None and any(compression.mask(task)):
         row[layout.columns(compression.mask(task))] = _unpacked(payload, name, task, compression)

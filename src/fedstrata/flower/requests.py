@@ -285,9 +285,7 @@ def read_request(payload: Payload, layout: Layout) -> Request:
     head = _REQUEST_HEAD.read(payload.record("request"))
     count = len(layout.tensors)
     if len(head.sent) != count * len(head.models):
-        raise InputError(
-            f"expected sent to have {count} values for each of {len(head.models)} models, found {len(head.sent)}"
-        )
+        raise InputError(f"expected sent to have {count} values for {len(head.models)} models, found {len(head.sent)}")
     sent = tuple(head.sent[count * place : count * (place + 1)] for place in range(len(head.models)))
     rows = torch.zeros(len(head.models), layout.p)
     for place, mask in enumerate(sent):

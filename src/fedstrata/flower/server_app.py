@@ -230,10 +230,8 @@ def _run_setup(
         noise_seed = NoiseSeed(secret, config.run)
     server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
-        raise ContractError(
-            f"algorithm.name = {experiment.algorithm.name!r}: expected a first plan that does not depend on which "
-            "clients are there, as devices were told how much noise to add before"
-        )
+        # Devices were told before how much noise to add.
+        raise ContractError("algorithm.name: expected a first plan that does not depend on which clients are there")
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
         server=server,
@@ -313,8 +311,7 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     if not federation.max_samples:
         warnings.append(
             "WARNING: max_samples = 0 in the federation's file: a client may claim any number of samples up to "
-            f"{MAX_SAMPLES}, and its weight in every mean is this number; set max_samples to the number that the "
-            "largest client can have"
+            f"{MAX_SAMPLES}, and its weight in every mean is this number"
         )
     unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
     if unknown:

@@ -55,9 +55,7 @@ def simulate_federation(
     known = read_federation(home / FEDERATION_FILE)
     for client in known.clients:
         if not (path := node_data(home, client)).is_file():
-            raise InputError(
-                f"{path}: expected the data of the client {client}; a simulation needs those of all clients"
-            )
+            raise InputError(f"{path}: expected the data of the client {client}, as a simulation has all clients")
     public = read_public_samples(home, known)
     refuse_unfit(experiment, known, public)
     count = min(workers or os.cpu_count() or 1, len(known.clients))
@@ -86,9 +84,7 @@ def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise InputError(
-            f"expected Flower's simulation with Ray, found {error}; install it by: pip install 'fedstrata[flower,ray]'"
-        ) from None
+        raise InputError(f"expected Ray, found {error}; pip install 'fedstrata[flower,ray]'") from None
     server_app = ServerApp()
     over = Event()
     failures = list[Exception]()
