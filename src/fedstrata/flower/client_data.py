@@ -180,16 +180,11 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, location: data.Loc
 
 def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunConfig) -> None:
     """Refuse targets that do not fit the outputs of the networks. A loss of torch would fit them by itself."""
-    if _learns_classes(config):
-        if targets is not None:
-            raise DataError(f"{path}: expected a class for each sample, found {tuple(targets.shape[1:])} numbers")
-        return
-    shape, dtype = config.outputs[:1], _target_dtype(config)
-    found = None if targets is None else (tuple(targets.shape[1:]), targets.dtype)
-    if found != (shape, dtype):
-        kind = "classes" if found is None else f"{found[1]} {found[0]}"
-        raise DataError(f"{path}: expected targets of {dtype} {shape} for each sample, found {kind}")
-    if dtype == torch.int64 and targets is not None and int(targets.max()) >= config.samples.classes:
+    expected = "classes" if _learns_classes(config) else f"{_target_dtype(config)} {config.outputs[:1]}"
+    found = "classes" if targets is None else f"{targets.dtype} {tuple(targets.shape[1:])}"
+    if found != expected:
+        raise DataError(f"{path}: expected targets of {expected} for each sample, found {found}")
+    if targets is not None and targets.dtype == torch.int64 and int(targets.max()) >= config.samples.classes:
         raise DataError(f"{path}: expected classes 0 to {config.samples.classes - 1}, found {int(targets.max())}")
 
 

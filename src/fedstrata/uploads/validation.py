@@ -215,6 +215,7 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     not_finite = set[int]()
     no_samples = set[int]()
     negative = set[int]()
+    long = list[dict[str, Any]]()
     too_large = dict[int, dict[str, Any]]()
     for name, result in report.results.items():
         if result.sizes.numpy().min(initial=1) <= 0:
@@ -224,12 +225,10 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         if norms.alike:
             continue
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
-        for event in _too_large(norms, plan):
-            # Of several norms of a client, that is told which is farthest above its limit.
-            (client,) = event["clients"]
-            worst = too_large.setdefault(client, event)
-            if event["norm"] / event["limit"] > worst["norm"] / worst["limit"]:
-                too_large[client] = event
+        long += _too_large(norms, plan)
+    # Of several norms of a client, that is told which is farthest above its limit.
+    for event in sorted(long, key=lambda each: each["norm"] / each["limit"], reverse=True):
+        too_large.setdefault(event["clients"][0], event)
     for rows in report.client_stats.values():
         values = norms_of(rows, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
