@@ -130,7 +130,11 @@ TOKENS = replace(CONFIG, samples=Samples((4,), 3, (), (), "int64", outputs=(4, 3
         ({"x": X, "y": RNG.normal(size=(12, 2))}, NUMBERS, r"targets of torch.float32 \(1,\) .*, found .* \(2,\)"),
         ({"x": Y[:, None] + np.arange(4), "y": np.full((12, 4), 3)}, TOKENS, "expected classes 0 to 2, found 3"),
         ({"x": Y[:, None] + np.arange(4), "y": Y}, TOKENS, r"targets of torch.int64 \(4,\) .*, found classes"),
-        ({"x": X, "y": RNG.integers(0, 3, (12, 6))}, CONFIG, r"a class for each sample, found \(6,\) numbers"),
+        (
+            {"x": X, "y": RNG.integers(0, 3, (12, 6))},
+            CONFIG,
+            r"expected targets of classes for each sample, found torch.int64 \(6,\)",
+        ),
     ],
 )
 def test_targets_that_do_not_fit_the_outputs_are_refused(

@@ -87,7 +87,7 @@ def test_a_taken_key_is_refused(claim: Claim, message: str) -> None:
 def test_a_registered_client_is_not_to_be_had_by_a_node_with_another_key_even_when_it_is_away() -> None:
     """Whoever could register a node under the client's name would have its registration else."""
     for name in ("", "a"):
-        with pytest.raises(InputError, match="whose node has come with another public key; if its machine is new"):
+        with pytest.raises(InputError, match="whose node has another public key; register the new"):
             claimed(MET, Claim("a", 2, "another", name, 20, 5), online={2})
 
 

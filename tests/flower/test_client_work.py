@@ -23,7 +23,7 @@ def test_a_node_is_read_from_its_configuration() -> None:
 @pytest.mark.parametrize("key", CONFIG)
 @pytest.mark.parametrize("value", [None, "", 3])
 def test_a_configuration_that_lacks_something_says_what(key: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"node configuration: expected {key} to be a text, found {value!r}; start"):
+    with pytest.raises(InputError, match=f"node configuration: expected {key} to be a text, found {value!r}"):
         Device.of({**CONFIG, key: value})
 
 
@@ -47,7 +47,7 @@ def empty(kind: str = "train") -> Message:
 def test_what_a_device_cannot_do_is_one_line_of_its_reply(tmp_path: Path) -> None:
     device = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
     assert reason(register(empty(), device)) == "its device says: expected the record config, found none"
-    assert "expected client-key to be a text" in reason(client_app._by_node_config(register, empty(), {}))
+    assert "expected client-key to be a text" in reason(register(empty(), {}))
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

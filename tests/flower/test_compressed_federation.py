@@ -89,7 +89,11 @@ SPOILT: dict[str, tuple[str, Spoil, str]] = {
         put("indices", range(61), "int64"),
         r"expected compressed-train\.indices to be torch\.int32 \(61,\)",
     ),
-    "no indices": ("top_k", lambda arrays: arrays.pop("indices"), "expected the array indices, found none"),
+    "no indices": (
+        "top_k",
+        lambda arrays: arrays.pop("indices"),
+        "expected the array compressed-train.indices, found none",
+    ),
     "a negative scale": ("int8", put("scales", [-1.0] * 4, "float32"), "expected scales of at least 0"),
     "an array of its own": (
         "int8",

@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -210,4 +209,4 @@ def test_a_record_of_plain_values_is_bounded_by_itself() -> None:
     reply.metadata.__dict__["_message_id"] = reply.object_id
     server = superlink(reply)
     assert not pulled(server).has_error()
-    assert refused(server, replace(LIMIT, record_bytes=1000)).startswith("expected records of at most 1000 bytes")
+    assert refused(server, LIMIT._replace(record_bytes=1000)).startswith("expected records of at most 1000 bytes")

@@ -17,13 +17,13 @@ KEYS: dict[str, Any] = {**DIGITS, "rounds": 2}
 ONLY_SIMULATED: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": {"name": "centralized"}}, "no device holds all data"),
     ({"events": {"change": [{"round": 2, "client": 0, "takes_data_of": 1}]}}, r"events\.change: expected none"),
-    ({"attack": {"kind": "zero"}}, r"attack\.kind = 'zero': expected 'none' on real devices"),
-    ({"data": {"validation": 0.2}}, r"data\.validation = 0\.2: expected 0 on real devices"),
+    ({"attack": {"kind": "zero"}}, r"attack\.kind: expected 'none' \(on real devices"),
+    ({"data": {"validation": 0.2}}, r"data\.validation: expected 0, .*on real devices"),
     (
         {"privacy": {"kind": "central", "noise_multiplier": 1.0}, "cohort": {"fraction": 0.5}},
-        r"cohort\.sampling = 'uniform': expected 'poisson' with privacy\.kind = 'central' on real devices",
+        r"cohort\.sampling: expected 'poisson' with privacy\.kind = 'central' \(on real devices",
     ),
-    ({"report": {"baseline": True}}, r"report\.baseline = true: expected false on real devices"),
+    ({"report": {"baseline": True}}, r"report\.baseline: expected false, .*on real devices"),
 ]
 
 

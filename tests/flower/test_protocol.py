@@ -264,18 +264,18 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
     ("spoil", "message"),
     [
         (lambda s: s.pop("request"), "expected the record request, found evaluation-client, task-train"),
-        (lambda s: s["request"].update(round="1"), "expected round to be of type int, found '1'"),
-        (lambda s: s["request"].update(round=True), "expected round to be of type int, found True"),
-        (lambda s: s["request"].pop("round"), "expected round to be of type int, found None"),
-        (lambda s: s["request"].update(in_cohort=1), "expected in_cohort to be of type bool, found 1"),
-        (lambda s: s["request"].update(counted=[1, True]), "expected counted to be a list of int"),
-        (lambda s: s["request"].update(tasks="a"), "expected tasks to be a list of str"),
-        (lambda s: s["request"].update(models=[0, 1]), "expected sent to have 4 values for each of 2 models, found 4"),
-        (lambda s: s["task-train"].update(trainable=[4]), r"expected trainable to be a list of bool, found \[4\]"),
+        (lambda s: s["request"].update(round="1"), "round = '1': Input should be a valid integer"),
+        (lambda s: s["request"].update(round=True), "round = true: Input should be a valid integer"),
+        (lambda s: s["request"].pop("round"), "round = None: Input should be a valid integer"),
+        (lambda s: s["request"].update(in_cohort=1), "in_cohort = 1: Input should be a valid boolean"),
+        (lambda s: s["request"].update(counted=[1, True]), r"counted = \[1, True\]: Input should be a valid integer"),
+        (lambda s: s["request"].update(tasks="a"), "tasks = 'a': Input should be a valid tuple"),
+        (lambda s: s["request"].update(models=[0, 1]), "expected sent to have 4 values for 2 models, found 4"),
+        (lambda s: s["task-train"].update(trainable=[4]), r"trainable = \[4\]: Input should be a valid boolean"),
         (lambda s: s["task-train"].update(candidates=[7]), "a candidate is model 7, but the plan carries 1"),
         (
             lambda s: s["task-train"].update(selection_metric="luck"),
-            "expected selection_metric to be loss or errors, found luck",
+            "selection_metric = 'luck': Input should be 'loss' or 'errors'",
         ),
     ],
 )
@@ -294,7 +294,6 @@ def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> No
         ({}, "expected the array models.0, found none of that name"),
         ({"0": torch.ones(LAYOUT.p - 1)}, r"expected models.0 to be torch.float32 \(\d+,\), found"),
         ({"0": torch.ones(LAYOUT.p, dtype=torch.float64)}, "expected models.0 to be torch.float32"),
-        ({"0": torch.ones(LAYOUT.p), "7": torch.ones(1)}, "expected no array models.7: the request does not name it"),
     ],
 )
 def test_a_model_of_another_shape_is_refused(models: dict[str, torch.Tensor], message: str) -> None:

@@ -111,7 +111,7 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
     algorithm = {"name": f"{__name__}:Asking", "sample": 2}
     with pytest.raises(EngineError, match=r"expected at least 1 of 6 clients to answer"):
         here.run(tmp_path / "refusing", algorithm=algorithm, rounds=1)
-    assert f'to allow it, add client-stats="{__name__}:shares"' in capsys.readouterr().err
+    assert f"that client-stats of this node's configuration names, found {__name__}:shares" in capsys.readouterr().err
 
     for node, device in here.grid.devices.items():
         here.grid.devices[node] = replace(device, client_stats=(f"{__name__}:shares",))
@@ -123,11 +123,15 @@ def test_an_algorithm_of_ones_own_is_deployed_with_its_statistics(
 def test_what_only_a_script_knows_is_not_deployed() -> None:
     experiment = load_experiment(KEYS)
     for table, change, message in (
-        ("model", {"name": "__main__:Net"}, "model.name = '__main__:Net': expected a name that every machine"),
+        (
+            "model",
+            {"name": "__main__:Net"},
+            "model.name = '__main__:Net': expected 'module:Name', which every machine",
+        ),
         (
             "engine",
             {"precision": "tf32"},
-            "engine.precision = 'tf32': expected 'float32' or 'bfloat16' on real devices",
+            "engine.precision: expected 'float32' or 'bfloat16'",
         ),
     ):
         local = experiment.model_copy(update={table: getattr(experiment, table).model_copy(update=change)})
@@ -242,15 +246,15 @@ SCALED = Samples((2,), 2, (), (), "float64", preparation=of_numbers(("age", "dos
     ("changes", "members", "message"),
     [
         *((changes, {}, message) for changes, message in ONLY_SIMULATED),
-        ({"probe": {"gap": ["dcos"]}}, {"truth": ()}, r"probe\.gap: expected the federation's file to name the true"),
-        ({"data": {"clients": 9}}, {}, "expected a group for each of data.clients = 9"),
+        ({"probe": {"gap": ["dcos"]}}, {"truth": ()}, r"probe\.gap: expected the true group of each client"),
+        ({"data": {"clients": 9}}, {}, r"data\.clients: expected as many as there are true groups"),
         ({"data": {"clients": 5}}, {"truth": ()}, "expected at most 5 different keys"),
-        ({"data": {"public": 32}}, {}, r"data\.public = 32: expected the federation's file"),
-        ({"data": {"tokens": True}}, {}, r"data\.tokens = true: expected samples\.dtype of the federation's file"),
-        ({"data": {"scale": False}}, {}, r"data\.scale = false: expected samples\.mean of 0"),
-        ({"data": {"scale": False}}, {"samples": SCALED}, r"data\.scale = false: expected samples\.preparation"),
-        (CENTRAL, {"rounds": RoundRules(min_reply_fraction=0.5)}, r"rounds\.min_reply_fraction = 0\.5: expected 1"),
-        (CENTRAL, {"rounds": RoundRules(min_replies=2)}, r"rounds\.min_replies = 2: expected 1"),
+        ({"data": {"public": 32}}, {}, r"data\.public: expected a file of public samples .*federation\.toml"),
+        ({"data": {"tokens": True}}, {}, r"data\.tokens: expected true with samples\.dtype"),
+        ({"data": {"scale": False}}, {}, r"data\.scale: expected true, unless samples\.mean is 0"),
+        ({"data": {"scale": False}}, {"samples": SCALED}, r"data\.scale: expected as in samples\.preparation"),
+        (CENTRAL, {"rounds": RoundRules(min_reply_fraction=0.5)}, r"rounds\.min_reply_fraction: expected 1"),
+        (CENTRAL, {"rounds": RoundRules(min_replies=2)}, r"rounds\.min_replies: expected 1"),
     ],
 )
 def test_what_a_network_cannot_do_is_said_before_anything_is_sent(

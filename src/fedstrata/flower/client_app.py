@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import wraps
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from flwr.app import Context, Message
@@ -33,13 +33,16 @@ from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo, Reply, write_reply
 from fedstrata.flower.requests import INFO_REQUEST, Request, RunConfig, needed_tensors, read_request, read_run_config
 from fedstrata.models import layout_of
-from fedstrata.uploads.compression import Compression, Packed
+from fedstrata.uploads.compression import Packed
 from fedstrata.uploads.noise import LocalNoise, NoiseSeed, secret_seed
 
 log = logging.getLogger(__name__)
 
 KEPT_RUNS = 8
 """The number of runs whose tensors a device keeps: one that was stopped may be resumed."""
+
+NodeConfig: TypeAlias = Mapping[str, Any]
+"""The configuration with which a SuperNode was started."""
 
 _NOISE_SEED = "noise_seed"
 """The file of a device with the seed of its noise. It never leaves the device."""
@@ -65,7 +68,7 @@ class Device:
     least_noise: float = 0.0
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Device:
+    def of(cls, config: NodeConfig) -> Device:
         """Read a node's configuration.
 
         Raises:
@@ -73,10 +76,7 @@ class Device:
         """
         for name in ("client-key", "data", "state-dir"):
             if not isinstance(config.get(name), str) or not config[name]:
-                raise InputError(
-                    f"node configuration: expected {name} to be a text, found {config.get(name)!r}; "
-                    'start the SuperNode with --node-config \'client-key="..." data="..." state-dir="..."\''
-                )
+                raise InputError(f"node configuration: expected {name} to be a text, found {config.get(name)!r}")
         stats = tuple(name.strip() for name in str(config.get("client-stats", "")).split(",") if name.strip())
         noise = config.get("least-noise", 0.0)
         if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < inf:
@@ -90,28 +90,28 @@ class Device:
         )
 
 
-def _answers(make: Callable[[Payload, Device], Payload]) -> Callable[[Message, Device], Message]:
-    """Let a function that makes a payload of another one answer messages.
+def _answers(make: Callable[[Payload, Device], Payload]) -> Callable[[Message, Device | NodeConfig], Message]:
+    """Let a function that makes a payload of another one answer messages, also by a node's configuration.
 
     What cannot be done is said in one line, without a path of this machine.
     """
 
     @wraps(make)
-    def answer(message: Message, device: Device) -> Message:
+    def answer(message: Message, node: Device | NodeConfig) -> Message:
+        own: tuple[Path, ...] = ()
         try:
+            device = node if isinstance(node, Device) else Device.of(node)
+            own = (device.data, device.state, device.state.parent)
             return reply_to(message, make(decode(message.content), device))
         except FedstrataError as error:
-            return _failed(message, without_paths(str(error), (device.data, device.state, device.state.parent)))
+            reason = without_paths(str(error), own)
         except Exception as error:
             # Its text may tell of this machine and its data, so that it stays here.
-            log.exception("the client %s could not do what it was asked", device.key)
-            return _failed(message, f"unexpected {type(error).__name__}; the log of its node says more")
+            log.exception("the client could not do what it was asked")
+            reason = f"unexpected {type(error).__name__}; the log of its node says more"
+        return reply_to(message, Payload({"failed": {"reason": one_line(reason)}}))
 
     return answer
-
-
-def _failed(message: Message, reason: str) -> Message:
-    return reply_to(message, Payload({"failed": {"reason": one_line(reason)}}))
 
 
 @_answers
@@ -160,7 +160,12 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
     report = _with_local_noise(config, layout, request, report, device)
     compression = config.compressor(layout)
-    packed = {} if compression is None else _packed(compression, request, report, store)
+    packed = dict[str, Packed]()
+    if compression is not None:
+        for name, result in report.results.items():
+            # There is one client on a device. What is left of its update is stored for the next round.
+            for update in compression.packed(request.plan, name, result, store):
+                packed[name] = update
     saved = store.saved_in(request.plan.round)
     if saved:
         # More than the engine keeps: the server may go back to its second-newest checkpoint.
@@ -185,34 +190,19 @@ def _with_local_noise(config: RunConfig, layout: Layout, request: Request, repor
     return local.of_report(request.plan, report)
 
 
-def _packed(compression: Compression, request: Request, report: Report, store: ClientStore) -> dict[str, Packed]:
-    """The compressed update of each task. What is left of it is stored for the next round."""
-    packed = dict[str, Packed]()
-    for name, result in report.results.items():
-        # There is one client on a device.
-        for update in compression.packed(request.plan, name, result, store):
-            packed[name] = update
-    return packed
-
-
 def _refuse_little_noise(config: RunConfig, request: Request, device: Device) -> None:
     """Refuse to send an update with less noise than the operator of this node demands."""
     sent = any(any(task.upload) for task in request.plan.tasks.values())
     if sent and config.noise_multiplier < device.least_noise:
-        raise InputError(
-            f"expected a run with local noise of a multiplier of at least {device.least_noise:g}, which this device "
-            f"requires, found {config.noise_multiplier:g}"
-        )
+        least = device.least_noise
+        raise InputError(f"expected noise_multiplier of at least {least:g} here, found {config.noise_multiplier:g}")
 
 
 def _refuse_unknown_stats(request: Request, device: Device) -> None:
     """Refuse statistics by functions that the operator of this node has not named."""
     for name in request.plan.client_stats:
         if name not in CLIENT_STATS and name not in device.client_stats:
-            raise InputError(
-                f"expected a statistic of {', '.join((*CLIENT_STATS, *device.client_stats))}, was asked for {name}; to "
-                f'allow it, add client-stats="{name}" to this node\'s --node-config'
-            )
+            raise InputError(f"expected a statistic that client-stats of this node's configuration names, found {name}")
 
 
 def _missing_tensors(request: Request, layout: Layout, store: ClientStore) -> list[str]:
@@ -243,17 +233,6 @@ def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
     }
 
 
-def _by_node_config(
-    does: Callable[[Message, Device], Message], message: Message, node_config: Mapping[str, Any]
-) -> Message:
-    """Do what a node does with a message, by its configuration."""
-    try:
-        device = Device.of(node_config)
-    except InputError as error:
-        return _failed(message, str(error))
-    return does(message, device)
-
-
 client_app = ClientApp()
 # The bits of a sum depend on how many threads share it.
 torch.set_num_threads(1)
@@ -262,10 +241,10 @@ torch.set_num_threads(1)
 @client_app.train()
 def _train(message: Message, context: Context) -> Message:
     """Score and train."""
-    return _by_node_config(work, message, context.node_config)
+    return work(message, context.node_config)
 
 
 @client_app.query("register")
 def _register(message: Message, context: Context) -> Message:
     """Say which client this is."""
-    return _by_node_config(register, message, context.node_config)
+    return register(message, context.node_config)

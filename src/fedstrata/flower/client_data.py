@@ -61,22 +61,16 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     """
     location = data.find(str(path.resolve()))
     options = _options(location, config)
-    ending = ending_of(location.train[0])
-    if not data.has_own_test(location):
-        train = _fitting(data.load_dataset(location.name, options=options), path, config, ending)
+    if data.has_own_test(location):
+        found, tests = data.load_both(location.name, options=options)
+        held = np.arange(len(found)) >= len(found) - tests
+        dataset = _fitting(found, path, config, location)
+    else:
+        dataset = _fitting(data.load_dataset(location.name, options=options), path, config, location)
         # It is drawn as that of a simulated client.
-        held = hold_out(
-            train.labels.numpy(),
-            config.samples.test,
-            holdout_rng(config.seed, client),
-            train.units,
-            spread=config.spread_units,
-        )
-        return _client_data(train, np.flatnonzero(~held), np.flatnonzero(held), client, config)
-    both, tests = data.load_both(location.name, options=options)
-    positions = np.arange(len(both))
-    trained = len(both) - tests
-    return _client_data(_fitting(both, path, config, ending), positions[:trained], positions[trained:], client, config)
+        draw = holdout_rng(config.seed, client)
+        held = hold_out(dataset.labels.numpy(), config.samples.test, draw, dataset.units, spread=config.spread_units)
+    return _client_data(dataset, np.flatnonzero(~held), np.flatnonzero(held), client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
@@ -149,8 +143,8 @@ def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: 
     return ClientData(dataset, split, config.seed)
 
 
-def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Dataset:
-    """Give a data set, of files with an ending, what all clients have in common, if it fits."""
+def _fitting(dataset: Dataset, path: Path, config: RunConfig, location: data.Location) -> Dataset:
+    """Give a data set of some files what all clients have in common, if it fits."""
     samples = config.samples
     if samples.dtype == "int64":
         dataset = dataset.as_tokens()
@@ -161,15 +155,12 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
     if dataset.holds_rows and samples.prepared is not None:
         found = samples.dtype  # whose precision may be another one
     if (dataset.shape, found) != (samples.shape, samples.dtype):
-        raise DataError(
-            f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}; "
-            "give this client's node data of the federation's kind"
-        )
+        raise DataError(f"{path}: expected samples of {samples.dtype} {samples.shape}, found {found} {dataset.shape}")
     if dataset.targets is None and samples.classes == 1:
         # Numbers that all are whole were read as classes.
         numbers = dataset.labels.float()[:, None]
         dataset = replace(dataset, targets=numbers, labels=torch.zeros_like(dataset.labels))
-    labels = _numbered(dataset, path, samples, ending)
+    labels = _numbered(dataset, path, samples, ending_of(location.train[0]))
     targets = config.objective.targets_for(labels, samples.classes, dataset.targets, str(path))
     _refuse_other_targets(targets, path, config)
     unit = samples.unit or None
@@ -189,16 +180,11 @@ def _fitting(dataset: Dataset, path: Path, config: RunConfig, ending: str) -> Da
 
 def _refuse_other_targets(targets: torch.Tensor | None, path: Path, config: RunConfig) -> None:
     """Refuse targets that do not fit the outputs of the networks. A loss of torch would fit them by itself."""
-    if _learns_classes(config):
-        if targets is not None:
-            raise DataError(f"{path}: expected a class for each sample, found {tuple(targets.shape[1:])} numbers")
-        return
-    shape, dtype = config.outputs[:1], _target_dtype(config)
-    found = None if targets is None else (tuple(targets.shape[1:]), targets.dtype)
-    if found != (shape, dtype):
-        kind = "classes" if found is None else f"{found[1]} {found[0]}"
-        raise DataError(f"{path}: expected targets of {dtype} {shape} for each sample, found {kind}")
-    if dtype == torch.int64 and targets is not None and int(targets.max()) >= config.samples.classes:
+    expected = "classes" if _learns_classes(config) else f"{_target_dtype(config)} {config.outputs[:1]}"
+    found = "classes" if targets is None else f"{targets.dtype} {tuple(targets.shape[1:])}"
+    if found != expected:
+        raise DataError(f"{path}: expected targets of {expected} for each sample, found {found}")
+    if targets is not None and targets.dtype == torch.int64 and int(targets.max()) >= config.samples.classes:
         raise DataError(f"{path}: expected classes 0 to {config.samples.classes - 1}, found {int(targets.max())}")
 
 
@@ -215,10 +201,7 @@ def _numbered(dataset: Dataset, path: Path, samples: Samples, ending: str) -> to
     if not found:
         are_texts = has_names(samples.names) and list(samples.names) == sorted(samples.names)
         if are_texts and ending != ".npz" and dataset.targets is None:
-            raise DataError(
-                f"{path}: expected classes of {', '.join(samples.names)}, found numbers; write the name of each class, "
-                "as the other clients do"
-            )
+            raise DataError(f"{path}: expected classes of {', '.join(samples.names)}, found numbers; write their names")
         if int(labels.max()) >= samples.classes:
             raise DataError(f"{path}: expected classes 0 to {samples.classes - 1}, found {int(labels.max())}")
         return labels

@@ -13,8 +13,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter, ValidationError
+
 from fedstrata.base.errors import EngineError, InputError, RecordError
-from fedstrata.base.files import parse_json, read_file, replace_file
+from fedstrata.base.files import read_file, replace_file
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.flower.grid import Clock, FlowerNode, Grid, arrived, message_to, payload_of, send
@@ -91,9 +93,7 @@ class ClientRegistry:
     def __post_init__(self) -> None:
         """Refuse more keys than clients, and a key twice."""
         if len(set(self.known)) < len(self.known) or len(self.known) > self.clients:
-            raise InputError(
-                f"clients = {list(self.known)}: expected at most {self.clients} different keys, as data.clients says"
-            )
+            raise InputError(f"clients = {list(self.known)}: expected at most {self.clients} different keys")
 
     def register(self, node: FlowerNode, info: ClientInfo, round: int, online: Collection[int]) -> ClientRegistry:
         """Return the registry once a node has said which client it speaks for.
@@ -135,10 +135,7 @@ class ClientRegistry:
             raise InputError(f"{who}, but is registered as {node.name}")
         public = node.public_key.hex()
         if public != self.public_keys.get(key, public):
-            raise InputError(
-                f"{who} with another public key than nodes/{key}/key.pub in the federation's folder; "
-                "if its machine is new, put its key.pub there and register it"
-            )
+            raise InputError(f"{who} with another public key than nodes/{key}/key.pub in the federation's folder")
         for other_key, other in self.registrations.items():
             if other_key != key and (node.node_id == other.node or public == other.public):
                 raise InputError(f"{who}, but is the client {other_key}")
@@ -148,10 +145,7 @@ class ClientRegistry:
         if held.node in online:
             raise InputError(f"{who}, for whom node {held.node} speaks")
         if held.registered and key not in self.public_keys:
-            raise InputError(
-                f"{who}, whose node has come with another public key; if its machine is new, put its key.pub into "
-                f"nodes/{key} in the federation's folder and register it"
-            )
+            raise InputError(f"{who}, whose node has another public key; register the new nodes/{key}/key.pub")
 
     def without_changed_keys(self, online: Mapping[int, str]) -> tuple[ClientRegistry, list[str]]:
         """Part each client from its node where the node has another public key than it should have.
@@ -211,12 +205,12 @@ def load_registry(path: Path, registry: ClientRegistry) -> ClientRegistry:
         RecordError: When the file is damaged.
     """
     try:
-        entries = parse_json(read_file(path)).items()
-        registrations = {key: Registration(**{**held, "node": int(held["node"])}) for key, held in entries}
+        registrations = TypeAdapter(dict[str, Registration]).validate_json(read_file(path))
     except FileNotFoundError:
         return registry
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordError(f"{path}: expected the registered clients, found {error}; start a new run") from None
+    except ValidationError as error:
+        reason = one_line(str(error))
+        raise RecordError(f"{path}: expected the registered clients, found {reason}; start a new run") from None
     return replace(registry, registrations=registrations)
 
 

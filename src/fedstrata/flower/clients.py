@@ -21,7 +21,7 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import NO_NODE, ClientRegistry, Registration
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
-from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, content_bytes, decode, encode, largest
+from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, ReplyLimit, content_bytes, decode, encode
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import (
     WORK,
@@ -204,7 +204,10 @@ class FlowerClients:
             message = message_to(found[1].node, WORK, content, request.plan.round, max(seconds, 1.0))
             # One by one: the models of all clients together may not fit into memory.
             waiting |= send(self.grid, {request.client: message})
-        limit = largest(each.expected.limit for each in asked.values())
+        if not waiting:
+            return
+        limits = [each.expected.limit for each in asked.values()]
+        limit = ReplyLimit(*(max(values) for values in zip(*limits, strict=True)))
         for client, message in replies(self.grid, waiting, limit, end, self.clock):
             self._take(message, asked[client], attempt)
             if attempt.enough:

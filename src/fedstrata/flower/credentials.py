@@ -14,11 +14,9 @@ import hashlib
 import json
 import sqlite3
 import subprocess
-from collections.abc import Sequence
+from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
-from secrets import token_hex
-from tempfile import TemporaryDirectory
 from time import time
 from uuid import uuid4
 from warnings import catch_warnings, simplefilter
@@ -28,12 +26,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedstrata.base.errors import EngineError, InputError
-
-_DAYS = "365"
-"""The days that the certificates hold."""
-
-_KEY_KIND = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-nodes")
-"""The kind of their keys."""
 
 _SIGNATURE_FILE = "app.signature.json"
 """File of the signature in the folder of a federation, beside the app: inside it would be signed too."""
@@ -52,20 +44,7 @@ def certify(folder: Path, host: str) -> None:
     Raises:
         InputError: When openssl is not there or fails.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    authority = ("-keyout", "ca.key", "-out", "ca.crt", "-days", _DAYS, "-subj", "/CN=test federation")
-    _do(("openssl", "req", "-x509", *_KEY_KIND, *authority), folder)
-    with TemporaryDirectory() as scratch:
-        request = Path(scratch, "server.csr")
-        extensions = Path(scratch, "names")
-        names = dict.fromkeys(["DNS:localhost", "IP:127.0.0.1", f"{'IP' if is_address(host) else 'DNS'}:{host}"])
-        extensions.write_text(f"subjectAltName={','.join(names)}\n")
-        _do(
-            ("openssl", "req", *_KEY_KIND, "-keyout", "server.key", "-out", str(request), "-subj", f"/CN={host}"),
-            folder,
-        )
-        signed = ("-in", str(request), "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-out", "server.crt")
-        _do(("openssl", "x509", "-req", *signed, "-days", _DAYS, "-extfile", str(extensions)), folder)
+    _make("certify.sh", folder, host, "IP" if is_address(host) else "DNS")
 
 
 def make_node_keys(folder: Path) -> None:
@@ -73,16 +52,12 @@ def make_node_keys(folder: Path) -> None:
 
     The keys are ``key`` and ``key.pub``, the certificate ``tls.crt`` and ``tls.key``. The certificate is its own
     authority. The server's proxy lets in exactly those that it has been given, and the node's own proxy shows it to the
-    SuperNode as well. Its name is random: a proxy sends the names of all that it lets in to whoever connects.
+    SuperNode as well.
 
     Raises:
         InputError: When ssh-keygen or openssl is not there or fails.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _do(("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "key", "-f", "key"), folder)
-    named = ("-subj", f"/CN={token_hex(8)}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-    signed = ("-addext", "basicConstraints=critical,CA:FALSE", "-days", _DAYS)
-    _do(("openssl", "req", "-x509", *_KEY_KIND, "-keyout", "tls.key", "-out", "tls.crt", *named, *signed), folder)
+    _make("node-keys.sh", folder)
 
 
 def read_public_keys(folder: Path) -> dict[str, str]:
@@ -149,15 +124,12 @@ def hand_over_signature(folder: Path) -> None:
     if not (folder / _SIGNATURE_FILE).exists() or not (folder / _DATABASE).exists():
         return
     signed = json.loads((folder / _SIGNATURE_FILE).read_text(encoding="utf-8"))
-    database = sqlite3.connect(folder / _DATABASE, timeout=30.0)
+    change = "UPDATE fab SET verifications = ? WHERE fab_hash = ?"
     try:
-        with database:
-            change = "UPDATE fab SET verifications = ? WHERE fab_hash = ?"
+        with closing(sqlite3.connect(folder / _DATABASE, timeout=30.0)) as database, database:
             found = database.execute(change, (json.dumps(signed["verifications"]), signed["fab"])).rowcount
     except sqlite3.Error as error:
         raise EngineError(f"expected the database of Flower 1.41's SuperLink, found {error}") from None
-    finally:
-        database.close()
     if not found:
         raise EngineError(
             "expected the app that was signed when the federation was made, found another, which its nodes will not "
@@ -174,11 +146,10 @@ def is_address(host: str) -> bool:
     return True
 
 
-def _do(command: Sequence[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise InputError(f"expected the program {command[0]}, found none; install it") from None
+def _make(script: str, folder: Path, *words: str) -> None:
+    """Run a script of the folder ``templates`` in another folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["/bin/sh", str(Path(__file__).parent / "templates" / script), *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join(done.stderr.split())[-300:]
-        raise InputError(f"{' '.join(command[:2])} failed in {folder}: {said}")
+        raise InputError(f"{script} failed in {folder}: {' '.join(done.stderr.split())[-300:]}")

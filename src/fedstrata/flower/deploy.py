@@ -184,10 +184,7 @@ def federation_home(federation: Path | str) -> Path:
     """
     home = Path(federation).resolve()
     if not (home / FEDERATION_FILE).is_file():
-        raise ExperimentError(
-            f"--federation {str(federation)!r}: expected the folder of a federation, found no {FEDERATION_FILE} in it; "
-            "make one by: fedstrata deploy init DIR"
-        )
+        raise ExperimentError(f"--federation {str(federation)!r}: expected {FEDERATION_FILE} in it (deploy init)")
     from fedstrata.flower.payload import flower
 
     flower()

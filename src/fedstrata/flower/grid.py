@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.quoting import LINE_CHARACTERS, one_line, without_paths
-from fedstrata.flower.payload import REPLY_TEXT_CHARACTERS, ExpectedReply, Payload, ReplyLimit, decode, encode, flower
+from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, decode, encode, flower
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -27,6 +27,9 @@ _POLL_SECONDS = 0.5
 
 _MOST_ANNOUNCED = 10_000
 """The most replies of which is remembered that they were announced."""
+
+_REASON_CHARACTERS = 1000
+"""The number of characters that are looked at of what a device says."""
 
 _BAD_REPLY = 9001
 """The code of an error message that stands for a reply that is not taken; Flower's own codes are below 1000."""
@@ -87,7 +90,7 @@ def failure_reason(message: Message) -> str:
     failed = message.content.config_records.get("failed.settings")
     if failed is None:
         return ""
-    return f"its device says: {one_line(without_paths(str(failed.get('reason'))[:REPLY_TEXT_CHARACTERS]))}"
+    return f"its device says: {one_line(without_paths(str(failed.get('reason'))[:_REASON_CHARACTERS]))}"
 
 
 def payload_of(message: Message, expected: ExpectedReply | None = None) -> Payload:

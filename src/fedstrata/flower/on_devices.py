@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedstrata.base.errors import ExperimentError
@@ -23,65 +24,58 @@ def refuse_on_devices(experiment: Experiment) -> None:
     Raises:
         ExperimentError: When the experiment has such a thing.
     """
-    for key, name in _named_objects(experiment).items():
+    for key, name in _own_objects(experiment).items():
         if name.startswith((ONLY_HERE, OBJECT)):
-            raise ExperimentError(
-                f"{key} = {shown(name)}: expected a name that every machine of the federation can import; put it into "
-                "a module, install that on all of them, and name it 'module:Name'"
-            )
-    if experiment.engine.precision == "tf32":
-        raise ExperimentError(
-            "engine.precision = 'tf32': expected 'float32' or 'bfloat16' on real devices, which train on their "
-            "processors"
-        )
+            raise ExperimentError(f"{key} = {shown(name)}: expected 'module:Name', which every machine can import")
     disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
-    if disclosure is not None and not disclosure.clients_keep_data:
-        name = experiment.algorithm.name
-        raise ExperimentError(f"algorithm.name = {name!r}: no device holds all data; run it in the simulator")
-    if experiment.events.change:
-        raise ExperimentError("events.change: expected none, as real clients' data are their own; take it out")
-    if not experiment.attack.all_honest:
-        raise ExperimentError(
-            f"attack.kind = {shown(experiment.attack.kind)}: expected 'none' on real devices; attack a simulation"
-        )
-    if experiment.data.validation:
-        raise ExperimentError(
-            f"data.validation = {experiment.data.validation}: expected 0 on real devices, whose test samples alone are "
-            "held out; make choices in the simulator"
-        )
     cohort = experiment.cohort
-    if experiment.privacy.kind == "central" and cohort.fraction < 1 and cohort.sampling != "poisson":
-        raise ExperimentError(
-            f"cohort.sampling = {cohort.sampling!r}: expected 'poisson' with privacy.kind = 'central' on real devices, "
-            "as it is not known from how many clients a cohort will be drawn"
-        )
-    if experiment.local.class_weights == "balanced":
-        raise ExperimentError(
-            "local.class_weights = 'balanced': expected a list of weights on real devices, which do not tell how many "
-            "samples of each class they have; a simulation with 'balanced' shows its weights"
-        )
-    if experiment.report.baseline:
-        raise ExperimentError(
-            "report.baseline = true: expected false on real devices, which would have to train twice; deploy the "
-            "experiment with algorithm.name = 'fedavg' into a folder next to this one, and the page compares the two"
-        )
+    # It is not known from how many clients a cohort will be drawn, and epsilon depends on it.
+    known_share = cohort.fraction == 1 or cohort.sampling == "poisson"
+    require(
+        {
+            "engine.precision: expected 'float32' or 'bfloat16'": experiment.engine.precision != "tf32",
+            "algorithm.name: no device holds all data": disclosure is None or disclosure.clients_keep_data,
+            "events.change: expected none, as clients' data are their own": not experiment.events.change,
+            "attack.kind: expected 'none'": experiment.attack.all_honest,
+            "data.validation: expected 0, as test samples alone are held out": not experiment.data.validation,
+            "cohort.sampling: expected 'poisson' with privacy.kind = 'central'": (
+                experiment.privacy.kind != "central" or known_share
+            ),
+            "local.class_weights: expected a list of weights, as devices do not tell how many samples of each class "
+            "they have": experiment.local.class_weights != "balanced",
+            "report.baseline: expected false, as devices would train twice; deploy the experiment with "
+            "algorithm.name = 'fedavg' into a folder next to this one": not experiment.report.baseline,
+        },
+        "on real devices; a simulation may have it",
+    )
 
 
-def _named_objects(experiment: Experiment) -> dict[str, str]:
-    """What an experiment may name as an object of the user's own, by its key."""
+def require(rules: Mapping[str, bool], where: str) -> None:
+    """Refuse an experiment with a key whose rule does not hold.
+
+    Args:
+        rules: Whether each rule holds, by the key and what is expected of it.
+        where: Where it is expected.
+
+    Raises:
+        ExperimentError: For the first of them.
+    """
+    for rule, holds in rules.items():
+        if not holds:
+            raise ExperimentError(f"{rule} ({where})")
+
+
+def _own_objects(experiment: Experiment) -> dict[str, str]:
+    """What an experiment names as an object of the user's own, by its key."""
     local = experiment.local
-    return {
+    named = {
         "algorithm.name": experiment.algorithm.name,
         "model.name": experiment.model.name,
         "local.loss": local.loss,
         "local.metric": local.metric or "",
         "local.transform": local.transform,
     }
-
-
-def _own_objects(experiment: Experiment) -> dict[str, str]:
-    """What an experiment names as ``"module:attribute"``, by its key."""
-    return {key: name for key, name in _named_objects(experiment).items() if ":" in name}
+    return {key: name for key, name in named.items() if ":" in name}
 
 
 def copy_modules(experiment: Experiment, folder: Path) -> None:
@@ -109,7 +103,6 @@ def refuse_unknown_modules(experiment: Experiment, folder: Path) -> None:
         if done.returncode:
             reason = done.stderr.strip().splitlines()[-1].removeprefix("ValueError: ")
             raise ExperimentError(
-                f"{key} = {shown(name)}: expected a module that is installed or lies beside superlink.sh, where the "
-                f"server's programs look, found {reason}; put it there and beside start.sh on every device as one file "
-                "or one package that needs no other of yours (deploy init does so), or install it on all machines"
+                f"{key} = {shown(name)}: expected a module that is installed or beside superlink.sh, found {reason}; "
+                "put it there and beside start.sh on every device, or install it on all machines"
             )

@@ -6,26 +6,38 @@ format, which here never unpickles. `ExpectedReply` refuses what was not asked f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
 from sys import maxsize
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from annotated_types import Ge, Lt
+from pydantic import Json, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedstrata.base.errors import InputError
-from fedstrata.base.quoting import one_line
+from fedstrata.base.quoting import one_line, shown
 from fedstrata.core import Layout, Mask
 
 if TYPE_CHECKING:
-    from flwr.app import ConfigRecord, RecordDict
+    from flwr.app import RecordDict
 
 Value = bool | int | float | str | list[bool] | list[int] | list[float] | list[str]
 ValueRecord = Mapping[str, Value]
@@ -41,12 +53,6 @@ _HEADER_BYTES = 4096
 _RECORD_BYTES = 16 * 2**10
 """The bytes that a record may take beside its lists."""
 
-_RECORD_VALUES = 32
-"""The largest number of values in one record of a reply."""
-
-REPLY_TEXT_CHARACTERS = 1000
-"""The largest number of characters of a text in a reply."""
-
 
 def flower() -> Any:
     """Import Flower's module of messages and records at its first use: it comes with an extra.
@@ -57,9 +63,7 @@ def flower() -> Any:
     try:
         return import_module("flwr.app")
     except ImportError as error:
-        raise InputError(
-            f"expected Flower 1.41, found {error}; install it by: pip install 'fedstrata[flower]'"
-        ) from None
+        raise InputError(f"expected Flower 1.41, found {error}; pip install 'fedstrata[flower]'") from None
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,16 @@ class Payload:
         if name not in self.records:
             raise InputError(f"expected the record {name}, found {', '.join(sorted(self.records)) or 'none'}")
         return self.records[name]
+
+    def array(self, group: str, name: str) -> Tensor:
+        """Return one array of a group.
+
+        Raises:
+            InputError: When it is not there.
+        """
+        if name not in self.arrays.get(group, {}):
+            raise InputError(f"expected the array {group}.{name}, found none of that name")
+        return self.arrays[group][name]
 
     def __or__(self, other: Payload) -> Payload:
         """Put two payloads that share no name into one."""
@@ -148,73 +162,48 @@ def _codec_of(name: str, kind: Any) -> Codec | Schema[Any]:
     """Find the codec that follows from the type of a field."""
     if is_dataclass(kind) and isinstance(kind, type):
         return Schema(kind)
-    plain = (bool, int, float, str)
-    if kind in plain:
-        return _scalar(kind)
-    if get_origin(kind) is tuple and get_args(kind)[0] in plain:
-        return _list(get_args(kind)[0])
+    first, *others = get_args(kind) or (kind,)
+    if first in (bool, int, float, str) and others in ([], [...], [NoneType]):
+        return _plain(first, *others)
     if get_origin(kind) is Literal:
-        return _choice(get_args(kind))
-    if isinstance(kind, UnionType) and get_args(kind)[0] in plain and get_args(kind)[1:] == (NoneType,):
-        return _scalar(get_args(kind)[0], optional=True)
+        return Codec(str, _reading(kind))
     try:
-        return _json(TypeAdapter(kind))
+        adapter = TypeAdapter[Any](kind)
     except PydanticSchemaGenerationError:
         raise TypeError(f"{name}: expected a type that has a codec, found {kind}") from None
+    # Nested values are one text.
+    return Codec(lambda value: adapter.dump_json(value).decode(), _reading(Json[kind]))
 
 
-def _is(kind: type[Any], value: object) -> bool:
-    """Tell whether a value from elsewhere is of a type; an int must fit into 64 bits, as tensors have them."""
-    # isinstance would take a bool for an int.
-    return type(value) is kind and (not isinstance(value, int) or -(2**63) <= value < 2**63)
+def _plain(kind: type[Any], other: Any = None) -> Codec:
+    """The codec of one value; with an ellipsis that of a list; with `NoneType` that of one that may not be there."""
+    # As tensors have them: Flower's integers may be larger.
+    checked: Any = Annotated[int, Ge(-(2**63)), Lt(2**63)] if kind is int else kind
+    if other is ...:
+        return Codec(list, _reading(tuple[checked, ...]))
+    if other is NoneType:
+        return Codec(lambda value: None if value is None else kind(value), _reading(checked | None))
+    return Codec(kind, _reading(checked))
 
 
-def _scalar(kind: type[Any], optional: bool = False) -> Codec:
-    """The codec of one value. An optional one may be None, which is a value that is not there."""
-
-    def read(name: str, value: object) -> Any:
-        if not (_is(kind, value) or (optional and value is None)):
-            raise InputError(f"expected {name} to be of type {kind.__name__}, found {value!r}")
-        return value
-
-    return Codec(lambda value: None if optional and value is None else kind(value), read)
-
-
-def _list(kind: type[Any]) -> Codec:
-    def read(name: str, values: object) -> Any:
-        if not isinstance(values, list) or not all(_is(kind, value) for value in values):
-            raise InputError(f"expected {name} to be a list of {kind.__name__}, found {values!r}")
-        return tuple(values)
-
-    return Codec(list, read)
-
-
-def _json(adapter: TypeAdapter[Any]) -> Codec:
-    """The codec of nested values, as one text."""
+def _reading(kind: Any) -> Callable[[str, object], Any]:
+    """How a value of a type is read from a record. A whole number is no bool, and no text is a number."""
+    adapter = TypeAdapter[Any](kind)
 
     def read(name: str, value: object) -> Any:
         try:
-            return adapter.validate_json(value if isinstance(value, str) else "")
+            return adapter.validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
         except ValidationError as error:
-            raise InputError(f"expected {name} to be written as JSON: {one_line(str(error))}") from None
+            raise InputError(f"{name} = {shown(value)}: {one_line(error.errors()[0]['msg'])}") from None
 
-    return Codec(lambda value: adapter.dump_json(value).decode(), read)
-
-
-def _choice(names: tuple[str, ...]) -> Codec:
-    def read(name: str, value: object) -> Any:
-        if value not in names:
-            raise InputError(f"expected {name} to be {' or '.join(names)}, found {value}")
-        return value
-
-    return Codec(str, read)
+    return read
 
 
-_INT = _scalar(int)
-_FLOAT = _scalar(float)
-_INTS = _list(int)
-_FLOATS = _list(float)
-TEXTS = _list(str)
+_INT = _plain(int)
+_FLOAT = _plain(float)
+_INTS = _plain(int, ...)
+_FLOATS = _plain(float, ...)
+TEXTS = _plain(str, ...)
 
 ONE_INT = Codec(int, lambda *value: torch.tensor([_INT.read(*value)]))
 """A tensor of one integer, (1,)."""
@@ -265,9 +254,7 @@ def row_of_values(group: str, name: str, payload: Payload, mask: Mask, layout: L
     row = torch.zeros(layout.p)
     if not any(mask):
         return row
-    values = payload.arrays.get(group, {}).get(name)
-    if values is None:
-        raise InputError(f"expected the array {group}.{name}, found none of that name")
+    values = payload.array(group, name)
     shape = (width_of(mask, layout),)
     if values.dtype != row.dtype or tuple(values.shape) != shape:
         found = f"{values.dtype} {tuple(values.shape)}"
@@ -283,8 +270,7 @@ def width_of(mask: Mask, layout: Layout) -> int:
     return sum(span.stop - span.start for span, inside in zip(layout.spans, mask, strict=True) if inside)
 
 
-@dataclass(frozen=True)
-class ReplyLimit:
+class ReplyLimit(NamedTuple):
     """What one reply may take, known before it is fetched.
 
     Attributes:
@@ -296,16 +282,6 @@ class ReplyLimit:
     bytes: int
     objects: int
     record_bytes: int = maxsize
-
-
-def largest(limits: Iterable[ReplyLimit]) -> ReplyLimit:
-    """Return the limit that every reply keeps which keeps one of several."""
-    found = list(limits)
-    return ReplyLimit(
-        max((each.bytes for each in found), default=0),
-        max((each.objects for each in found), default=0),
-        max((each.record_bytes for each in found), default=0),
-    )
 
 
 class ArrayForm(NamedTuple):
@@ -363,8 +339,10 @@ class ExpectedReply:
             if name not in known:
                 short = name.removesuffix(".settings").removesuffix(".arrays")
                 raise InputError(f"expected no part {short}: it was not asked for")
-        for record in content.config_records.values():
-            _refuse_long_values(record, self.longest)
+        most = self.limit.record_bytes
+        for name, record in content.config_records.items():
+            if (size := len(record.deflate())) > most:
+                raise InputError(f"expected at most {most} bytes in {name}, found {size}")
         for name, arrays in content.array_records.items():
             group = name.removesuffix(".arrays")
             for key, array in arrays.items():
@@ -376,20 +354,6 @@ class ExpectedReply:
                 if dtype != np.dtype(expected.dtype) or shape != expected.shape:
                     wanted = f"torch.{expected.dtype} {expected.shape}"
                     raise InputError(f"expected {group}.{key} to be {wanted}, found torch.{dtype} {shape}")
-
-
-def _refuse_long_values(record: ConfigRecord, longest: int) -> None:
-    if len(record) > _RECORD_VALUES:
-        raise InputError(f"expected at most {_RECORD_VALUES} values in a record, found {len(record)}")
-    for key, value in record.items():
-        values = value if isinstance(value, list) else [value]
-        if isinstance(value, list) and len(value) > longest:
-            raise InputError(f"expected {key} to have at most {longest} values, found {len(value)}")
-        texts = [text for text in values if isinstance(text, str | bytes)]
-        if any(len(text) > REPLY_TEXT_CHARACTERS for text in (key, *texts)):
-            raise InputError(
-                f"expected texts of at most {REPLY_TEXT_CHARACTERS} characters, found {key[:40]} with more"
-            )
 
 
 def encode(payload: Payload) -> RecordDict:

@@ -178,16 +178,14 @@ def read_reply(
     """
     plan = request.plan
     head = _REPLY_HEAD.read(payload.record("reply"))
-    for name, found, expected in (
-        ("run", head.run, bounds.run),
-        ("round", head.round, plan.round),
-        ("client", head.client, request.client),
-    ):
-        if found != expected:
-            raise InputError(f"expected a reply of {name} {expected}, found {name} {found}")
+    expected = {"run": bounds.run, "round": plan.round, "client": request.client}
+    for name, value in expected.items():
+        if (found := getattr(head, name)) != value:
+            raise InputError(f"expected a reply of {name} {value}, found {name} {found}")
     count = len(layout.tensors)
-    if not all(0 <= tensor < count or (compression and tensor == RESIDUAL) for tensor in head.stored):
-        raise InputError(f"expected stored to name tensors 0 to {count - 1}, found {list(head.stored)}")
+    kept = [*range(count), RESIDUAL] if compression else range(count)
+    if len({*head.stored} & {*kept}) < len(head.stored):
+        raise InputError(f"expected stored to name tensors 0 to {count - 1}, each once, found {list(head.stored)}")
     results = {name: _read_result(payload, name, request, layout, bounds, compression) for name in plan.tasks}
     scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
     return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.not_finite)
@@ -215,10 +213,8 @@ def _read_result(
         raise InputError(f"expected result {name} to be of 1 to {largest} samples, found {found.size}")
     least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.objective.least_loss, inf)
     if len(found.losses) != width or any(not (isnan(loss) or least <= loss <= most) for loss in found.losses):
-        raise InputError(
-            f"expected result {name} to have {width} {task.selection_metric}, each of {least:g} to {most:g}, "
-            f"found {list(found.losses)}"
-        )
+        wanted = f"{width} {task.selection_metric}, each of {least:g} to {most:g}"
+        raise InputError(f"expected result {name} to have {wanted}, found {list(found.losses)}")
     row = row_of_values(_UPDATES, name, payload, _sent_as_they_are(task, compression), layout)
     if compression is not None and any(compression.mask(task)):
         row[layout.columns(compression.mask(task))] = _unpacked(payload, name, task, compression)
@@ -233,9 +229,7 @@ def _read_result(
 
 def _unpacked(payload: Payload, name: str, task: LocalTask, compression: Compression) -> Tensor:
     """The compressed part of an update as the server has it, in the columns that the task compresses, (d,)."""
-    packed = payload.arrays.get(f"compressed-{name}", {})
-    if missing := sorted(compression.forms(task).keys() - packed):
-        raise InputError(f"expected the array {missing[0]}, found none of that name")
+    packed = {part: payload.array(f"compressed-{name}", part) for part in compression.forms(task)}
     compression.check(task, packed)
     return compression.unpack(task, packed)
 
@@ -258,17 +252,14 @@ def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBoun
 
 
 def _read_client_stats(payload: Payload, request: Request, bounds: ReplyBounds) -> dict[str, Rows]:
-    asked = request.plan.client_stats
-    found = payload.arrays.get("client_stats", {})
-    if set(found) != set(asked):
-        raise InputError(f"expected the client statistics {sorted(asked)}, found {sorted(found)}")
+    found = {name: payload.array("client_stats", name) for name in request.plan.client_stats}
     for name, values in found.items():
         if not bool(values.isfinite().all()):
             raise InputError(f"expected finite numbers in the statistic {name}, found others")
         # A client that claims more samples than it has could make any two clients look different.
         if name == "units" and not 0 <= float(values) <= bounds.train:
             raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
-    return {name: Rows(torch.tensor([request.client]), found[name][None]) for name in asked}
+    return {name: Rows(torch.tensor([request.client]), values[None]) for name, values in found.items()}
 
 
 ANY_CLIENT = -1

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import flwr.serverapp
@@ -17,10 +15,9 @@ import torch
 from flwr.app import Context
 
 from fedstrata import report
-from fedstrata.base.errors import ContractError, DataError, ExperimentError, RecordError
-from fedstrata.base.files import append_line, folder_lock, read_file, refuse_links, replace_file
+from fedstrata.base.errors import ContractError, DataError
+from fedstrata.base.files import append_line, folder_lock, refuse_links
 from fedstrata.base.limits import MAX_SAMPLES
-from fedstrata.base.quoting import shown
 from fedstrata.build.participation import participation_of, sampling_weights
 from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
@@ -34,9 +31,9 @@ from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.federation import NETWORK, Federation, read_federation
+from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, Federation, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
-from fedstrata.flower.on_devices import refuse_on_devices
+from fedstrata.flower.on_devices import refuse_on_devices, require
 from fedstrata.flower.requests import RunConfig
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
@@ -46,7 +43,7 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry, DataRecord
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
-from fedstrata.uploads.noise import NoiseSeed, secret_seed
+from fedstrata.uploads.noise import SIMULATED_RUN, NoiseSeed, random_digits, secret_seed
 
 _REGISTRY_FILE = "clients.json"
 """The file of the client registry, in the folder of the network."""
@@ -115,7 +112,7 @@ def drive(
     with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
         tell = line.keep
         clock = clock or Clock()
-        config = run_config(experiment, federation, _run_name(folder))
+        config = run_config(experiment, federation, random_digits(folder / "run", len(SIMULATED_RUN)))
         for warning in _warnings(federation, public_keys):
             tell(warning)
         longest = federation.rounds.deadline * federation.rounds.max_attempts
@@ -233,10 +230,8 @@ def _run_setup(
         noise_seed = NoiseSeed(secret, config.run)
     server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
-        raise ContractError(
-            f"algorithm.name = {experiment.algorithm.name!r}: expected a first plan that does not depend on which "
-            "clients are there, as devices were told how much noise to add before"
-        )
+        # Devices were told before how much noise to add.
+        raise ContractError("algorithm.name: expected a first plan that does not depend on which clients are there")
     name, device = resolve_engine("loop", "cpu")
     setup = RunSetup(
         server=server,
@@ -288,42 +283,28 @@ def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.T
     """
     refuse_on_devices(experiment)
     wanted, samples = experiment.data, federation.samples
-    if wanted.tokens != (samples.dtype == "int64"):
-        expected = '"int64"' if wanted.tokens else "no tokens"
-        raise ExperimentError(
-            f"data.tokens = {shown(wanted.tokens)}: expected samples.dtype of the federation's file to be {expected}, "
-            f"found {samples.dtype!r}; change one of them"
-        )
-    prepared = samples.preparation
-    if prepared is not None and prepared.options.scale != wanted.scale:
-        raise ExperimentError(
-            f"data.scale = {shown(wanted.scale)}: expected samples.preparation of the federation's file to scale "
-            f"likewise, found options.scale = {shown(prepared.options.scale)}; change one of them"
-        )
-    if not wanted.scale and (any(samples.mean) or set(samples.std) - {1.0}):
-        raise ExperimentError(
-            "data.scale = false: expected samples.mean of 0 and samples.std of 1 in the federation's file, found "
-            f"{list(samples.mean)} and {list(samples.std)}; change one of them"
-        )
-    truth = federation.truth
-    if truth and len(truth) != wanted.clients:
-        raise ExperimentError(f"truth = {list(truth)}: expected a group for each of data.clients = {wanted.clients}")
-    if experiment.probe.gap and not truth:
-        raise ExperimentError(
-            "probe.gap: expected the federation's file to name the true group of each client (truth), found none; "
-            "add it, or leave probe.gap out"
-        )
-    if wanted.public and public is None:
-        raise ExperimentError(
-            f"data.public = {wanted.public}: expected the federation's file to name a file of public samples"
-        )
-    rules = federation.rounds
-    if experiment.privacy.kind == "central" and (rules.min_reply_fraction < 1 or rules.min_replies > 1):
-        key = "min_reply_fraction" if rules.min_reply_fraction < 1 else "min_replies"
-        raise ExperimentError(
-            f"rounds.{key} = {getattr(rules, key):g}: expected 1 in the federation's file with privacy.kind = "
-            "'central', whose epsilon holds where no client decides whether the update of another one counts"
-        )
+    truth, rounds = federation.truth, federation.rounds
+    shifted = any(samples.mean) or set(samples.std) - {1.0}
+    # Epsilon holds where no client decides whether the update of another one counts.
+    central = experiment.privacy.kind == "central"
+    require(
+        {
+            "data.tokens: expected true with samples.dtype = 'int64', and else false": (
+                wanted.tokens == (samples.dtype == "int64")
+            ),
+            "data.scale: expected true, unless samples.mean is 0 and samples.std is 1": wanted.scale or not shifted,
+            "data.scale: expected as in samples.preparation": samples.preparation is None
+            or samples.preparation.options.scale == wanted.scale,
+            "data.clients: expected as many as there are true groups (truth)": len(truth) in (0, wanted.clients),
+            "probe.gap: expected the true group of each client (truth)": bool(truth) or not experiment.probe.gap,
+            "data.public: expected a file of public samples (public)": public is not None or not wanted.public,
+            "rounds.min_reply_fraction: expected 1 with privacy.kind = 'central'": (
+                rounds.min_reply_fraction == 1 or not central
+            ),
+            "rounds.min_replies: expected 1 with privacy.kind = 'central'": rounds.min_replies == 1 or not central,
+        },
+        f"in {FEDERATION_FILE}",
+    )
 
 
 def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> list[str]:
@@ -332,8 +313,7 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     if not federation.max_samples:
         warnings.append(
             "WARNING: max_samples = 0 in the federation's file: a client may claim any number of samples up to "
-            f"{MAX_SAMPLES}, and its weight in every mean is this number; set max_samples to the number that the "
-            "largest client can have"
+            f"{MAX_SAMPLES}, and its weight in every mean is this number"
         )
     unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
     if unknown:
@@ -370,19 +350,6 @@ def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | No
     labels = torch.zeros(len(inputs), dtype=torch.int64)
     dataset = Dataset(str(path), inputs, labels, samples.classes, **samples.normalisation)
     return dataset.prepare(torch.arange(len(inputs)))
-
-
-def _run_name(folder: Path) -> str:
-    """Name the run on the devices; a run that is resumed keeps its name."""
-    path = folder / "run"
-    try:
-        name = read_file(path, limit=100).decode(errors="replace")
-    except FileNotFoundError:
-        name = token_hex(8)
-        replace_file(path, name.encode(), private=True)
-    if re.fullmatch(r"[0-9a-f]{16}", name) is None:
-        raise RecordError(f"{path}: expected 16 hexadecimal digits, found {name!r}; restore it, or start a new run")
-    return name
 
 
 def _next_round(out: Path) -> int:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -54,9 +55,7 @@ def simulate_federation(
     known = read_federation(home / FEDERATION_FILE)
     for client in known.clients:
         if not (path := node_data(home, client)).is_file():
-            raise InputError(
-                f"{path}: expected the data of the client {client}; a simulation needs those of all clients"
-            )
+            raise InputError(f"{path}: expected the data of the client {client}, as a simulation has all clients")
     public = read_public_samples(home, known)
     refuse_unfit(experiment, known, public)
     count = min(workers or os.cpu_count() or 1, len(known.clients))
@@ -85,9 +84,7 @@ def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise InputError(
-            f"expected Flower's simulation with Ray, found {error}; install it by: pip install 'fedstrata[flower,ray]'"
-        ) from None
+        raise InputError(f"expected Ray, found {error}; pip install 'fedstrata[flower,ray]'") from None
     server_app = ServerApp()
     over = Event()
     failures = list[Exception]()
@@ -131,26 +128,21 @@ def _client_app(home: Path, states: Path, clients: Sequence[str]) -> Any:
     """
     from flwr.clientapp import ClientApp
 
+    def answer(does: str, message: Any, context: Any) -> Any:
+        # Imported here: this runs in a worker of Ray.
+        import torch
+
+        from fedstrata.flower import client_app
+
+        torch.set_num_threads(1)
+        key = clients[int(context.node_config["partition-id"])]
+        state = states / key
+        state.mkdir(parents=True, exist_ok=True)
+        return getattr(client_app, does)(message, client_app.Device(key, node_data(home, key), state))
+
     app = ClientApp()
-
-    def of_node(name: str) -> Callable[[Any, Any], Any]:
-        def answer(message: Any, context: Any) -> Any:
-            # Imported here: this runs in a worker of Ray.
-            import torch
-
-            from fedstrata.flower import client_app
-
-            torch.set_num_threads(1)
-            key = clients[int(context.node_config["partition-id"])]
-            state = states / key
-            state.mkdir(parents=True, exist_ok=True)
-            device = client_app.Device(key, node_data(home, key), state)
-            return getattr(client_app, name)(message, device)
-
-        return answer
-
-    app.train()(of_node("work"))
-    app.query("register")(of_node("register"))
+    app.train()(partial(answer, "work"))
+    app.query("register")(partial(answer, "register"))
     return app
 
 

@@ -172,8 +172,5 @@ def _dp_accounting() -> Any:
         import dp_accounting.pld.privacy_loss_mechanism
         import dp_accounting.rdp
     except ImportError as error:
-        raise ExperimentError(
-            "privacy: expected the package dp-accounting, which computes epsilon, found none; "
-            "pip install 'fedstrata[privacy]'"
-        ) from error
+        raise ExperimentError("privacy: expected dp-accounting; pip install 'fedstrata[privacy]'") from error
     return dp_accounting

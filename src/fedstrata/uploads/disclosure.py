@@ -77,18 +77,14 @@ Row: TypeAlias = "Disclosure | Callable[[Any, int], Disclosure]"
 
 def _layercfl(algorithm: Any, rounds: int) -> Disclosure:
     """Single updates decide. LayerCFL that chooses its layers asks for uploads when it has to."""
-    no_noise = ""
-    if algorithm.layers == "auto":
-        no_noise = "with algorithm.layers = 'auto' the number of uploads is not known before the run"
-    return Disclosure(server_needs="updates", no_local_noise=no_noise)
+    reason = "with algorithm.layers = 'auto' the number of uploads is not known before the run"
+    return Disclosure(server_needs="updates", no_local_noise=reason if algorithm.layers == "auto" else "")
 
 
 def _ifca(algorithm: Any, rounds: int) -> Disclosure:
     """The losses of single clients decide."""
-    no_noise = ""
-    if algorithm.average == "gradient":
-        no_noise = "with algorithm.average = 'gradient' the number of clients that chose a model scales every update"
-    return Disclosure(server_needs="updates", no_central_noise=no_noise)
+    reason = "with algorithm.average = 'gradient' the number of clients that chose a model scales every update"
+    return Disclosure(server_needs="updates", no_central_noise=reason if algorithm.average == "gradient" else "")
 
 
 def _strata(algorithm: Any, rounds: int) -> Disclosure:

@@ -250,7 +250,16 @@ class LocalNoise:
 def secret_seed(path: Path) -> int:
     """The secret seed in a file, which never leaves the server or the device that adds the noise.
 
-    It is drawn and written first where there is none, so that a resumed run has the same noise.
+    Raises:
+        RecordError: When the file holds something else.
+    """
+    return int(random_digits(path, 32), 16)
+
+
+def random_digits(path: Path, count: int) -> str:
+    """The random hexadecimal digits in a file, an even number of them.
+
+    They are drawn and written first where there is none, so that a resumed run has the same.
 
     Raises:
         RecordError: When the file holds something else.
@@ -258,8 +267,8 @@ def secret_seed(path: Path) -> int:
     try:
         found = read_file(path, limit=100).decode(errors="replace")
     except FileNotFoundError:
-        found = token_hex(16)
+        found = token_hex(count // 2)
         replace_file(path, found.encode(), private=True)
-    if re.fullmatch(r"[0-9a-f]{1,32}", found) is None:
-        raise RecordError(f"{path}: expected at most 32 hexadecimal digits, found something else; restore the file")
-    return int(found, 16)
+    if re.fullmatch(f"[0-9a-f]{{{count}}}", found) is None:
+        raise RecordError(f"{path}: expected {count} hexadecimal digits, found others; restore it, or start a new run")
+    return found

@@ -15,6 +15,7 @@ is taken back. Both are events of the round's record, as data; ``report/words.to
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -214,6 +215,7 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
     not_finite = set[int]()
     no_samples = set[int]()
     negative = set[int]()
+    long = list[dict[str, Any]]()
     too_large = dict[int, dict[str, Any]]()
     for name, result in report.results.items():
         if result.sizes.numpy().min(initial=1) <= 0:
@@ -223,12 +225,10 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         if norms.alike:
             continue
         not_finite.update(norms.clients[~np.isfinite(norms.values)].tolist())
-        for event in _too_large(norms, plan):
-            # Of several norms of a client, that is told which is farthest above its limit.
-            (client,) = event["clients"]
-            worst = too_large.setdefault(client, event)
-            if event["norm"] / event["limit"] > worst["norm"] / worst["limit"]:
-                too_large[client] = event
+        long += _too_large(norms, plan)
+    # Of several norms of a client, that is told which is farthest above its limit.
+    for event in sorted(long, key=lambda each: each["norm"] / each["limit"], reverse=True):
+        too_large.setdefault(event["clients"][0], event)
     for rows in report.client_stats.values():
         values = norms_of(rows, [slice(0, rows.values.shape[1])])
         not_finite.update(rows.clients.numpy()[~np.isfinite(values)].tolist())
@@ -305,27 +305,17 @@ def divergence_of_loss(layout: Layout, losses: torch.Tensor, classifies: bool = 
         losses: The mean test cross-entropy of each client, (s,) in nats. Their median counts, so that no single client
             can report a divergence that there is not.
         classifies: Whether the loss is the cross-entropy of one class per sample. What guessing costs by another loss
-            is not known.
+            is not known, nor by a network without a last linear layer. Then only a loss that is not finite is one.
     """
-    if not classifies:
-        finite = not len(losses) or math.isfinite(_median_loss(losses))
-        return [] if finite else [{"kind": "diverged", "reason": "loss", "loss": math.inf, "guessing": None}]
-    last = [slot for slot in layout.tensors if slot.kind == "linear"][-1:]
-    if not last or not len(losses) or last[0].shape[0] < 2:
+    last = [slot.shape[0] for slot in layout.tensors if slot.kind == "linear"][-1:] if classifies else []
+    guessing = math.log(last[0]) if last and last[0] > 1 else None
+    if not len(losses):
         return []
-    guessing = math.log(last[0].shape[0])
-    loss = _median_loss(losses)
-    if loss <= _MAX_GUESSING_LOSSES * guessing:
-        return []
-    return [{"kind": "diverged", "reason": "loss", "loss": loss, "guessing": guessing}]
-
-
-def _median_loss(losses: torch.Tensor) -> float:
-    """The lower median of losses (s,), of which there is one; infinity where it is no number."""
+    # The lower one of two medians, and of infinities. numpy sorts nan to the end.
     middle = (len(losses) - 1) // 2
-    # numpy sorts nan to the end.
-    found = float(np.partition(losses.numpy(), middle)[middle])
-    return math.inf if math.isnan(found) else found
+    loss = float(np.nan_to_num(np.partition(losses.numpy(), middle)[middle], nan=np.inf, posinf=np.inf))
+    largest = sys.float_info.max if guessing is None else _MAX_GUESSING_LOSSES * guessing
+    return [{"kind": "diverged", "reason": "loss", "loss": loss, "guessing": guessing}] if loss > largest else []
 
 
 def missing_events(kind: str, reasons: Mapping[int, str]) -> list[dict[str, Any]]:

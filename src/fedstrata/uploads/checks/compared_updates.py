@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
-from fedstrata.core.row_products import compared_ranges, norms_of, products_of
+from fedstrata.core.row_products import compared_ranges, norms_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -58,15 +58,6 @@ class ComparedUpdates:
     own: Ints
     sent: Rows
     ranges: tuple[slice, ...]
-
-    @property
-    def products(self) -> Floats | None:
-        """The inner product of each two rows, (m, m); None where there are many rows, or they are large."""
-        return products_of(self.sent, self.ranges)
-
-    def of_clusters(self, report: Report, labels: torch.Tensor) -> ComparedUpdates:
-        """The same with other clusters, (n,)."""
-        return replace(self, own=own_clusters(report, labels))
 
 
 def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> ComparedUpdates:

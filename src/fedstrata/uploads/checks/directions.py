@@ -24,6 +24,7 @@ import numpy as np
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
+from fedstrata.core.row_products import products_of
 from fedstrata.uploads.checks.compared_updates import (
     ZERO_NORM,
     ComparedUpdates,
@@ -136,8 +137,13 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     rows = order[places]
     ids = answered[rows]
     norms = np.maximum(updates.norms[rows], ZERO_NORM)
-    compared = UpdatesOfClusters(clusters, updates.values, rows, norms, updates.products)
-    after = _after_round(_ClientDirections(**of_clients(known, ids)), compared)
+    products = products_of(updates.sent, updates.ranges)
+    compared = UpdatesOfClusters(clusters, updates.values, rows, norms, products)
+    members = _ClientDirections(**of_clients(known, ids))
+    backward_rounds = _backward_rounds(members, compared)
+    left_out = members.left_out | (backward_rounds >= _TURNED_ROUNDS)
+    after, cosines = _by_average(members, compared, left_out)
+    after = _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, clusters)
     return with_rows(known, ids, after)
 
 
@@ -167,14 +173,6 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
     return known.forgetting(forgotten)
 
 
-def _after_round(known: _ClientDirections, updates: UpdatesOfClusters) -> _ClientDirections:
-    """What is known of the clients that are compared after their updates of a round."""
-    backward_rounds = _backward_rounds(known, updates)
-    left_out = known.left_out | (backward_rounds >= _TURNED_ROUNDS)
-    after, cosines = _by_average(known, updates, left_out)
-    return _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, updates.clusters)
-
-
 def _by_average(
     known: _ClientDirections, updates: UpdatesOfClusters, left_out: Bools
 ) -> tuple[_ClientDirections, Floats]:
@@ -193,7 +191,12 @@ def _by_average(
         # Whoever is found takes its update out of the sum, and then others may be found.
         trusted = ~left_out
         cosines = _cosines_with_others(updates, trusted)
-        after = _with_cosines(known, cosines)
+        there = ~np.isnan(cosines)
+        after = replace(
+            known,
+            cosines=np.where(there, _DECAY * known.cosines + cosines, known.cosines),
+            weights=np.where(there, _DECAY * known.weights + 1, known.weights),
+        )
         means = after.means
         median = clusters.medians(means, trusted)[clusters.of]
         reversed_ = trusted & (median >= _MIN_MEDIAN) & (-means >= _MIN_REVERSED_SHARE * median)
@@ -268,16 +271,6 @@ def _larger_sides(updates: UpdatesOfClusters, trusted: Bools) -> Bools:
     negative = along < 0
     difference = (clusters.counts(positive) - clusters.counts(negative))[clusters.of]
     return (positive & (difference > 0)) | (negative & (difference < 0))
-
-
-def _with_cosines(known: _ClientDirections, cosines: Floats) -> _ClientDirections:
-    """What is known with the cosines of one more round, (m,); nan where there is none."""
-    there = ~np.isnan(cosines)
-    return replace(
-        known,
-        cosines=np.where(there, _DECAY * known.cosines + cosines, known.cosines),
-        weights=np.where(there, _DECAY * known.weights + 1, known.weights),
-    )
 
 
 def _cosines_with_others(updates: UpdatesOfClusters, trusted: Bools) -> Floats:

@@ -39,11 +39,6 @@ class DirectionHistory:
         """The mean cosine of each client, (n,); 0 before its first upload."""
         return self.cosines / self.weights.clamp_min(1.0)
 
-    @property
-    def suspect(self) -> torch.Tensor:
-        """Who is left out, or doubted, bool (n,)."""
-        return self.left_out | self.doubted
-
     def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
         """The same without what is known of some clients, bool (n,), but for whom to doubt."""
         return replace(_without(self, clients), doubted=self.doubted | (self.left_out & clients))
@@ -103,7 +98,7 @@ class CheckHistory(UpdateHistory):
     @property
     def suspect(self) -> torch.Tensor | None:
         """Who is left out because of the directions of its updates, or doubted, bool (n,)."""
-        return None if self.directions is None else self.directions.suspect
+        return None if self.directions is None else self.directions.left_out | self.directions.doubted
 
     @property
     def drifted(self) -> torch.Tensor | None:

@@ -183,24 +183,18 @@ def _ratios(norms: Floats, others: Floats) -> Floats:
 def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
     """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
     means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
-    found: Bools = means > log(_LARGEST_RATIO)
-    if not found.any():
-        return found
-    return groups.without_halves(found & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
+    return groups.without_halves((means > log(_LARGEST_RATIO)) & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
 
 
 def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
     """Whose logarithms of this round and the last are both far above the mean of all earlier ones, (m,)."""
     high = np.minimum(logs, before.last)
-    found: Bools = high > log(_LARGEST_JUMP)
-    if not found.any():
-        return found
     weights = (before.weights - 1) / _DECAY
     earlier = (before.logs - before.last) / _DECAY / np.maximum(weights, 1)
     least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
     enough = weights > least - 1e-4  # float32 loses some digits
-    found &= enough & (high - earlier > log(_LARGEST_JUMP))
-    return found
+    jumped: Bools = enough & (high > log(_LARGEST_JUMP)) & (high - earlier > log(_LARGEST_JUMP))
+    return jumped
 
 
 def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> tuple[Report, Ints]:

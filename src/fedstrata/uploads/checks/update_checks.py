@@ -18,7 +18,7 @@ from fedstrata.clustering.groups import Bools, Floats, Ints
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.core.server import CheckedUpdates
 from fedstrata.core.state import ServerMemory
-from fedstrata.uploads.checks.compared_updates import compared_updates
+from fedstrata.uploads.checks.compared_updates import compared_updates, own_clusters
 from fedstrata.uploads.checks.copied_updates import copied
 from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
 from fedstrata.uploads.checks.history import CheckHistory, NormHistory
@@ -72,15 +72,15 @@ class Checks:
         directions = known.directions
         if directions is not None:
             directions = with_directions(directions, updates, before)
-        norms = _check_norms(layout, known.norms, report, before, labels, updates.norms, newcomers, chose)
+        checked, who = _check_norms(layout, known.norms, report, before, labels, updates.norms, newcomers, chose)
         if not torch.equal(labels, before):
-            updates = updates.of_clusters(report, labels)
+            updates = replace(updates, own=own_clusters(report, labels))
             if directions is not None:
                 changed = labels != before
                 # A doubted client that was absent when its cluster was split chooses its cluster later.
                 directions = reassigned(directions, changed & ((before >= 0) | directions.doubted))
         reversed_ = nobody if directions is None else directions.left_out.numpy()
-        left_out = reversed_ | norms.who["oversized"]
+        left_out = reversed_ | who["oversized"]
         on_one_side = nobody
         if "signs" in self.names and (found := one_sided(updates)):
             on_one_side = nobody.copy()
@@ -89,36 +89,20 @@ class Checks:
             directions = None if directions is None else directions.doubting(torch.tensor(found))
         copies = copied(updates, left_out | on_one_side) if "copies" in self.names else nobody
         not_counted = left_out | on_one_side | copies
-        checked = CheckedUpdates(CheckHistory(directions, norms.history), norms.report, norms.counted)
+        assert isinstance(checked.history, CheckHistory)
+        checked = replace(checked, history=replace(checked.history, directions=directions))
         # In most rounds nobody is found.
-        if not (not_counted | norms.who["clipped"] | norms.who["drifted"]).any():
+        if not (not_counted | who["clipped"] | who["drifted"]).any():
             return checked
         # Of what does not count, nothing is told but the reason.
         who = {
             "reversed": reversed_,
-            **norms.who,
-            "clipped": norms.who["clipped"] & ~not_counted,
+            **who,
+            "clipped": who["clipped"] & ~not_counted,
             "one_sided": on_one_side & ~left_out,
             "copied": copies & ~on_one_side & ~left_out,
         }
-        return replace(checked, counted=_without(norms.counted, not_counted), events=_events(who, updates.clients))
-
-
-@dataclass(frozen=True)
-class _CheckedNorms:
-    """What the check of norms has found.
-
-    Attributes:
-        history: What is now known of norms; None if they are not checked.
-        report: As in `CheckedUpdates`.
-        counted: The report in which no update is longer than it may be.
-        who: Who was found, bool (n,) each, by the kind of event.
-    """
-
-    history: NormHistory | None
-    report: Report
-    counted: Report
-    who: dict[str, Bools]
+        return replace(checked, counted=_without(checked.counted, not_counted), events=_events(who, updates.clients))
 
 
 def _check_norms(
@@ -130,11 +114,17 @@ def _check_norms(
     norms: Floats,
     newcomers: torch.Tensor | None,
     chose: torch.Tensor | None,
-) -> _CheckedNorms:
-    """Find the clients whose updates are much longer, if norms are checked: by their norms, float32 (m,)."""
+) -> tuple[CheckedUpdates, dict[str, Bools]]:
+    """Find the clients whose updates are much longer, if norms are checked: by their norms, float32 (m,).
+
+    Returns:
+        What is known of norms, and the reports in which no update is longer than it may be; and who was found, bool
+        (n,), by the kind of event.
+    """
     nobody = np.zeros(len(labels), np.bool_)
     if before is None:
-        return _CheckedNorms(None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), nobody))
+        nothing_found = dict.fromkeys(("oversized", "clipped", "drifted"), nobody)
+        return CheckedUpdates(CheckHistory(), report, report), nothing_found
     if chose is not None and before.drifted.numpy().any():
         # Whoever was offered other models has now chosen.
         answered = torch.zeros_like(before.drifted).index_fill(0, report.results[TRAIN].updates.clients, True)
@@ -150,7 +140,8 @@ def _check_norms(
         "clipped": clipped,
         "drifted": history.drifted.numpy() & ~before.drifted.numpy(),
     }
-    return _CheckedNorms(history, clip_to_median_of_others(layout, report, history.left_out), counted, who)
+    shorter = clip_to_median_of_others(layout, report, history.left_out)
+    return CheckedUpdates(CheckHistory(norms=history), shorter, counted), who
 
 
 def _events(who: Mapping[str, Bools], clients: Ints) -> tuple[dict[str, Any], ...]:
