@@ -171,7 +171,7 @@ def _numbers(text: str | None) -> list[int] | None:
 
 def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json: bool) -> None:
     """Print the table of a comparison, its files and what went wrong, and exit with 1 if anything did."""
-    from fedstrata.comparison import choice_text, row_kind, table_of
+    from fedstrata.report.comparison.words import choice_text, row_kind, table_of
 
     if as_json:
         say_json({"folder": str(comparison.folder), **json.loads((comparison.folder / "comparison.json").read_text())})
