@@ -13,7 +13,7 @@ from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
 from fedstrata.play.finish import PersonalModels, make_personal
 from fedstrata.play.rounds import PlanReply, answer_plans
-from fedstrata.play.used_models import Choice
+from fedstrata.play.used_models import chosen_models, last_plan
 from test_every_algorithm import EAGER
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -94,12 +94,11 @@ def play(setup: RunSetup, ask: Ask | None = None, rounds: int = 3) -> Played:
         state, _ = algorithm.update(problem, state, replace(asked(plan), cohort=plan.cohort))
     evaluations = algorithm.evaluations(problem, state, setup.everyone)
     uses = evaluations[CLIENT]
-    choice = Choice.among(problem, uses)
-    last = asked(Plan(rounds + 1, problem.seed, choice.clients, state.models, choice.tasks, evaluations))
+    models = chosen_models(uses, asked(last_plan(problem, state, uses, evaluations)))
 
     def reply(plan: Plan) -> PlanReply:
         plans.append(plan)
         return PlanReply(asked(plan), 0.0)
 
-    made = answer_plans(make_personal(setup, state, uses, choice.answers(last), rounds + 2), reply)
+    made = answer_plans(make_personal(setup, state, uses, models, rounds + 2), reply)
     return Played(state, uses, tuple(plans), tuple(reports), made, setup.clients.store.tensors())

@@ -17,11 +17,12 @@ from builders import left
 from fedstrata.algorithms.ifca import IFCA
 from fedstrata.build.build import build_run
 from fedstrata.cli import main
-from fedstrata.comparison import Comparison, choice_text
+from fedstrata.comparison import Comparison
 from fedstrata.comparison.sweep import choose_setting
 from fedstrata.config import load_experiment
 from fedstrata.config.grid import SWEPT_DATA_KEYS
 from fedstrata.report.comparison.folder import Outcome
+from fedstrata.report.comparison.words import choice_text
 
 GRID: dict[str, list[Any]] = {"local.lr": [0.05, 0.2], "algorithm.k": [2, 3]}
 IFCA_KEYS = {**KEYS, "rounds": 2, "algorithm": {"name": "ifca"}, "algorithms": {}, "engine": {"name": "loop"}}

@@ -6,7 +6,8 @@ from forty import LAYOUT, MODELS, SITE
 from small import fit_of, plan_of
 
 from fedstrata.base.errors import ExperimentError
-from fedstrata.engine import ENGINES, Parallel, Processes, Ray, check_tf32, resolve_engine
+from fedstrata.engine import ENGINES, Parallel, Processes, Ray, resolve_engine
+from fedstrata.engine.registry import check_tf32
 
 
 @pytest.mark.parametrize(

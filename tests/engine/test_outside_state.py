@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from fedstrata.base.errors import ExperimentError, UserCodeError
 from fedstrata.base.randomness import draws_of_numpy_and_python, seed_numpy_and_python
 from fedstrata.core import LocalTraining
-from fedstrata.engine import Loop, SimulationSpec, require_repeatable
+from fedstrata.engine import Loop, SimulationSpec
 from fedstrata.engine.outside_state import OutsideState
+from fedstrata.engine.registry import require_repeatable
 from fedstrata.engine.vectorized import why_not_vectorized
 from fedstrata.models import layout_of, row_of
 from fedstrata.objective import Objective

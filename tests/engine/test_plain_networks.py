@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import product
 
 import pytest
 import torch
@@ -88,17 +87,9 @@ def test_gradients_have_the_bits_of_autograd(name: str, shape: tuple[int, ...], 
     assert_same(plain.gradients(inputs, targets), by_autograd(module, moving, inputs, targets))
 
 
-@pytest.mark.parametrize("chosen", [mask for mask in product([True, False], repeat=6) if any(mask)])
-def test_only_tensors_that_move_get_gradients(chosen: tuple[bool, ...]) -> None:
-    torch.manual_seed(1)
+def test_where_some_tensors_stay_autograd_finds_the_gradients_of_the_others() -> None:
     module = mlp(36, 12, 7)
-    for parameter, moves in zip(module.parameters(), chosen, strict=True):
-        parameter.requires_grad_(moves)
-    moving: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    inputs, targets = batch_of(module, (1, 6, 6), 5)
-    found = plain_of(module, moving).gradients(inputs, targets)
-    assert_same(found, by_autograd(module, moving, inputs, targets))
-    assert all(float(gradient.abs().max()) > 0 for gradient in found)
+    assert plain_network(module, list(module.parameters())[2:]) is None
 
 
 def test_a_plain_network_has_the_values_that_its_module_has_by_then() -> None:

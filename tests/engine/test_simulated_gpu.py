@@ -123,7 +123,7 @@ def test_half_precision_multiplies_16_bits_and_keeps_weights_in_float32() -> Non
     assert_close(found, plain.run(plan))
     products = [note for note in gpu.notes if note.flops]
     assert products and all(note.half for note in products)
-    (trainer,) = engine.trainers._known.values()
+    trainer = engine.trainers.of(plan.tasks["train"])
     assert {tensor.dtype for tensor in trainer._stack.tensors} == {torch.float32}
 
 

@@ -10,10 +10,11 @@ import torch
 import builders
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.core import CLIENT, SHARED, Plan
+from fedstrata.core import CLIENT, SHARED, Plan, Report
 from fedstrata.personal import PERSONAL
 from fedstrata.play.finish import make_personal
 from fedstrata.play.rounds import PlanReply, answer_plans
+from fedstrata.play.used_models import chosen_models
 from personal_stage import METHODS, REFUSED, Played, play, refused, with_stage
 from turns import same
 
@@ -72,7 +73,7 @@ def test_a_tuning_that_diverges_leaves_clients_the_layers_that_they_kept(method:
     before = setup.clients.run(evaluation).scores[CLIENT]
     diverging = replace(problem, training=replace(problem.training, lr=inf))
     setup = replace(setup, server=replace(setup.server, problem=diverging))
-    stage = make_personal(setup, done.state, done.uses, {}, round=4)
+    stage = make_personal(setup, done.state, done.uses, chosen_models(done.uses, Report()), round=4)
     made = answer_plans(stage, lambda plan: PlanReply(setup.clients.run(plan), 0.0))
     assert made is not None and same(made.scores[CLIENT], before)
     assert not any(choice.share for choice in made.choices)

@@ -31,16 +31,7 @@ from fedstrata.build.samples import (
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import LocalTraining
-from fedstrata.engine import (
-    ENGINES,
-    ClientData,
-    SimulationSpec,
-    check_tf32,
-    choose_engine,
-    engine_candidates,
-    require_repeatable,
-    resolve_engine,
-)
+from fedstrata.engine import ENGINES, ClientData, SimulationSpec, registry, resolve_engine
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.rows import head_warning
 from fedstrata.partition import Partition
@@ -79,7 +70,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     participation = _weighted(participation, experiment, spec.client_data)
-    require_repeatable(spec, server.problem.training)
+    registry.require_repeatable(spec, server.problem.training)
     engine, why = _engine(experiment, spec, participation, server.problem.training)
     _logger.info("engine %s on %s, model of %d parameters", engine.name, engine.device, layout.p)
     clients = ENGINES[engine.name](spec, engine.device, engine.workers, engine.timeout)
@@ -110,7 +101,7 @@ def _check_before_data(experiment: Experiment, participation: Participation) -> 
     experiment.algorithm_of()
     experiment.personal_of()
     resolve_engine(experiment.engine.name, experiment.engine.device)
-    check_tf32(experiment.engine.precision, experiment.engine.device)
+    registry.check_tf32(experiment.engine.precision, experiment.engine.device)
     check_attack(experiment)
     require(experiment.records.track)
     info = data.find(experiment.data.name, experiment.data.root).info
@@ -198,8 +189,8 @@ def _engine(
     name, device = resolve_engine(wanted.name, wanted.device)
     if name == "auto":
         cohort = participation.sample(1).cohort
-        candidates = engine_candidates(spec, wanted.workers, device, wanted.timeout)
-        chosen, why = choose_engine(spec, candidates, training, cohort, experiment.rounds)
+        candidates = registry.engine_candidates(spec, wanted.workers, device, wanted.timeout)
+        chosen, why = registry.choose_engine(spec, candidates, training, cohort, experiment.rounds)
         name = chosen.name
         device = chosen.device
     return wanted.model_copy(update={"name": name, "device": device}), why

@@ -112,28 +112,20 @@ def compare_command(
     given = sources or []
     folders = [Path(source) for source in given if Path(source).is_dir()]
     command = ("compare", *given, f"--algorithms={algorithms}", *_options(sets, seeds))
-    if folders:
-        missing = [source for source in given if not Path(source).exists()]
-        if missing:
-            raise ExperimentError(
-                f"compare: expected run folders, found nothing at {shown(missing[0])}; check its path"
-            )
-        if len(folders) < len(given) or algorithms or seeds or sets or resume:
-            raise ExperimentError(
-                "compare: expected an experiment file with --algorithms, or run folders alone; use one"
-            )
-        from fedstrata.comparison import tabulate
-
-        comparison = tabulate(folders, out)
-    elif not algorithms or len(given) > 1:
-        raise ExperimentError(f"compare: expected one experiment file and --algorithms NAME,NAME; found {given}")
-    else:
+    if algorithms and not folders and len(given) <= 1:
         names = [name.strip() for name in algorithms.split(",")]
         experiment = given[0] if given else None
         with resumable(*command):
             comparison = fedstrata.compare(
                 experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
             )
+    elif folders and len(folders) == len(given) and not (algorithms or seeds or sets or resume):
+        comparison = fedstrata.tabulate(folders, out)
+    else:
+        raise ExperimentError(
+            "compare: expected one experiment file with --algorithms NAME,NAME, or folders of finished runs alone; "
+            f"found {given}, of which {len(folders)} are folders"
+        )
     _show_comparison(comparison, command, as_json=as_json)
 
 
@@ -179,7 +171,7 @@ def _numbers(text: str | None) -> list[int] | None:
 
 def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json: bool) -> None:
     """Print the table of a comparison, its files and what went wrong, and exit with 1 if anything did."""
-    from fedstrata.comparison import choice_text, row_kind, table_of
+    from fedstrata.report.comparison.words import choice_text, row_kind, table_of
 
     if as_json:
         say_json({"folder": str(comparison.folder), **json.loads((comparison.folder / "comparison.json").read_text())})
@@ -316,7 +308,7 @@ def export_command(
         list[str] | None, typer.Option("--client", metavar="NAME", help="A client; by default every model in use.")
     ] = None,
     format: Annotated[
-        str, typer.Option(metavar="safetensors|torch|onnx", help="torch and onnx also write programs.")
+        Literal["safetensors", "torch", "onnx"], typer.Option(help="torch and onnx also write programs.")
     ] = "safetensors",
     as_json: AsJson = False,
 ) -> None:
@@ -324,10 +316,10 @@ def export_command(
 
     A program of --format torch is read by torch.export.load alone, and takes raw samples.
     """
-    from fedstrata.results.export import export, format_of
+    from fedstrata.results.export import export
     from fedstrata.results.run import load
 
-    _say_files(export(load(folder), target, clients or (), format_of(format)), as_json=as_json)
+    _say_files(export(load(folder), target, clients or (), format), as_json=as_json)
 
 
 @app.command("list", cls=PlainCommand)

@@ -34,6 +34,10 @@ _DECIMALS = 12
 """The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
 
 
+_OF_A_DIFFERENCE = ("mean", "spread", "margin", "above", "clear")
+"""What is computed of a difference, and written down beside it."""
+
+
 class RunKey(NamedTuple):
     """Which run of a comparison it is.
 
@@ -221,14 +225,7 @@ def write_comparison(comparison: Comparison) -> Comparison:
         "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
         "table": [asdict(row) for row in comparison.table],
         "differences": [
-            {
-                **asdict(each),
-                "mean": each.mean,
-                "spread": each.spread,
-                "margin": each.margin,
-                "above": each.above,
-                "clear": each.clear,
-            }
+            {**asdict(each), **{name: getattr(each, name) for name in _OF_A_DIFFERENCE}}
             for each in comparison.differences
         ],
     }

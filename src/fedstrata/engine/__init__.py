@@ -17,10 +17,6 @@ from fedstrata.engine.parallel import Parallel, Processes, Ray
 from fedstrata.engine.registry import (
     ENGINES,
     Engine,
-    check_tf32,
-    choose_engine,
-    engine_candidates,
-    require_repeatable,
     resolve_engine,
 )
 from fedstrata.engine.vectorized import Vectorized
@@ -37,9 +33,5 @@ __all__ = [
     "Ray",
     "SimulationSpec",
     "Vectorized",
-    "check_tf32",
-    "choose_engine",
-    "engine_candidates",
-    "require_repeatable",
     "resolve_engine",
 ]

@@ -60,8 +60,7 @@ _CUDNN: Any = torch.backends.cudnn
 """Its annotations are incomplete."""
 
 
-@contextmanager
-def exact() -> Iterator[None]:
+def exact() -> AbstractContextManager[None]:
     """Have CUDA compute float32 in float32, with the same results for the same inputs.
 
     Otherwise convolutions round their inputs to 10 bits, and so do matrix products where the user allowed it.
@@ -72,15 +71,12 @@ def exact() -> Iterator[None]:
         (_CUDNN, "deterministic", True),
         (_CUDNN, "benchmark", False),  # the program that is fastest today may be another one tomorrow
     ]
-    with _with_attributes(wanted):
-        yield
+    return _with_attributes(wanted)
 
 
-@contextmanager
-def without_cudnn() -> Iterator[None]:
+def without_cudnn() -> AbstractContextManager[None]:
     """Have CUDA compute without cuDNN."""
-    with _with_attributes([(_CUDNN, "enabled", False)]):
-        yield
+    return _with_attributes([(_CUDNN, "enabled", False)])
 
 
 def products_in(precision: str) -> AbstractContextManager[None]:

@@ -1,13 +1,13 @@
 """The gradients of plain networks without autograd, which takes longer than the arithmetic of a small network.
 
 A plain network is a sequence of linear layers and ReLUs in float32 on the CPU, which may flatten its inputs first, with
-the cross-entropy of classes. Its gradients are computed by the operations that autograd would run, on tensors of the
-same memory layout. So they have the same bits. All other networks are left to autograd.
+the cross-entropy of classes. All of its tensors are trained. Its gradients are computed by the operations that autograd
+would run, on tensors of the same memory layout. So they have the same bits. All other networks are left to autograd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, zip_longest
@@ -34,13 +34,11 @@ class _Linear:
         weight: The weights, (outputs, inputs).
         bias: The bias, (outputs,), or None.
         rectified: Whether a ReLU follows.
-        places: The places of weight and bias among the tensors that move; None where it does not move.
     """
 
     weight: Tensor
     bias: Tensor | None
     rectified: bool
-    places: tuple[int | None, int | None]
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """The outputs (b, outputs) for inputs (b, inputs)."""
@@ -50,21 +48,17 @@ class _Linear:
 
 
 class PlainNetwork:
-    """A plain network.
+    """A plain network, all of whose tensors move.
 
     Args:
         layers: Its linear layers.
         flattens: Whether it flattens its inputs.
-        moving: The number of tensors that move, all of them in these layers; at least one.
     """
 
-    def __init__(self, layers: Sequence[_Linear], flattens: bool, moving: int) -> None:
+    def __init__(self, layers: Sequence[_Linear], flattens: bool) -> None:
         """Keep the layers."""
         self._layers = layers
         self._flattens = flattens
-        self._moving = moving
-        # The layers below need no gradients.
-        self._lowest = min(number for number, layer in enumerate(layers) if layer.places != (None, None))
 
     def reads(self, inputs: Tensor, targets: Tensor) -> bool:
         """Whether `gradients` takes such inputs and targets."""
@@ -80,7 +74,7 @@ class PlainNetwork:
 
     @torch.inference_mode()
     def gradients(self, inputs: Tensor, targets: Tensor) -> Gradients:
-        """The gradient of the mean cross-entropy for each tensor that moves.
+        """The gradient of the mean cross-entropy for each tensor, layer by layer.
 
         Args:
             inputs: The inputs of a batch, (b, ...).
@@ -91,19 +85,16 @@ class PlainNetwork:
         for layer in self._layers:
             values.append(layer.outputs(values[-1]))
         gradient = self._gradient_of_outputs(values[-1], targets)
-        found = [gradient] * self._moving
-        for number in range(len(self._layers) - 1, self._lowest - 1, -1):
-            layer = self._layers[number]
+        found = list[Tensor]()  # from the last tensor to the first
+        for number, layer in reversed(list(enumerate(self._layers))):
             if layer.rectified:
                 gradient = torch.ops.aten.threshold_backward(gradient, values[number + 1], 0)
-            weight, bias = layer.places
-            if weight is not None:
-                found[weight] = torch.mm(gradient.t(), values[number])
-            if bias is not None:
-                found[bias] = gradient.sum(0)
-            if number > self._lowest:
+            if layer.bias is not None:
+                found.append(gradient.sum(0))
+            found.append(torch.mm(gradient.t(), values[number]))
+            if number:
                 gradient = torch.mm(gradient, layer.weight)
-        return tuple(found)
+        return tuple(reversed(found))
 
     def _gradient_of_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The gradient of the mean cross-entropy for the outputs, (b, classes)."""
@@ -137,11 +128,11 @@ def plain_network(module: nn.Module, moving: Sequence[Tensor]) -> PlainNetwork |
         return None
     parts = list(_parts(module))
     flattens = bool(parts) and _is_flattening(parts[0])
-    layers = _linear_layers(parts[flattens:], {id(tensor): place for place, tensor in enumerate(moving)})
-    found = {place for layer in layers for place in layer.places if place is not None}
-    if not found or len(found) < len(moving):
+    layers = _linear_layers(parts[flattens:])
+    tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias) if tensor is not None]
+    if not layers or list(map(id, tensors)) != list(map(id, moving)) or not all(map(_is_plain, tensors)):
         return None
-    return PlainNetwork(layers, flattens, len(moving))
+    return PlainNetwork(layers, flattens)
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
@@ -158,28 +149,17 @@ def _is_flattening(part: nn.Module) -> bool:
     return type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
 
 
-def _linear_layers(parts: Sequence[nn.Module], places: Mapping[int, int]) -> list[_Linear]:
-    """The layers of a sequence of linear layers and ReLUs; empty where anything else is in it.
-
-    Args:
-        parts: The modules of the sequence.
-        places: The place of each tensor that moves, by its `id`.
-    """
+def _linear_layers(parts: Sequence[nn.Module]) -> list[_Linear]:
+    """The layers of a sequence of linear layers and ReLUs; empty where anything else is in it."""
     layers = list[_Linear]()
-    tensors = list[Tensor]()
     for part, following in zip_longest(parts, parts[1:]):
         if type(part) is nn.Linear:
-            own = [tensor for tensor in (part.weight, part.bias) if tensor is not None]
-            tensors += own
-            weight, bias = (own[0].detach(), own[1].detach() if own[1:] else None)
-            numbers = (places.get(id(part.weight)), places.get(id(part.bias)))
-            layers.append(_Linear(weight, bias, type(following) is nn.ReLU, numbers))
+            layers.append(_Linear(part.weight, part.bias, type(following) is nn.ReLU))
         elif type(part) is not nn.ReLU or not layers:
             return []
     # Autograd computes a hidden layer of one unit in another way for a batch of one sample.
     fit = all(above.weight.shape[1] == below.weight.shape[0] > 1 for below, above in pairwise(layers))
-    distinct = len(set(map(id, tensors))) == len(tensors)
-    return layers if fit and distinct and all(map(_is_plain, tensors)) else []
+    return layers if fit else []
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -186,19 +186,15 @@ def engine_candidates(
     spec: SimulationSpec, workers: int = 0, device: str = "auto", timeout: int = 0
 ) -> tuple[EngineCandidate, ...]:
     """The engines that this machine offers on a device; "auto" stands for every device."""
+    count = Processes(spec, workers).workers
+    fit = {"loop": True, "batched": not why_not_vectorized(spec), "processes": count > 1, "ray": False}
     found = list[EngineCandidate]()
-    vectorizes = not why_not_vectorized(spec)
-    if device in ("auto", "cpu"):
-        found.append(EngineCandidate("loop"))
-        if vectorizes:
-            found.append(EngineCandidate("batched"))
-        count = Processes(spec, workers).workers
-        if count > 1:
-            found.append(EngineCandidate("processes", workers=count, timeout=timeout))
-    for accelerator in ("cuda", "mps"):
-        if device == accelerator or (device == "auto" and has_device(accelerator)):
-            able = [name for name, devices in DEVICES.items() if accelerator in devices]
-            found += [EngineCandidate(name, accelerator) for name in able if name == "loop" or vectorizes]
+    for kind in ("cpu", "cuda", "mps"):
+        if device == kind or (device == "auto" and has_device(kind)):
+            able = [name for name, devices in DEVICES.items() if kind in devices and fit[name]]
+            found += [EngineCandidate(name, kind) for name in able if name != "processes"]
+            if "processes" in able:
+                found.append(EngineCandidate("processes", kind, count, timeout))
     return tuple(found)
 
 

@@ -13,21 +13,21 @@ import torch
 from fedstrata.build.attacks import honest_summary
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
-from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Plan, Score, State
+from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Plan, Report, Score, State
 from fedstrata.models import portable
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.personal import LastModels, PersonalChoice
 from fedstrata.play.recorder import Recorder, traffic
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.used_models import (
-    Choice,
     ModelInUse,
     backdoor_summary,
-    choices_in_use,
     chosen_models,
     classify_test_samples,
+    last_plan,
     models_in_use,
     scores_of_probabilities,
+    with_own_tensors,
     write_used_models,
 )
 from fedstrata.records.arrays import last_scores
@@ -47,26 +47,24 @@ def score_last_models(
     Returns:
         The model that each client uses now, and what the summary says about personal models.
     """
-    problem = setup.server.problem
     uses = models_in_use(setup, state)
-    chosen: Mapping[int, int] = {}
+    models = chosen_models(uses, Report())
     before = state.round + 1  # the round before which the stores have the tensors of clients' own
     summary = dict[str, Any]()
     evaluations = recorder.evaluations(state)
     if evaluations:
-        choice = Choice.among(problem, uses)
-        reply = yield Plan(before, problem.seed, choice.clients, state.models, choice.tasks, evaluations)
-        chosen = choice.answers(reply.report)
+        reply = yield last_plan(setup.server.problem, state, uses, evaluations)
+        models = chosen_models(uses, reply.report)
         scores = reply.report.scores
         if setup.server.personal is not None and state.round >= recorder.experiment.rounds:
-            made = yield from make_personal(setup, state, uses, chosen, before + 1)
+            made = yield from make_personal(setup, state, uses, models, before + 1)
             if made is not None:
                 uses = made.uses
                 before = made.round
                 scores = {**scores, SHARED: scores[CLIENT], **made.scores}
             summary["personal"] = personal_summary(recorder.experiment.personal.method, scores, made)
         recorder.complete(state, scores)
-    return choices_in_use(setup, uses, chosen, before), summary
+    return with_own_tensors(setup, models, uses.load_local, before), summary
 
 
 def finish_run(
@@ -155,7 +153,7 @@ class PersonalModels:
 
 
 def make_personal(
-    setup: RunSetup, state: State, uses: Evaluation, chosen: Mapping[int, int], round: int
+    setup: RunSetup, state: State, uses: Evaluation, models: Mapping[int, int | None], round: int
 ) -> Generator[Plan, PlanReply, PersonalModels | None]:
     """Let clients make models of their own, and score them.
 
@@ -163,7 +161,7 @@ def make_personal(
         setup: What the run was built from.
         state: The last state.
         uses: The models that the clients would use without it.
-        chosen: The model that each client with several candidates chose. One that chose none makes no model.
+        models: The model of each client, as `chosen_models` returns them. One that chose none makes no model.
         round: The number of the first plan.
 
     Returns:
@@ -172,7 +170,15 @@ def make_personal(
     method = setup.server.personal
     if method is None:
         return None
-    last = _last_models(state, uses, chosen, round)
+    known = {client: model for client, model in models.items() if model is not None}
+    last = LastModels(
+        round=round,
+        clients=torch.tensor(list(known), dtype=torch.int64),
+        models=state.models,
+        candidates=torch.tensor(list(known.values()), dtype=torch.int64)[:, None],
+        load_local=uses.load_local,
+        nodes=state.nodes,
+    )
     steps = method.after(setup.server.problem, last)
     cost = {"seconds": 0.0, "bytes_down": 0.0, "bytes_up": 0.0, "samples": 0.0}
     try:
@@ -194,19 +200,6 @@ def make_personal(
         evaluations[VALIDATION] = replace(own, split="validation")
     reply = yield Plan(round, setup.server.problem.seed, uses.clients[:0], state.models, {}, evaluations)
     return PersonalModels(choices, own, round, reply.report.scores, cost)
-
-
-def _last_models(state: State, uses: Evaluation, chosen: Mapping[int, int], round: int) -> LastModels:
-    """What the clients start from: those of them whose model is known."""
-    models = {client: model for client, model in chosen_models(uses, chosen).items() if model is not None}
-    return LastModels(
-        round=round,
-        clients=torch.tensor(list(models), dtype=torch.int64),
-        models=state.models,
-        candidates=torch.tensor(list(models.values()), dtype=torch.int64)[:, None],
-        load_local=uses.load_local,
-        nodes=state.nodes,
-    )
 
 
 def _add(cost: dict[str, float], setup: RunSetup, plan: Plan, reply: PlanReply) -> None:

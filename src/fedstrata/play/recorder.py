@@ -93,13 +93,14 @@ class Recorder:
         cohort = done.sample.cohort.tolist()
         not_finite = list(store.not_finite_clients(number))
         reset = {"kind": "reset", "clients": not_finite}
+        rejected = {client for event in done.events if event["kind"] == "rejected" for client in event["clients"]}
         self.record = {
             "round": number,
             **self._clusters(done.state),
             **self._bytes(done.plan, done.reply.report),
             "cohort": cohort,
             "absent": sorted({*done.sample.dropped.tolist(), *done.reply.absent} & set(cohort)),
-            "rejected": sorted({*done.rejected, *done.reply.rejected}),
+            "rejected": sorted(rejected),
             "events": [*done.events, *([reset] if not_finite else [])],
             "metrics": [asdict(metric) for metric in done.diagnostics.metrics],
             "seconds": done.seconds_planning + done.reply.seconds + perf_counter() - done.replied,

@@ -50,7 +50,6 @@ class PlayedRound(Generic[StateT]):
         before: The state before the round.
         reply: What came back, before any step.
         report: What the algorithm saw of it.
-        rejected: The ids of the clients whose answers it did not see, ascending.
         state: The state after the round.
         diagnostics: What the algorithm noted, and what happened to the tree.
         events: All that happened in the round.
@@ -64,7 +63,6 @@ class PlayedRound(Generic[StateT]):
     before: StateT
     reply: PlanReply
     report: Report
-    rejected: tuple[int, ...]
     state: StateT
     diagnostics: Diagnostics
     events: list[dict[str, Any]]
@@ -139,7 +137,6 @@ def play_rounds(
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
         received = through(rules.steps, plan, reply.report)
-        rejected = {client for event in received.events if event["kind"] == "rejected" for client in event["clients"]}
         noticed = [
             *missing_events("absent", reply.absent),
             *missing_events("rejected", reply.rejected),
@@ -160,7 +157,6 @@ def play_rounds(
                 before=before,
                 reply=reply,
                 report=report,
-                rejected=tuple(sorted(rejected)),
                 state=after,
                 diagnostics=diagnostics,
                 events=[*events, *noticed, *undone, *map(dict, diagnostics.events)],

@@ -23,7 +23,7 @@ from fedstrata.play.recorder import OnRound, Recorder
 from fedstrata.play.rounds import PlanReply, Rules, play_rounds
 from fedstrata.records.checkpoint import require_saveable
 from fedstrata.records.folder import Folder
-from fedstrata.records.resume import Resumable, find_resumable, origin
+from fedstrata.records.resume import find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, DataRecord
 from fedstrata.records.tracking import track
 from fedstrata.results.run import Run, network_factory, outputs_of
@@ -145,13 +145,24 @@ def begin_run(
         raise RecordError(
             f"{str(folder.path)!r}: expected no run in this folder, found one; resume it, or take another"
         )
-    found = None
-    if resume:
-        made_with = origin(setup.engine.device)
-        found = find_resumable(folder, fresh, plain_keys(experiment), made_with, completed_keys)
-    if found is not None and setup.on_devices:
-        _refuse_repeated_rounds(experiment, found, folder)
-    before = folder.data() if found is not None else None
+    made_with = origin(setup.engine.device)
+    keys = plain_keys(experiment)
+    found = find_resumable(folder, fresh, keys, made_with, completed_keys) if resume else None
+    if found is None:
+        _logger.info("%s: the run begins", folder.path)
+        folder.create(dumps(experiment))
+        folder.rewind(0)
+        if not setup.on_devices:  # where the clients alone have data
+            folder.add_client_descriptions(describe_clients(setup.client_data))
+        return fresh, None
+    # On a network, the answers to rounds that are repeated may be others.
+    if setup.on_devices and found.repeats and experiment.privacy.kind != "none":
+        raise RecordError(
+            f"{folder.path}: expected the checkpoint of the last round, as epsilon counts each round once, found that "
+            f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
+            "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
+        )
+    before = folder.data()
     if before is not None and before.network:
         before.require_same_network(data.network, folder.path)
     if before is not None and before.digest and before.digest != data.digest:
@@ -160,12 +171,6 @@ def begin_run(
             f"{shown(experiment.data.name)}, or start a run without --resume"
         )
     folder.create(dumps(experiment))
-    if found is None:
-        _logger.info("%s: the run begins", folder.path)
-        folder.rewind(0)
-        if not setup.on_devices:  # where the clients alone have data
-            folder.add_client_descriptions(describe_clients(setup.client_data))
-        return fresh, None
     _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
     for line in found.notes:
         tell(f"resumed from round {found.checkpoint.state.round}: {line}")
@@ -174,17 +179,3 @@ def begin_run(
     remove_file(folder.path / "summary.json")
     folder.rewind(found.checkpoint.state.round)
     return found.checkpoint.state, found.checkpoint.record
-
-
-def _refuse_repeated_rounds(experiment: Experiment, found: Resumable, folder: Folder) -> None:
-    """Refuse to repeat rounds on a network, where noise is counted: their answers may be others.
-
-    Raises:
-        RecordError: When rounds would be repeated.
-    """
-    if found.repeats and experiment.privacy.kind != "none":
-        raise RecordError(
-            f"{folder.path}: expected the checkpoint of the last round, as epsilon counts each round once, found that "
-            f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
-            "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
-        )

@@ -6,7 +6,7 @@ It is the model of a cluster, with the client's own tensors where it has some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedstrata.build.run_setup import RunSetup
-from fedstrata.core import CLIENT, Evaluation, LocalTask, Problem, Report, State
+from fedstrata.core import CLIENT, Evaluation, LocalTask, Mask, Plan, Problem, Report, State
 from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
 from fedstrata.objective.metrics import probability_scores
@@ -27,40 +27,30 @@ _CHOICE = "choice"
 """The task by which clients that may use several models say which one fits their training data best."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The clients that may use several models, such as one that waits for a cluster, and what they are asked.
+def last_plan(problem: Problem, state: State, uses: Evaluation, evaluations: Mapping[str, Evaluation]) -> Plan:
+    """The plan after the last round: nobody trains, and nothing is sent but scores and choices.
 
-    Attributes:
-        clients: Their ids, ascending, (m,).
-        tasks: The task that asks them; empty where there is no such client.
+    Clients that may use several models, such as one that waits for a cluster, choose one of them.
+
+    Args:
+        problem: What is fixed for the run.
+        state: The last state.
+        uses: The models that the clients may use.
+        evaluations: What is scored.
     """
-
-    clients: torch.Tensor
-    tasks: Mapping[str, LocalTask]
-
-    @classmethod
-    def among(cls, problem: Problem, uses: Evaluation) -> Choice:
-        """Ask the clients of an evaluation that have more than one candidate. Nobody trains, and nothing is sent."""
-        several = (uses.candidates >= 0).sum(dim=1) > 1
-        nothing = problem.layout.nothing
-        task = LocalTask(
-            candidates=uses.candidates[several],
-            training=problem.training,
-            trainable=nothing,
-            upload=nothing,
-            load_local=uses.load_local,
-            save_local=nothing,
-            stream=_CHOICE,
-        )
-        return cls(uses.clients[several], {_CHOICE: task} if bool(several.any()) else {})
-
-    def answers(self, report: Report) -> dict[int, int]:
-        """Return the model that each client chose, by client. A client that did not answer is missing."""
-        if not self.tasks:
-            return {}
-        result = report.results[_CHOICE]
-        return dict(zip(result.updates.clients.tolist(), result.chosen.tolist(), strict=True))
+    several = (uses.candidates >= 0).sum(dim=1) > 1
+    nothing = problem.layout.nothing
+    task = LocalTask(
+        candidates=uses.candidates[several],
+        training=problem.training,
+        trainable=nothing,
+        upload=nothing,
+        load_local=uses.load_local,
+        save_local=nothing,
+        stream=_CHOICE,
+    )
+    tasks = {_CHOICE: task} if bool(several.any()) else {}
+    return Plan(state.round + 1, problem.seed, uses.clients[several], state.models, tasks, evaluations)
 
 
 def models_in_use(setup: RunSetup, state: State) -> Evaluation:
@@ -69,13 +59,15 @@ def models_in_use(setup: RunSetup, state: State) -> Evaluation:
     return setup.server.algorithm.evaluations(setup.server.problem, state, clients)[CLIENT]
 
 
-def chosen_models(uses: Evaluation, chosen: Mapping[int, int]) -> dict[int, int | None]:
+def chosen_models(uses: Evaluation, report: Report) -> dict[int, int | None]:
     """The model of each client: its only candidate, or the one that it chose; None where it did not say which.
 
     Args:
-        uses: The models that the clients use.
-        chosen: The model that each client with several candidates chose, by client.
+        uses: The models that the clients may use.
+        report: What came back for the last plan.
     """
+    answer = report.results.get(_CHOICE)
+    chosen = {} if answer is None else dict(zip(answer.updates.clients.tolist(), answer.chosen.tolist(), strict=True))
     found = dict[int, int | None]()
     for client, row in zip(uses.clients.tolist(), uses.candidates.tolist(), strict=True):
         candidates = [model for model in row if model >= 0]
@@ -97,19 +89,21 @@ class ModelInUse(NamedTuple):
     own: Mapping[int, torch.Tensor]
 
 
-def choices_in_use(setup: RunSetup, uses: Evaluation, chosen: Mapping[int, int], before: int) -> list[ModelInUse]:
+def with_own_tensors(
+    setup: RunSetup, models: Mapping[int, int | None], load_local: Mask, before: int
+) -> list[ModelInUse]:
     """The model of each client that takes part at the end of a run.
 
     Args:
         setup: What the run was built from. Its clients' store has what they keep to themselves.
-        uses: The models that the clients use.
-        chosen: The model that each client with several candidates chose.
+        models: The model of each client, as `chosen_models` returns them.
+        load_local: The tensors that clients take from their stores.
         before: The round before which the store has the tensors.
     """
     found = list[ModelInUse]()
-    for client, model in chosen_models(uses, chosen).items():
-        stored = setup.clients.store.read(client, before=before) if any(uses.load_local) else {}
-        own = {place: values for place, values in sorted(stored.items()) if uses.load_local[place]}
+    for client, model in models.items():
+        stored = setup.clients.store.read(client, before=before) if any(load_local) else {}
+        own = {place: values for place, values in sorted(stored.items()) if load_local[place]}
         found.append(ModelInUse(client, model, own))
     return found
 

@@ -82,7 +82,10 @@ def export(
     """
     several = [clients] if isinstance(clients, str | int | np.integer) else clients
     names = [run.names[run.model_of(client).client] for client in several]
-    format_of(format)
+    if format not in (known := get_args(ModelFormat)):
+        raise ExperimentError(f"export: format = {shown(format)}: expected one of {', '.join(known)}")
+    if format == "onnx" and find_spec("onnxscript") is None:
+        raise ExperimentError('--format = onnx: expected onnxscript, found none; pip install "fedstrata[onnx]"')
     folder = Path(target)
     require_new_folder(folder)
     # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
@@ -169,20 +172,6 @@ def _file_name(client: str, id: int, taken: set[str]) -> str:
         name = f"{name}-{id}"
     taken.add(name.lower())
     return name
-
-
-def format_of(name: str) -> ModelFormat:
-    """Return the format of a name.
-
-    Raises:
-        ExperimentError: When there is no such format, or its libraries are not installed.
-    """
-    known: tuple[ModelFormat, ...] = get_args(ModelFormat)
-    if name not in known:
-        raise ExperimentError(f"--format = {shown(name)}: expected one of {', '.join(known)}")
-    if name == "onnx" and find_spec("onnxscript") is None:
-        raise ExperimentError('--format = onnx: expected onnxscript, found none; pip install "fedstrata[onnx]"')
-    return known[known.index(name)]
 
 
 def _program(model: TrainedModel, format: ModelFormat) -> bytes:

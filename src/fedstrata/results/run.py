@@ -17,14 +17,14 @@ from fedstrata.base.errors import InputError, RecordError
 from fedstrata.base.quoting import listed, shown
 from fedstrata.base.randomness import model_seed
 from fedstrata.base.registry import PortableObject
-from fedstrata.build.problem import problem_of
+from fedstrata.build.problem import network_of, problem_of
 from fedstrata.build.samples import for_network
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat, load_dataset, raw_rows
-from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network, portable
+from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network
 from fedstrata.models.trained import TrainedModel, load_tensors
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.client_models import ClientModels, UsedModel
@@ -310,13 +310,12 @@ def network_factory(
         form: What raw samples look like.
         given: The network, or what makes it, where it is not the one that the experiment names.
     """
-    kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
-    name = experiment.model.name
-    options = experiment.model.options
     if given is None:
-        return partial(make_network, portable(name), kind, model_seed(experiment.seed), options)
+        return network_of(experiment, form.network_shape, form.output_shape)
+    kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
     maker = PortableObject(given, getattr(given, "__qualname__", type(given).__name__))
-    return partial(make_network, maker, kind, model_seed(experiment.seed), _accepted(given, options))
+    options = _accepted(given, experiment.model.options)
+    return partial(make_network, maker, kind, model_seed(experiment.seed), options)
 
 
 def _accepted(maker: Callable[..., nn.Module] | nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,10 @@ import logging
 import math
 import os
 import socket
-import struct
 import subprocess
 import sys
 import traceback
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -32,14 +30,11 @@ from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, 
 
 _logger = logging.getLogger(__name__)
 
-MAX_LOST = 3
-"""Workers that may be lost with the same shard before the run fails."""
-
-MAX_HUNG = 2
-"""Workers that may stop making progress with the same shard before the run fails."""
+MAX_ATTEMPTS = 3
+"""Times that a round is begun, each time with new workers, before the run fails."""
 
 DEFAULT_TIMEOUT = 600
-"""Seconds without progress after which a worker is replaced by default."""
+"""Seconds without progress after which a worker is taken for lost by default."""
 
 _STARTUP_SECONDS = 300
 """Seconds that a new worker has until it reads its first samples, even with a shorter timeout."""
@@ -80,8 +75,8 @@ class Processes:
     Args:
         spec: The network and the data.
         workers: The number of processes; 0 is one for each core that this process may use.
-        timeout: Seconds without progress after which a worker is replaced and its work is given to another one; 0 waits
-            without end. A worker makes progress whenever it reads a few batches of samples.
+        timeout: Seconds without progress after which a worker is taken for lost; 0 waits without end. A worker makes
+            progress whenever it reads a few batches of samples.
     """
 
     def __init__(self, spec: SimulationSpec, workers: int = 0, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -98,102 +93,66 @@ class Processes:
         return tuple(worker.process.pid for worker in self._pool)
 
     def run(self, request: ShardRequest, shards: Sequence[Shard]) -> Sequence[ShardReply]:
-        """As `Transport.run`."""
-        try:
-            return self._run(SharedMessage(request), shards)
-        except BaseException:
-            # What the others still compute would be taken for the answer of the next round.
-            self.close()
-            raise
+        """As `Transport.run`. If a worker is lost, new ones do the round again: the same work has the same bits."""
+        message = SharedMessage(request)
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return self._run(message, shards)
+            except BaseException as error:
+                # What the others still compute would be taken for the answer of the next round.
+                self.close()
+                if not isinstance(error, _LostWorker):
+                    raise
+                if attempts == MAX_ATTEMPTS:
+                    raise EngineError(
+                        f"expected answers from worker processes, lost one in each of {attempts} attempts, "
+                        f"the last one {error}"
+                    ) from None
+                _logger.warning("lost a worker process %s; new ones do the work of this round again", str(error))
 
     def close(self) -> None:
         """End the processes. The next round starts new ones."""
         _end(self._pool)
 
     def _run(self, request: SharedMessage, shards: Sequence[Shard]) -> Sequence[ShardReply]:
+        """Let a worker do every shard.
+
+        Raises:
+            _LostWorker: When one of them is gone or makes no progress.
+            Exception: When one of them raised it.
+        """
         while len(self._pool) < len(shards):
             self._pool.append(_Worker(self._timeout))
-        for place, shard in enumerate(shards):
-            self._give(place, request, shard)
-        replies: dict[int, ShardReply] = {}
-        lost = Counter[int]()
-        hung = Counter[int]()
-        while waiting := [place for place in range(len(shards)) if place not in replies]:
-            for place in self._ready(waiting):
-                worker = self._pool[place]
-                try:
-                    message = worker.receive()
-                except (EOFError, ConnectionError):
-                    lost[place] += 1
-                    self._replace_lost(place, lost[place])
-                    self._give(place, request, shards[place])
-                except BlockingIOError:
-                    worker.give_up()
-                else:
-                    if message is not None:
+        workers = self._pool[: len(shards)]
+        for worker, shard in zip(workers, shards, strict=True):
+            worker.give(self._data, request, shard)
+        replies = dict[_Worker, ShardReply]()
+        while waiting := [worker for worker in workers if worker not in replies]:
+            remaining = min(worker.remaining() for worker in waiting)
+            lines = [worker.connection for worker in waiting]
+            ready = wait(lines, None if remaining == math.inf else max(remaining, 0))
+            for worker in waiting:
+                if worker.connection in ready:
+                    if (message := worker.receive()) is not None:
                         reply, _ = message.open()
                         if isinstance(reply, Exception):
                             raise reply
-                        replies[place] = reply
-            for place in waiting:
-                if place not in replies and self._pool[place].remaining() <= 0:
-                    hung[place] += 1
-                    self._replace_hung(place, hung[place], shards[place])
-                    self._give(place, request, shards[place])
-        return [replies[place] for place in range(len(shards))]
-
-    def _ready(self, waiting: Sequence[int]) -> list[int]:
-        """The places of workers that have sent something, or none when the time of one of them is over."""
-        places = {self._pool[place].connection: place for place in waiting}
-        remaining = min(self._pool[place].remaining() for place in waiting)
-        ready = wait(list(places), None if remaining == math.inf else max(remaining, 0))
-        return [places[connection] for connection in ready]  # type: ignore[index]  # typeshed knows sockets here as well
-
-    def _give(self, place: int, request: SharedMessage, shard: Shard) -> None:
-        worker = self._pool[place]
-        worker.restart_clock()
-        try:
-            if not worker.has_spec:
-                self._data.send(worker.connection)
-                worker.has_spec = True
-            request.send(worker.connection, shard)
-        except ConnectionError:
-            pass  # `receive` will find that it is gone.
-        except BlockingIOError:
-            worker.give_up()
+                        replies[worker] = reply
+                elif worker.remaining() <= 0:
+                    raise _LostWorker(
+                        f"as it made no progress for {worker.limit:g} s; if its work takes longer, raise engine.timeout"
+                    )
+        return [replies[worker] for worker in workers]
 
     @cached_property
     def _data(self) -> SharedMessage:
         return SharedMessage(self._spec)
 
-    def _replace_lost(self, place: int, times: int) -> None:
-        """Replace a worker that has ended, unless the work has cost `MAX_LOST` workers."""
-        worker = self._pool[place]
-        status = worker.end()
-        if times == MAX_LOST:
-            fewer = f"set engine.workers below {self.workers}" if self.workers > 1 else "free some"
-            raise EngineError(
-                f"expected answers from worker processes, lost {times} in turn with the same clients, "
-                f"the last one with {worker.reason or f'exit status {status}'}; if memory ran out, {fewer}"
-            )
-        self._pool[place] = _Worker(self._timeout)
 
-    def _replace_hung(self, place: int, times: int, shard: Shard) -> None:
-        """Replace a worker that makes no progress, unless the work has cost `MAX_HUNG` workers."""
-        worker = self._pool[place]
-        worker.end()
-        if times == MAX_HUNG:
-            raise EngineError(
-                f"expected answers from worker processes, found {times} in turn that made no progress for "
-                f"{worker.limit:g} s with the same clients; if their work takes longer, raise engine.timeout"
-            )
-        _logger.warning(
-            "worker process %d made no progress for %g s and is ended; another one does the work of its %d clients",
-            worker.process.pid,
-            worker.limit,
-            len(shard),
-        )
-        self._pool[place] = _Worker(self._timeout)
+class _LostWorker(Exception):
+    """A worker that is gone or makes no progress; with what, and what to do about it."""
 
 
 class _Worker:
@@ -205,17 +164,13 @@ class _Worker:
     Attributes:
         process: The process.
         connection: The connection.
-        has_spec: Whether the specification was sent to it.
         limit: Seconds that it may be silent now; more until its first sign, as it has to start.
-        reason: The reason why it ends, if it has sent one.
     """
 
     def __init__(self, timeout: float) -> None:
         """Start the process."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            if timeout < math.inf:
-                _limit_waiting(ours, timeout)
             interval = min(timeout / 4, _PROGRESS_SECONDS) if timeout < math.inf else 0
             self.process = subprocess.Popen(
                 [sys.executable, "-c", START, json.dumps(sys.path), str(theirs.fileno()), str(interval)],
@@ -225,27 +180,40 @@ class _Worker:
                 start_new_session=True,
             )
             self.connection = Connection(ours.detach())
-        self.has_spec = False
-        self.reason = ""
+        self._has_spec = False
         self.limit = max(timeout, _STARTUP_SECONDS)
         self._timeout = timeout
         self._deadline = monotonic() + self.limit
+
+    def give(self, spec: SharedMessage, request: SharedMessage, shard: Shard) -> None:
+        """Send a shard of a request, and the specification before the first one."""
+        self.restart_clock()
+        with suppress(ConnectionError):  # `receive` will find that it is gone
+            if not self._has_spec:
+                spec.send(self.connection)
+                self._has_spec = True
+            request.send(self.connection, shard)
 
     def receive(self) -> ReceivedMessage | None:
         """The message that it sends, or None for a sign of progress.
 
         Raises:
-            EOFError: When it is gone.
-            ConnectionError: When it is gone.
-            BlockingIOError: When it has stopped in the middle of a message.
+            _LostWorker: When it is gone.
         """
-        content = self.connection.recv_bytes()
-        if content.startswith(FAILED):
-            self.reason = " ".join(content.removeprefix(FAILED).decode().split())
-            raise EOFError
-        self.limit = self._timeout
-        self.restart_clock()
-        return None if content == PROGRESS else ReceivedMessage(self.connection, content)
+        reason = ""
+        try:
+            content = self.connection.recv_bytes()
+            if content.startswith(FAILED):
+                reason = " ".join(content.removeprefix(FAILED).decode().split())
+                raise EOFError
+            self.limit = self._timeout
+            self.restart_clock()
+            return None if content == PROGRESS else ReceivedMessage(self.connection, content)
+        except (EOFError, ConnectionError):
+            status = self.end()
+            raise _LostWorker(
+                f"with {reason or f'exit status {status}'}; if memory ran out, free some or lower engine.workers"
+            ) from None
 
     def restart_clock(self) -> None:
         """Count the seconds without progress from now on."""
@@ -255,23 +223,11 @@ class _Worker:
         """Seconds until the process is taken for hung if it sends nothing."""
         return self._deadline - monotonic()
 
-    def give_up(self) -> None:
-        """Take the process for hung at once."""
-        self._deadline = -math.inf
-
     def end(self) -> int:
         """End the process at once, and return its exit status."""
         self.connection.close()
         self.process.kill()
         return self.process.wait()
-
-
-def _limit_waiting(line: socket.socket, seconds: float) -> None:
-    """Let reading and writing raise BlockingIOError when the other side has stopped in the middle of a message."""
-    # The system's struct timeval; Python's own timeouts of sockets do not hold for the connection made of this one.
-    duration = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        line.setsockopt(socket.SOL_SOCKET, option, duration)
 
 
 def _end(pool: list[_Worker]) -> None:

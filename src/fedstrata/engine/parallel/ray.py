@@ -22,10 +22,13 @@ from fedstrata.base.errors import EngineError, ExperimentError, ResourceError
 from fedstrata.engine.client_data import SimulationSpec
 from fedstrata.engine.loop import Loop
 from fedstrata.engine.parallel.messages import pack, unpack
-from fedstrata.engine.parallel.processes import DEFAULT_TIMEOUT, MAX_HUNG, MAX_LOST, cores
+from fedstrata.engine.parallel.processes import DEFAULT_TIMEOUT, MAX_ATTEMPTS, cores
 from fedstrata.engine.parallel.sharding import Shard, ShardReply, ShardRequest, perform
 
 _logger = logging.getLogger(__name__)
+
+_MAX_HUNG = 2
+"""Times that the same work may hang before the run fails."""
 
 _SLOWER = 10
 """How many times as long as the longest wait so far a wait may take before tasks are taken for hung."""
@@ -96,7 +99,7 @@ class Ray:
                 if not self._cores():
                     _logger.warning("Ray's cluster has no core now; waiting for a node")
                     continue
-                if attempts == MAX_HUNG:
+                if attempts == _MAX_HUNG:
                     raise EngineError(
                         f"expected answers from Ray's workers, found none for {limit:g} s, from {attempts} in turn "
                         "with the same clients; if their work takes longer, raise engine.timeout"
@@ -147,7 +150,7 @@ class Ray:
     @cached_property
     def _task(self) -> Any:
         """The work of a shard as a task of Ray, made once, because Ray keeps every task until it ends."""
-        return self._cluster.remote(num_cpus=1, max_retries=MAX_LOST - 1)(_work)
+        return self._cluster.remote(num_cpus=1, max_retries=MAX_ATTEMPTS - 1)(_work)
 
     def _tasks_beside_others(self) -> list[Any]:
         """The task for each node that has cores, where it asks for none: a worker that hangs keeps its core.

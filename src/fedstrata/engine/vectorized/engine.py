@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.randomness import draws_of_numpy_and_python, global_generators, seed_global_generators
-from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, Score
+from fedstrata.core import Evaluation, Layout, LocalTask, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.core.rows import empty_rows, unsent_rows
 from fedstrata.engine.client_data import ClientData, SimulationSpec, client_stats_of
 from fedstrata.engine.client_store import ClientStore
@@ -184,7 +184,7 @@ class _Choice:
     own: bool
     selection_samples: Tensor
     index: Tensor
-    metric: str = "loss"
+    metric: str
 
     @property
     def scored_places(self) -> list[int]:
@@ -262,21 +262,12 @@ class _Round:
         """The clients that are scored, evaluation by evaluation."""
         # The scores complete the record of the round before, on the data that clients had then.
         before = self._plan.round - 1
-        spans = self._network.layout.spans
         choices = list[_Choice]()
         for evaluation in self._plan.evaluations.values():
-            rows = zip(evaluation.clients.tolist(), evaluation.candidates.tolist(), strict=True)
-            for row, (client, candidates) in enumerate(rows):
-                local = self._local_tensors(client, evaluation.load_local)
-                choice = _Choice(
-                    client=client,
-                    candidates=tuple(candidates),
-                    start=candidate_rows(self._plan, evaluation, row, local, None, spans),
-                    own=bool(local),
-                    selection_samples=self._client_data.train(client, round=before),
-                    index=self._client_data.held_out(client, evaluation.split, before),
-                )
-                choices.append(choice)
+            for row, client in enumerate(evaluation.clients.tolist()):
+                index = self._client_data.held_out(client, evaluation.split, before)
+                compared_on = self._client_data.train(client, round=before)
+                choices.append(self._choice(evaluation, row, client, index, compared_on))
         return choices
 
     def _choices(self, name: str) -> list[_Choice]:
@@ -285,24 +276,33 @@ class _Round:
         task, *later = list(self._plan.tasks.values())[list(self._plan.tasks).index(name) :]
         is_last_use = all(each.continues != task.continues for each in later)
         end_of = self._ends.pop if is_last_use else self._ends.get
-        rows = zip(self._plan.cohort.tolist(), task.candidates.tolist(), strict=True)
-        for row, (client, candidates) in enumerate(rows):
-            index, selection_samples = samples_of_task(self._client_data, self._plan, task, row)
-            if not len(index):
-                continue
-            local = self._local_tensors(client, task.load_local)
-            end = end_of((task.continues, client), None)
-            choice = _Choice(
-                client=client,
-                candidates=tuple(candidates),
-                start=candidate_rows(self._plan, task, row, local, end, self._network.layout.spans),
-                own=bool(local) or end is not None,
-                selection_samples=selection_samples,
-                index=index,
-                metric=task.selection_metric,
-            )
-            choices.append(choice)
+        for row, client in enumerate(self._plan.cohort.tolist()):
+            index, compared_on = samples_of_task(self._client_data, self._plan, task, row)
+            if len(index):
+                end = end_of((task.continues, client), None)
+                choices.append(self._choice(task, row, client, index, compared_on, end))
         return choices
+
+    def _choice(
+        self,
+        piece: LocalTask | Evaluation,
+        row: int,
+        client: int,
+        index: Tensor,
+        compared_on: Tensor,
+        end: Tensor | None = None,
+    ) -> _Choice:
+        """What a client in a row of a task or evaluation may use, where it continues from `end` if there is one."""
+        local = self._local_tensors(client, piece.load_local)
+        return _Choice(
+            client=client,
+            candidates=tuple(piece.candidates[row].tolist()),
+            start=candidate_rows(self._plan, piece, row, local, end, self._network.layout.spans),
+            own=bool(local) or end is not None,
+            selection_samples=compared_on,
+            index=index,
+            metric=piece.selection_metric if isinstance(piece, LocalTask) else "loss",
+        )
 
     def _jobs(self, name: str, choices: Sequence[_Choice], chosen: Sequence[tuple[int, Tensor]]) -> list[TrainingJob]:
         """Note the choices of the clients for a task, and make their jobs. Updates are filled in as they come."""

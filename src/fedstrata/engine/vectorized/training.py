@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from math import prod
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 
 from fedstrata.base.randomness import generator, random_words
-from fedstrata.core import LocalTask, Plan
+from fedstrata.core import LocalTask, LocalTraining, Mask, Plan
 from fedstrata.engine.device import products_in, to_device
 from fedstrata.engine.loop import training_orders
 from fedstrata.engine.optimizer import CLIP_EPSILON
@@ -29,11 +28,8 @@ from fedstrata.engine.vectorized.batches import (
 from fedstrata.engine.vectorized.cuda_graphs import Replay, recorder
 from fedstrata.engine.vectorized.network import Network
 
-_MAX_TRAINERS = 16
+_MAX_TRAINERS = 4
 """Kinds of tasks whose memory and recordings are kept."""
-
-_MAX_TRAINERS_WITHOUT_MEMORY = 4
-"""Kinds of tasks that are kept where more would take more memory than is worked on at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,23 +138,12 @@ class Trainers:
     def __init__(self, network: Network) -> None:
         """Start without any."""
         self.network = network
-        self._known: OrderedDict[Hashable, Trainer] = OrderedDict()
+        self._of = lru_cache(_MAX_TRAINERS)(partial(Trainer, network))
 
     def of(self, task: LocalTask) -> Trainer:
-        """The trainer for a task. The step size and the proximal weight may change from round to round."""
-        training = task.training
-        fixed = (training.optimizer, training.momentum, training.weight_decay, training.clip_norm)
-        key = (task.trainable, fixed, bool(task.prox_weight))
-        if key not in self._known:
-            self._known[key] = Trainer(self.network, task)
-        self._known.move_to_end(key)
-        while len(self._known) > self._limit():
-            self._known.popitem(last=False)
-        return self._known[key]
-
-    def _limit(self) -> int:
-        held = sum(trainer.held for trainer in self._known.values())
-        return _MAX_TRAINERS_WITHOUT_MEMORY if held > self.network.memory else _MAX_TRAINERS
+        """The trainer for a task. Its steps, their size and the proximal weight may change from round to round."""
+        kind = replace(task.training, epochs=1, batch=1, steps=0, lr=1.0)
+        return self._of(task.trainable, kind, bool(task.prox_weight))
 
 
 class Trainer:
@@ -166,26 +151,28 @@ class Trainer:
 
     Args:
         network: The network of the clients.
-        task: A task of this kind.
+        trainable: The tensors that move.
+        training: The optimiser and its options; the step size and the samples may change.
+        proximal: Whether there is a proximal term.
     """
 
-    def __init__(self, network: Network, task: LocalTask) -> None:
+    def __init__(self, network: Network, trainable: Mask, training: LocalTraining, proximal: bool) -> None:
         """Take the tensors apart."""
         slots = network.layout.tensors
         self._network = network
         self._device = network.device
-        self._moving = network.moving(task.trainable)
+        self._moving = network.moving(trainable)
         self._fixed = [place for place in range(len(slots)) if place not in self._moving]
-        self._left = [slots[place].kind == "buffer" and task.trainable[place] for place in self._fixed]
+        self._left = [slots[place].kind == "buffer" and trainable[place] for place in self._fixed]
         self._shapes = [slots[place].shape for place in self._moving]
         self._widths = [prod(shape) for shape in self._shapes]
         self._names = [network.names[place] for place in (*self._moving, *self._fixed)] + network.salts
-        self._momentum = 0.0 if task.training.optimizer != "sgd" else task.training.momentum
-        self._adam = task.training.optimizer in ("adam", "adamw")
-        self._weight_decay = task.training.weight_decay
-        self._decoupled = task.training.optimizer == "adamw"
-        self._clip_norm = task.training.clip_norm
-        self._proximal = bool(task.prox_weight)
+        self._momentum = 0.0 if training.optimizer != "sgd" else training.momentum
+        self._adam = training.optimizer in ("adam", "adamw")
+        self._weight_decay = training.weight_decay
+        self._decoupled = training.optimizer == "adamw"
+        self._clip_norm = training.clip_norm
+        self._proximal = proximal
         self._accelerated = self._device.type != "cpu"
         # On the device, so that a recorded step reads what they are by then.
         self._lr = torch.zeros((), device=self._device)
@@ -206,11 +193,6 @@ class Trainer:
         self._stack = Stack(room(g, width), tuple(fixed), room(g, width * self._proximal), tuple(moments))
         self._aside = self._stack.each(torch.empty_like)
         self._replay = Replay(recorder(self._device))
-
-    @property
-    def held(self) -> int:
-        """Bytes that are kept between two runs."""
-        return sum(tensor.nbytes for stack in (self._stack, self._aside) for tensor in stack.tensors)
 
     def clients_at_once(self, source: SampleSource, jobs: Sequence[TrainingJob]) -> int:
         """The number of clients that fit into memory together, at least one."""
