@@ -240,8 +240,8 @@ def label_column(columns: Collection[str], options: ReadOptions, place: str) -> 
         compared = Comparison.of(options.label)
         wanted = compared.column if compared and options.label not in columns else options.label
         if wanted not in columns:
-            found = "; ".join(filter(None, [", ".join(columns), nearest(wanted, columns)]))
-            raise DataError(f"data.label = {shown(options.label)}: expected a column of {place}, found {found}")
+            there = "; ".join(filter(None, [", ".join(columns), nearest(wanted, columns)]))
+            raise DataError(f"data.label = {shown(options.label)}: expected a column of {place}, found {there}")
         return wanted
     found = [name for name in columns if name.lower() in LABEL_COLUMNS]
     if len(found) != 1:

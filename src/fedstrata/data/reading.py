@@ -246,7 +246,8 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
             lambda chunks, shape: (pixels_of(chunks[column], mode, options.size, shape or known), ()),
         )
     options.refuse(place, "size")
-    return _Form(label, (column,), lambda chunks, shape: (_arrays(chunks[column], shape, options.gaps), ()))
+    mixed = len({table.schema.field(column).type for table in given}) > 1
+    return _Form(label, (column,), lambda chunks, shape: (_arrays(chunks[column], shape, options.gaps, mixed), ()))
 
 
 def _chunks(given: Sequence[Table], column: str) -> Iterator[Chunk]:
@@ -335,11 +336,11 @@ def _recordings(schema: Any, place: str, options: ReadOptions, info: DatasetInfo
     return _Form(label, inputs, lambda chunks, shape: recordings.windows_of(chunks, window, step, shape), window=window)
 
 
-def _arrays(chunk: Chunk, shape: tuple[int, ...], gaps: bool) -> np.ndarray:
+def _arrays(chunk: Chunk, shape: tuple[int, ...], gaps: bool, mixed: bool) -> np.ndarray:
     """Make (rows, channels, ...) of arrays: uint8 stays as it is, all other numbers become float32.
 
     uint8 images may also come as (rows, height, width), and images with one or three channels last. Rows of numbers are
-    those of a table without names, float64.
+    those of a table without names, float64; float32 stays as it is unless types are mixed.
     """
     values = chunk.arrays()
     if values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[3] in (1, 3):
@@ -347,7 +348,7 @@ def _arrays(chunk: Chunk, shape: tuple[int, ...], gaps: bool) -> np.ndarray:
     if values.dtype == np.uint8 and tables.is_tensor(chunk.values.type):
         values = values[:, None] if values.ndim == 3 else values
     elif values.ndim == 2:
-        values = _numbers(chunk, values, gaps)
+        values = _numbers(chunk, values.astype(np.float64) if mixed else values, gaps)
     else:
         values = finite_float32(values, chunk.place, f"column {chunk.column!r}", chunk.first_row)
     _refuse_other_shape(chunk, values, shape)
@@ -375,7 +376,10 @@ def _numbers(chunk: Chunk, values: np.ndarray, gaps: bool) -> np.ndarray:
     Raises:
         DataError: When a number is too large, or one is missing and may not.
     """
-    numbers: np.ndarray = values if values.dtype == np.float32 else values.astype(np.float64)
+    numbers: np.ndarray = values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
+    # Most columns are told to be sound without an array of comparisons.
+    if gaps and np.fmin.reduce(numbers, None) >= -_LARGEST and np.fmax.reduce(numbers, None) <= _LARGEST:
+        return numbers
     wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
     rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
     if len(rows):

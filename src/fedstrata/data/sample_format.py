@@ -111,7 +111,7 @@ class SampleFormat:
                 "expected pixels of 0 to 255 as uint8, as the model was trained on, found "
                 f"{str(found.dtype).removeprefix('torch.')}; convert them, such as by (255 * x).astype('uint8')"
             )
-        values = found.to(getattr(torch, self.dtype))
+        values: Tensor = found.to(getattr(torch, self.dtype))
         self._check_numbers(found, values)
         shape = tuple(values.shape[1:])
         if shape == self.shape:

@@ -168,11 +168,11 @@ def _codec_of(name: str, kind: Any) -> Codec | Schema[Any]:
     if get_origin(kind) is Literal:
         return Codec(str, _reading(kind))
     try:
-        adapter = TypeAdapter[Any](kind)
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
     except PydanticSchemaGenerationError:
         raise TypeError(f"{name}: expected a type that has a codec, found {kind}") from None
     # Nested values are one text.
-    return Codec(lambda value: adapter.dump_json(value).decode(), _reading(Json[kind]))
+    return Codec(lambda value: adapter.dump_json(value).decode(), _reading(Annotated[kind, Json]))
 
 
 def _plain(kind: type[Any], other: Any = None) -> Codec:

@@ -548,7 +548,7 @@ def _computed_for_all_rounds(keys: Mapping[tuple[str, ...], Any]) -> str:
     from fedstrata.core.lr_schedule import USED_KEYS  # reports, which read records too, do without `core`
 
     schedule = keys.get(("local", "schedule"))
-    if "schedule_rounds" in USED_KEYS.get(schedule, ()) and not keys.get(("local", "schedule_rounds")):
+    if "schedule_rounds" in USED_KEYS.get(str(schedule), ()) and not keys.get(("local", "schedule_rounds")):
         return f", for which local.schedule = {schedule!r} was computed without local.schedule_rounds"
     if keys.get(("privacy", "epsilon")) is not None:
         return ", for which the noise of privacy.epsilon was computed"

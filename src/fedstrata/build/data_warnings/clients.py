@@ -73,7 +73,7 @@ def unused_test_samples(data: RunData) -> Iterator[str]:
 def few_test_samples(data: RunData) -> Iterator[str]:
     """Clients with hardly any test samples, in all or of a class that they have."""
     few = data.class_counts(data.partition.test) < _FEWEST_OF_CLASS
-    lacking = (few & (data.class_counts(data.held) > 0)).any(axis=1)
+    lacking = np.any(few & (data.class_counts(data.held) > 0), axis=1)
     if lacking.any():
         yield (
             f"{data.some_clients(lacking)} have fewer than {_FEWEST_OF_CLASS} test samples, in all or of a class: "
