@@ -321,7 +321,8 @@ class Folder:
 
         found = self._read("summary.json", checked, "a summary in JSON")
         if found is None:
-            raise RecordError(f"{self.path}: expected a finished run, found no summary.json; resume the run")
+            there = "no summary.json; resume the run" if self.path.is_dir() else "no such folder"
+            raise RecordError(f"{self.path}: expected a finished run, found {there}")
         return found
 
     def _read(self, name: str, parse: Callable[[Any], _T], what: str) -> _T | None:
