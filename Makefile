@@ -88,7 +88,8 @@ VERSIONS = sed -n 's/\[.*\]==/==/; s/^\([^ \#]*==[^ +]*\).*/\1/p' requirements.l
 # Where the file of torch that the lock names cannot be had, HASHES=no takes the same versions from anywhere.
 HASHES ?= yes
 LINKS := $(addprefix --find-links ,$(PIP_FIND_LINKS))
-UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python $(LINKS)
+# What is imported is compiled once here, and not by every worker of the tests anew.
+UV_INSTALL := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(LINKS)
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
 	awk '/^[^ #]/ {uv = /^uv==/} uv' requirements.lock > .venv/uv.txt
