@@ -3,10 +3,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from data_layouts import noise
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import load_dataset
+from fedstrata.data.column_roles import Memory, ReadOptions
 
 
 @pytest.fixture
@@ -133,3 +135,12 @@ def test_images_with_the_channels_last_have_them_first(file: Path, kind: Any) ->
     np.savez(file, x=images, y=np.array([0, 1, 0]))
     found = load_dataset(str(file)).inputs.numpy()
     assert found.shape == (3, 3, 4, 5) and np.array_equal(found, images.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_rows_of_two_precisions_are_read_in_the_larger_one(memory: Memory, tmp_path: Path) -> None:
+    exact = np.array([[1.75e9 + 0.125], [2.0]])
+    for name, dtype in (("a", np.float32), ("b", np.float64)):
+        np.savez(tmp_path / f"{name}.npz", x=exact.astype(dtype), y=np.array([0, 1]))
+    found = load_dataset(str(tmp_path), options=ReadOptions(memory=memory)).gather(torch.arange(4))
+    assert found.tolist() == [*exact.astype(np.float32).tolist(), *exact.tolist()]

@@ -59,11 +59,6 @@ class CsvSource(FileSource):
         """
         return self._scanned[0]
 
-    @property
-    def rows(self) -> int:  # type: ignore[override]  # an attribute all the same
-        """Return the number of rows of a file that is not large."""
-        return sum(map(len, self._scanned[1]))
-
     @cached_property
     def _scanned(self) -> tuple[Any, list[Any]]:
         """The schema, and all rows of a file that is not large, as ``pyarrow.RecordBatch``."""

@@ -135,14 +135,12 @@ class InputWriter:
         path: The file; needed unless `memory` is "ram". Its folder is made.
 
     Attributes:
-        samples: The number of all samples, if it is known before, so that too many are refused at once. 0 if not.
         shape: The shape of one sample; empty before the first.
         nbytes: The bytes of all samples so far.
     """
 
     def __init__(self, place: str, memory: Memory = "ram", path: Path | None = None) -> None:
         """Write nothing yet."""
-        self.samples = 0
         self.shape: tuple[int, ...] = ()
         self.nbytes = 0
         self._place = place
@@ -170,11 +168,10 @@ class InputWriter:
         self.shape = block.shape[1:]
         self._dtype = block.dtype
         self.nbytes += block.nbytes
-        needed = max(self.nbytes, self.samples * block[0].nbytes)
-        if isinstance(self._written, BytesIO) and (self._memory == "disk" or needed > memory_limit()):
+        if isinstance(self._written, BytesIO) and (self._memory == "disk" or self.nbytes > memory_limit()):
             if self._memory == "ram":
                 raise DataError(
-                    f"{self._place}: the samples take {needed:,} bytes in memory; expected at most "
+                    f"{self._place}: the samples take {self.nbytes:,} bytes in memory; expected at most "
                     f"{memory_limit():,}; leave them on the disk with data.memory = 'disk', or use a part of them"
                 )
             self._begin_file(self._written)

@@ -93,8 +93,6 @@ def read_tables(
     form = _form(given, schema, options, info)
     _refuse_other_inputs(given, form, options)
     writer = writer or InputWriter(place)
-    if form.features and all(table.source.rows for table in given):
-        writer.samples = sum(table.source.rows for table in given)
     rows = _read_rows(given, schema, form, writer)
     split = split_column(rows.columns)
     columns = {SPLIT_COLUMN if key == split else key: column for key, column in rows.columns.items()}

@@ -32,12 +32,10 @@ class Source(ABC):
     Attributes:
         codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
         files: The file that each row is; empty where rows are no files.
-        rows: The number of rows; 0 where it is not known.
     """
 
     codes: frozenset[str] = frozenset()
     files: Sequence[Path] = ()
-    rows: int = 0
 
     @property
     @abstractmethod
