@@ -136,9 +136,8 @@ METHODS: dict[str, dict[str, Any]] = {
     # The models are drawn anew until each is chosen.
     "ifca": {"algorithm": {"name": "ifca", "init": "restart"}},
     "fesem": {"algorithm": {"name": "fesem"}},
-    # The papers split clusters of two as well.
-    "cfl": {"algorithm": {"name": "cfl", "min_split": 2}},
-    "layercfl": {"algorithm": {"name": "layercfl", "min_split": 2}},
+    "cfl": {"algorithm": {"name": "cfl"}},
+    "layercfl": {"algorithm": {"name": "layercfl"}},
     "hicfl": {"algorithm": {"name": "hicfl"}},
     "hicfl_mean": {"algorithm": {"name": "experiments.papers.variants:MeanOfMembers"}},
     "adacfl": {"algorithm": {"name": "adacfl"}},

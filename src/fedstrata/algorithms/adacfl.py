@@ -17,9 +17,8 @@ from fedstrata.algorithms.keys import STRICT, Auto, NonNegative, PositiveInteger
 from fedstrata.algorithms.one_shot import Groups, split_once, why_not_yet
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
-from fedstrata.clustering import agglomerate, euclidean, natural_cut
+from fedstrata.clustering import agglomerate, euclidean, silhouette_cut
 from fedstrata.clustering.arrays import renumbered
-from fedstrata.clustering.hierarchy import CLEAR_STEP
 from fedstrata.core.aggregation import weighted_mean
 from fedstrata.core.state import with_decisions
 
@@ -29,6 +28,9 @@ client counts, in `engine.client_data.client_stat`."""
 
 _ENTROPY_GAP = 0.1
 """How far the entropy of a client may be above the lowest of its pre-cluster, as a share of it (Section 5.3)."""
+
+_NEWCOMER_MARGIN = 1.3
+"""How much farther from the only cluster than its farthest member a newcomer may be. Not fitted to any data."""
 
 _REFERENCE_TASK = "reference"
 """The task in which newcomers train the initial model."""
@@ -88,9 +90,10 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
 
     Attributes:
         layers: What is compared; by default the linear layer of fewest parameters.
-        cut: The distance up to which clusters merge (lambda), in average linkage: the paper names none. "auto", which
-            is ours, cuts at the largest step of the merge heights, if one is clear. Of the settings that we tried, the
-            paper's 1.4 fits only Adam at 0.01 in round 1.
+        cut: The distance up to which clusters merge (lambda), in average linkage: the paper names none, and sets lambda
+            "depending on the obtained hierarchy". "auto" takes the cut of highest mean silhouette, if it is above
+            0.25; otherwise all clients of a pre-cluster are one cluster. Of the settings that we tried, the paper's
+            1.4 fits only Adam at 0.01 in round 1.
         epsilon: The distance beyond which a newcomer founds a cluster. "auto" is the largest distance between two
             clusters; the experiments have 1.8. The rule for one cluster is ours: the cut, or where that is "auto", 1.3
             times the distance of the farthest member from the mean of the others.
@@ -198,7 +201,7 @@ class AdaCFL(core.Algorithm[AdaCFLState]):
         for precluster in preclusters.unique().tolist():
             rows = preclusters == precluster
             distances = euclidean(weights[rows])  # line 7, Eq. 3
-            cut = natural_cut(distances, "average") if isinstance(self.cut, str) else self.cut
+            cut = silhouette_cut(distances, "average") if isinstance(self.cut, str) else self.cut
             groups[rows] = agglomerate(distances, cut, "average") + precluster * len(clients)  # line 8; no number twice
             part = f"{layer} of pre-cluster {precluster}"
             matrices.append(core.Matrix(0, part, "l2", clients[rows], distances))
@@ -317,7 +320,7 @@ def entropy_groups(client_stats: torch.Tensor) -> torch.Tensor:
 
 
 def single_epsilon(centroids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, sizes: torch.Tensor) -> float:
-    """Epsilon of one cluster: 1.3 times (a clear step) the distance of the farthest member from the mean of the others.
+    """Epsilon of one cluster: 1.3 times the distance of the farthest member from the mean of the others.
 
     Args:
         centroids: The mean of each cluster's members, weighted by their samples, (k, q).
@@ -331,4 +334,4 @@ def single_epsilon(centroids: torch.Tensor, labels: torch.Tensor, weights: torch
     share = sizes / torch.zeros(len(centroids)).index_add(0, labels, sizes.float())[labels]
     # A newcomer does not pull a mean, so neither may a member: |w - mean of others| = |w - mean| / (1 - share).
     others = ((weights - centroids[labels]).norm(dim=1) / (1 - share))[share < 1]
-    return CLEAR_STEP * float(others.max()) if len(others) else torch.inf
+    return _NEWCOMER_MARGIN * float(others.max()) if len(others) else torch.inf

@@ -32,10 +32,10 @@ class CFL(core.Algorithm[LayerCFLState]):
     are pending at its node, and newcomers at the root.
 
     Attributes:
-        eps1: The norm of the mean update below which the model of a cluster is stationary. "auto" is a tenth of the
-            largest norm of an update in the cluster so far.
-        eps2: If the largest update norm is at least eps2, the model does not fit every member. "auto" is 4 times the
-            automatic eps1.
+        eps1: The norm of the mean update below which the model of a cluster is stationary. "auto", which is ours, is
+            1.5 times the norm that the mean of such updates would have if their directions were independent.
+        eps2: If the largest update norm is at least eps2, the model does not fit every member. "auto", which is ours,
+            is 0.35 of the largest norm of an update so far, in the cluster or in those that it was part of.
         gamma: The largest approximation error that Theorem 1 assumes. 0 switches the theorem off.
         linkage: How similar two groups are. "single" minimises the largest similarity across the two groups exactly.
         first: The first round in which a cluster may be split.
@@ -47,12 +47,12 @@ class CFL(core.Algorithm[LayerCFLState]):
 
     eps1: NonNegative | Auto = "auto"
     eps2: NonNegative | Auto = "auto"
-    gamma: Gamma = 0.5
+    gamma: Gamma = 0.7
     linkage: Linkage = "single"
     # Not in the paper.
     first: PositiveInteger = 1
     quorum: Share = 0.5
-    min_split: AtLeastTwo = 3
+    min_split: AtLeastTwo = 8
 
     def init(self, problem: core.Problem) -> LayerCFLState:
         """Everyone in one cluster."""

@@ -46,8 +46,8 @@ class FLIS(core.Algorithm[SignatureState]):
     pending. They train the common start once, and join the cluster whose members' first models agree with theirs most.
 
     Attributes:
-        cut: The angle in degrees up to which clusters merge. Its cosine is the similarity of two models. "auto" cuts at
-            the largest step of the merge heights, if it is clear beyond what a single sample changes.
+        cut: The angle in degrees up to which clusters merge. Its cosine is the similarity of two models. "auto" is
+            where the mean silhouette is highest, if it is above 0.25 beyond what a few samples change.
         linkage: How far apart two groups are.
         quorum: The share of all clients that must have sent their first model, in whatever rounds they were selected.
             Those that come later are assigned by it.
@@ -131,10 +131,10 @@ def disagreement(classes: torch.Tensor) -> torch.Tensor:
 
 
 def resolution(samples: int) -> float:
-    """The angle between models that differ on one of so many samples, in degrees.
+    """The angle that means something between models that are compared by so many samples, in degrees.
 
     Two clients of one distribution differ on a few samples, and by chance on one more or less. That is a large factor
-    of a small angle. The standard deviation of the angle is 1 / sqrt(2 samples) radians, whatever the angle is; this is
-    twice as much.
+    of a small angle. The standard deviation of the angle is 1 / sqrt(2 samples) radians, whatever the angle is. This is
+    four times the angle of models that differ on one sample, and so eight standard deviations.
     """
-    return math.degrees(math.acos(1 - 1 / max(samples, 1)))
+    return 4 * math.degrees(math.acos(1 - 1 / max(samples, 1)))

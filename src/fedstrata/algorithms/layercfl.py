@@ -24,6 +24,7 @@ from fedstrata.algorithms.bipartition.round import (
     RoundAnswers,
     SplitDecision,
     collect_answers,
+    independent_norm,
     max_norm,
     mean_norm,
     split_and_average,
@@ -61,12 +62,13 @@ from fedstrata.core import (
     initial_state,
 )
 
-_EPS1_SHARE = 0.1
-"""The automatic eps1, as a share of the longest update of one member. The papers take the largest mean update."""
+_EPS1_OF_INDEPENDENT = 1.5
+"""The automatic eps1, in multiples of the norm that the mean of independent updates has. Where clients are alike, their
+mean update is 3.5 to 4 times as long at first, and tends to that norm (1.0 to 1.2 after 30 rounds)."""
 
-_EPS2_SHARE = 0.4
-"""The automatic eps2, as a share of the longest update in the compared layers: 4 times the share of eps1. The code of
-Sattler et al. has eps1 = 0.4 and eps2 = 1.6, also 4 times; LayerCFL allows 1 to 10 times."""
+_EPS2_SHARE = 0.35
+"""The automatic eps2, as a share of the longest update in the compared layers. A local model that fits its client
+hardly moves; where clients of two groups share one, updates keep about half of their first length."""
 
 
 @plain_dataclass(frozen=True)
@@ -74,14 +76,13 @@ class ClusterHistory:
     """What is remembered of every cluster.
 
     Attributes:
-        max_norms: The largest norm of any member's update so far, over all conv and linear layers, (k,).
-        max_compared_norms: The same over the compared layers, (k,).
+        max_norms: The largest norm of any member's update so far in the compared layers, (k,). A part has at least
+            that of the cluster that it was part of.
         final: The clusters that are not examined again, (k,) bool. A client that joins one reopens it.
         labels: The cluster of each client after the last round, (n,), which tells who has been moved since.
     """
 
     max_norms: torch.Tensor
-    max_compared_norms: torch.Tensor
     final: torch.Tensor
     labels: torch.Tensor
 
@@ -114,10 +115,11 @@ class LayerCFL(Algorithm[LayerCFLState]):
             all (conv and linear) when neither is known. With "auto" the server chooses the layer (or all) in the first
             rounds. Clients with enough samples (48, or fewer where most clients are small) also train on folds of their
             data; the layer whose differences appear again in the other fold is taken. Nothing is split before.
-        eps1: The norm of the mean update below which the model of a cluster is stationary. "auto" is a tenth of the
-            largest norm of an update in the cluster so far (the paper: a tenth of the largest norm of the mean update).
+        eps1: The norm of the mean update below which the model of a cluster is stationary. "auto", which is ours, is
+            1.5 times the norm that the mean of such updates would have if their directions were independent.
         eps2: If the largest norm of an update in the compared layers is at least eps2, the model does not fit every
-            member. "auto", which is ours, is 0.4 of the largest norm of such an update in the cluster so far.
+            member. "auto", which is ours, is 0.35 of the largest norm of such an update so far, in the cluster or in
+            those that it was part of.
         gamma: The largest approximation error that Theorem 1 assumes (gamma_max, the largest gamma_i of Eq. 15). 0
             switches the theorem off.
         linkage: How similar two groups are. "single" minimises the largest similarity across the two groups exactly.
@@ -133,13 +135,13 @@ class LayerCFL(Algorithm[LayerCFLState]):
     layers: Selectors = "all"
     eps1: NonNegative | Auto = "auto"
     eps2: NonNegative | Auto = "auto"
-    gamma: Gamma = 0.5
+    gamma: Gamma = 0.7
     linkage: Linkage = "single"
     measure: ClientMeasureName = "dcos"
     # Not in the paper.
     first: PositiveInteger = 1
     quorum: Share = 0.5
-    min_split: AtLeastTwo = 3
+    min_split: AtLeastTwo = 8
 
     def __new__(cls, layers: Selectors = "all", **keys: Any) -> LayerCFL:
         """With ``layers = "auto"`` an `AutoLayerCFL` is made, as `pathlib.Path` makes a path of the system's kind."""
@@ -180,8 +182,12 @@ class LayerCFL(Algorithm[LayerCFLState]):
 
         # Algorithm 2, "Get" (it subtracts two models, without a client) and "Select": Delta theta* of this round.
         updates = answered.updates.take_columns(columns).values
-        eps1 = _threshold(self.eps1, state.cluster_history.max_norms[cluster], _EPS1_SHARE)
-        eps2 = _threshold(self.eps2, state.cluster_history.max_compared_norms[cluster], _EPS2_SHARE)
+        eps1 = self.eps1
+        if isinstance(eps1, str):
+            eps1 = _EPS1_OF_INDEPENDENT * independent_norm(problem, answered)
+        eps2 = self.eps2
+        if isinstance(eps2, str):
+            eps2 = _EPS2_SHARE * float(state.cluster_history.max_norms[cluster])
         norm_of_mean = mean_norm(problem, answered)
         largest_norm = max_norm(updates)
         values = {"mean_norm": norm_of_mean, "max_norm": largest_norm, "eps1": eps1, "eps2": eps2}
@@ -229,7 +235,7 @@ class LayerCFL(Algorithm[LayerCFLState]):
 def no_updates_yet(clients: int) -> ClusterHistory:
     """So many clients in one cluster, no update seen yet."""
     labels = torch.zeros(clients, dtype=torch.int64)
-    return ClusterHistory(torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
+    return ClusterHistory(torch.zeros(1), torch.zeros(1, dtype=torch.bool), labels)
 
 
 def with_answers(
@@ -251,16 +257,8 @@ def with_answers(
     final = known.final.index_fill(0, labels[joined], False)
     answers = collect_answers(state, report, **rules, final=final)
 
-    def longest(before: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        now = [max_norm(own.updates.take_columns(columns).values) for own in answers.own]
-        return torch.fmax(before, torch.tensor(now))
-
-    history = ClusterHistory(
-        max_norms=longest(known.max_norms, problem.layout.conv_and_linear),
-        max_compared_norms=longest(known.max_compared_norms, compared),
-        final=final,
-        labels=labels,
-    )
+    longest = torch.tensor([max_norm(own.updates.take_columns(compared).values) for own in answers.own])
+    history = ClusterHistory(max_norms=torch.fmax(known.max_norms, longest), final=final, labels=labels)
     return replace(state, cluster_history=history), answers
 
 
@@ -271,27 +269,18 @@ def split_and_remember(
     answers: RoundAnswers,
     decisions: Mapping[int, SplitDecision],
 ) -> tuple[LayerCFLStateT, Diagnostics]:
-    """`split_and_average`, with what is remembered of the clusters after it. The parts of a cluster begin anew."""
+    """`split_and_average`, with what is remembered of the clusters after it. A part is examined whatever was final."""
     moved, diagnostics = split_and_average(problem, state, report, answers, decisions)
     known = state.cluster_history
     final = known.final.clone()
     for cluster, decision in decisions.items():
         final[cluster] = decision.final
     place_of = {node: place for place, node in enumerate(state.nodes.tolist())}
-    places = torch.tensor([place_of.get(node, -1) for node in moved.nodes.tolist()])
-    whole = places >= 0
-    history = ClusterHistory(
-        max_norms=known.max_norms[places] * whole,
-        max_compared_norms=known.max_compared_norms[places] * whole,
-        final=final[places] & whole,
-        labels=moved.labels.clone(),
-    )
+    nodes = moved.nodes.tolist()
+    whole = torch.tensor([node in place_of for node in nodes])
+    places = torch.tensor([place_of.get(node, place_of.get(moved.tree[node].parent)) for node in nodes])
+    history = ClusterHistory(known.max_norms[places], final[places] & whole, moved.labels.clone())
     return replace(moved, cluster_history=history), diagnostics
-
-
-def _threshold(value: float | str, largest: torch.Tensor, share: float) -> float:
-    """A threshold as given, or a share of the largest norm seen where it is ``"auto"``."""
-    return share * float(largest) if isinstance(value, str) else value
 
 
 @plain_dataclass(frozen=True)
@@ -364,5 +353,5 @@ def _with_layer(problem: Problem, state: AutoLayerCFLState, evidence: LayerEvide
     """The state as if this layer had been given from the start, with its largest norm."""
     # Nothing is split before the layer is known: there is one cluster, and the evidence is about it.
     view = list(views_with_bias(problem.layout)).index(layer)
-    history = replace(state.cluster_history, max_compared_norms=evidence.max_norms[view : view + 1])
+    history = replace(state.cluster_history, max_norms=evidence.max_norms[view : view + 1])
     return replace(state, cluster_history=history, evidence=None, layer=layer)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fedstrata import core
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering import agglomerate, natural_cut
+from fedstrata.clustering import agglomerate, silhouette_cut
 from fedstrata.clustering.arrays import renumbered
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.core.state import StateT
@@ -96,13 +96,13 @@ def agglomerative_groups(
     Args:
         clients: Ascending ids (m,).
         distances: Between them, (m, m).
-        cut: The distance up to which groups merge; ``"auto"`` is the largest step of the merge heights, if it is clear.
+        cut: The distance up to which groups merge; ``"auto"`` is that of `silhouette_cut`.
         linkage: How far apart two groups are.
         layer: The name of what is compared.
         measure: The name of the distance.
         resolution: The smallest difference of two distances that means something.
     """
-    height = natural_cut(distances, linkage, resolution) if isinstance(cut, str) else cut
+    height = silhouette_cut(distances, linkage, resolution) if isinstance(cut, str) else cut
     labels = agglomerate(distances, height, linkage)
     values = {"groups": float(labels.max()) + 1, "clients": float(len(clients))}
     if height < torch.inf:

@@ -19,7 +19,7 @@ from fedstrata.clustering.client_measures import (
     principal_angles,
 )
 from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
-from fedstrata.clustering.hierarchy import agglomerate, bipartition, natural_cut, splits
+from fedstrata.clustering.hierarchy import agglomerate, bipartition, silhouette_cut, splits
 from fedstrata.clustering.means import kmeans
 from fedstrata.clustering.patterns import centred, likeness
 from fedstrata.clustering.permutations import PermutationResult, error_rate_test, not_tested, smallest_sure_p
@@ -68,7 +68,7 @@ __all__ = [
     "kmeans",
     "likeness",
     "manhattan",
-    "natural_cut",
+    "silhouette_cut",
     "newcomer_test",
     "norms",
     "not_tested",

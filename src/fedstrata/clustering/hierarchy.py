@@ -23,8 +23,8 @@ Linkage = Literal["single", "complete", "average"]
 Group = tuple[int, ...]
 """The rows of a group, ascending."""
 
-CLEAR_STEP = 1.3
-"""A merge height that grows by this factor is a clear step. The factor is not fitted to any data."""
+LEAST_SILHOUETTE = 0.25
+"""The mean silhouette that groups must exceed; up to it, "no substantial structure has been found"."""
 
 
 def bipartition(similarity: Array, linkage: Linkage = "single") -> torch.Tensor:
@@ -72,50 +72,46 @@ def agglomerate(distance: Array, cut: float, linkage: Linkage = "average") -> to
     return torch.from_numpy(labels_after(below, len(matrix)))
 
 
-def natural_cut(distance: Array, linkage: Linkage = "average", resolution: float = 0.0) -> float:
-    """Where the dendrogram says to cut: in the largest relative step between two merge heights.
+def silhouette_cut(distance: Array, linkage: Linkage = "average", resolution: float = 0.0) -> float:
+    """Where a person would cut the dendrogram: at the groups of highest mean silhouette, if they are groups at all.
 
-    With heights h_1 <= ... <= h_(m-1), the cut is sqrt(h_k h_(k+1)) at the k of largest h_(k+1) / h_k (the lowest
-    of equals), if that ratio is at least 1.3. Otherwise the heights are flat, and everything is one cluster. Fewer
-    than three rows have fewer than two heights, so no step: one cluster. Heights of 0, of rows that are equal, are no
-    step either, for they say nothing about the others. But where every row has a copy, or all rows are copies of two,
-    and the other heights are flat, each group of copies is a cluster.
-
-    Where distances are known to a resolution r only, small ones differ by large factors that mean nothing. Then
-    h_k + r stands for h_k in both formulas, so that a step is one from the most that the lower height may be; and a
-    height of 0 is like any other.
+    The silhouette of a row (Rousseeuw 1987) is (b - a) / max(a, b), with a its mean distance to its own group and b
+    that to the nearest other one; 0 for a group of one. Groups whose mean is at most 0.25 are no groups (Kaufman and
+    Rousseeuw, "Finding groups in data", 1990, table 4): everything is one cluster. Fewer than three rows are, too.
 
     Args:
         distance: The distances, (m, m), symmetric, at least 0.
         linkage: The linkage: ``"single"``, ``"complete"`` or ``"average"``.
-        resolution: The smallest difference of two distances that means something, in the matrix's unit.
+        resolution: The smallest difference of two distances that means something, in the matrix's unit. It is added to
+            every distance of two rows before silhouettes are computed, so that smaller ones make no groups.
 
     Returns:
-        The cut for `agglomerate`, in the matrix's unit; infinity for one cluster.
+        The cut for `agglomerate`, in the matrix's unit: the geometric middle of the heights that it lies between; of
+        equally good cuts the highest. Infinity for one cluster.
 
     Raises:
         ValueError: When the matrix is no distance, the linkage is another, or the resolution is not at least 0.
     """
+    from sklearn.metrics import silhouette_score
+
     if not resolution >= 0:
         raise ValueError(f"expected a resolution of at least 0, found {resolution}")
     matrix = square(distance, least=0.0)
-    nearest = np.min(matrix, axis=1, where=~np.eye(len(matrix), dtype=np.bool_), initial=math.inf)
-    heights = np.sort([height for height, _, _ in merges(matrix, linkage)])
-    if len(heights) < 2:
-        return math.inf
-    # Below the precision of the largest height, the ratio of two heights is a ratio of rounding errors.
-    least = max(np.finfo(np.float64).eps * heights[-1], np.finfo(np.float64).tiny)
-    apart = heights if resolution > least else heights[heights > least]
-    if len(apart) < 2:
-        # Equal rows and one height: all rows are copies of a few.
-        return float(least) if len(apart) == 1 else math.inf
-    lower = apart[:-1] + resolution
-    upper = apart[1:]
-    ratios = upper / lower
-    step = int(ratios.argmax())
-    if ratios[step] >= CLEAR_STEP:
-        return math.sqrt(lower[step] * upper[step])
-    return float(least) if resolution <= least and bool((nearest <= least).all()) else math.inf
+    done = merges(matrix, linkage)
+    apart = matrix + resolution
+    np.fill_diagonal(apart, 0.0)
+    cut = math.inf
+    best = LEAST_SILHOUETTE
+    for count in range(len(done) - 1, 0, -1):
+        lower, upper = done[count - 1][0], done[count][0]
+        # Where two heights differ by rounding alone, no cut lies between them.
+        if upper - lower <= np.finfo(np.float64).eps * done[-1][0]:
+            continue
+        found = float(silhouette_score(apart, labels_after(done[:count], len(matrix)), metric="precomputed"))
+        if found > best:
+            best = found
+            cut = math.sqrt(lower * upper)
+    return cut
 
 
 def splits(distance: Array, linkage: Linkage = "average") -> list[tuple[float, Group, Group]]:

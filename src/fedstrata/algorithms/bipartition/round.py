@@ -73,9 +73,26 @@ def mean_norm(problem: Problem, usable: Result) -> float:
     """The norm of the mean update, over conv and linear layers (LayerCFL Eq. 27: all tensors; HiCFL: Delta_ave)."""
     updates = usable.updates.take_columns(problem.layout.conv_and_linear)
     together = torch.zeros(len(usable.sizes), dtype=torch.int64)
-    # Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
-    mean = plain_mean if problem.aggregation.rule is plain_mean else weighted_mean
-    return float(mean(updates, usable.sizes, together, 1).double().norm())
+    return float(weighted_mean(updates, _weights(problem, usable), together, 1).double().norm())
+
+
+def independent_norm(problem: Problem, usable: Result) -> float:
+    """The norm that the mean update has on average if the updates have these norms and independent directions.
+
+    With weights w_i of sum 1 it is sqrt(sum_i w_i^2 |d_i|^2), as the mean of d_i . d_j is 0 then. Over conv and linear
+    layers, as `mean_norm`.
+    """
+    updates = usable.updates.take_columns(problem.layout.conv_and_linear).values
+    weights = _weights(problem, usable).double()
+    return float((weights / weights.sum() * updates.double().norm(dim=1)).norm())
+
+
+def _weights(problem: Problem, usable: Result) -> torch.Tensor:
+    """How much each member counts in the mean that is looked at, (m,).
+
+    Not by a robust rule: of two groups it follows the larger one, so that no cluster would be stationary.
+    """
+    return torch.ones_like(usable.sizes) if problem.aggregation.rule is plain_mean else usable.sizes
 
 
 def collect_answers(
