@@ -2,9 +2,9 @@
 
     FEDSTRATA_DATA=DATA python -m experiments.papers.defaults --jobs 2
 
-Adds to ``experiments/results/defaults.json`` what it does not hold yet. The seeds, from 100 on, chose nothing: the rules
-of the defaults were found with seeds below 10. Groups: ARI and clusters in the last round, and the rounds of the splits.
-Alike clients: the round of the first split, of those that split.
+Adds to ``experiments/results/defaults.json`` what it does not hold yet. The seeds, from 100 on, chose nothing: the
+rules of the defaults were found with seeds below 10. Of federations with groups: ARI and clusters in the last round,
+and the rounds of the splits. Of alike clients: the round of the first split, of those that split.
 """
 
 from __future__ import annotations

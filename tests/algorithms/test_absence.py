@@ -25,8 +25,8 @@ TRUTH = torch.arange(CLIENTS) % 4
 CORNERS = torch.tensor([[4.0, 2.0], [4.0, -2.0], [-4.0, 2.0], [-4.0, -2.0]])
 
 ALGORITHMS: dict[str, Algorithm[Any]] = {
-    "cfl": CFL(eps1=10.0, eps2=0.2),
-    "layercfl": LayerCFL(layers="conv", eps1=10.0, eps2=0.2),
+    "cfl": CFL(eps1=10.0, eps2=0.2, gamma=0.5, min_split=3),
+    "layercfl": LayerCFL(layers="conv", eps1=10.0, eps2=0.2, gamma=0.5, min_split=3),
     "hicfl": HiCFL(epsilon=0.05),
     "adacfl": AdaCFL(epsilon=0.5),
 }
@@ -127,7 +127,7 @@ def test_a_model_moves_by_the_mean_of_the_fresh_rows_that_were_trained_from_it_a
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_a_quorum_that_nobody_reaches_decides_nothing(fraction: float) -> None:
-    problem, clients, algorithm = toy_problem(CLIENTS), Seekers(), CFL(eps1=10.0, eps2=0.2, quorum=0.9)
+    problem, clients, algorithm = toy_problem(CLIENTS), Seekers(), CFL(eps1=10.0, eps2=0.2, quorum=0.9, min_split=3)
     cohort, absent = Participation(CLIENTS, seed=0, fraction=fraction, dropout=DROPOUT).sample(1)
     plan = algorithm.plan(problem, algorithm.init(problem), cohort)
     report = clients.run(plan.only(~torch.isin(cohort, absent)))
@@ -138,8 +138,8 @@ def test_a_quorum_that_nobody_reaches_decides_nothing(fraction: float) -> None:
 
 
 REAL: dict[str, dict[str, Any]] = {
-    "cfl": {"eps1": 10.0, "eps2": 0.8, "gamma": 0.55},
-    "layercfl": {"layers": "first_linear", "eps1": 10.0, "eps2": 0.6, "gamma": 0.55},
+    "cfl": {"eps1": 10.0, "eps2": 0.8, "gamma": 0.55, "min_split": 3},
+    "layercfl": {"layers": "first_linear", "eps1": 10.0, "eps2": 0.6, "gamma": 0.55, "min_split": 3},
     "hicfl": {"epsilon": 0.2, "rho": 0.5, "window": 4},
     "adacfl": {"layers": "first_linear", "epsilon": 2.0, "precluster": False},
 }

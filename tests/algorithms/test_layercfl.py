@@ -32,6 +32,11 @@ BOTH = torch.cat([CONV, FC], dim=1)
 """The convolution falls apart into {0, 1} and {2, 3}, the linear layer into {0, 2} and {1, 3}."""
 
 
+def few(**keys: Any) -> LayerCFL:
+    """LayerCFL that may split a few clients, with the gamma of the golden cases."""
+    return LayerCFL(**{"min_split": 2, "gamma": 0.5, **keys})
+
+
 def federation(algorithm: Algorithm[Any], groups: int = 3) -> RunSetup:
     """Twelve clients with digits, turned in so many ways."""
     tables = {
@@ -50,13 +55,13 @@ def scouts(notes: list[Diagnostics]) -> list[tuple[int, Mapping[str, Any]]]:
 
 @pytest.mark.parametrize(("layers", "truth"), [("conv", [0, 0, 1, 1]), ("first_linear", [0, 1, 0, 1])])
 def test_the_layers_that_are_compared_decide_who_belongs_together(layers: str, truth: list[int]) -> None:
-    state, _ = play(LayerCFL(layers=layers, eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
+    state, _ = play(few(layers=layers, eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
     assert ari(state.labels, torch.tensor(truth)) == 1.0
     assert decision_of(state).layer == layers
 
 
 def test_several_selectors_make_one_slice() -> None:
-    state, _ = play(LayerCFL(layers=["conv", "fc"], eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
+    state, _ = play(few(layers=["conv", "fc"], eps1=1.0, eps2=0.5), toy_problem(4), [BOTH])
     assert ari(state.labels, torch.tensor([0, 1, 0, 1])) == 1.0  # the linear layer is twice as long
     assert decision_of(state).layer == "conv, fc"
 
@@ -64,9 +69,9 @@ def test_several_selectors_make_one_slice() -> None:
 def test_a_slice_that_nobody_moves_has_not_converged() -> None:
     """The convolution is frozen, and the linear layer falls apart."""
     updates = torch.cat([torch.zeros(4, 3), FC], dim=1)
-    state, _ = play(LayerCFL(layers="conv", eps1=3.0, eps2=0.5), toy_problem(4), [updates])
+    state, _ = play(few(layers="conv", eps1=3.0, eps2=0.5), toy_problem(4), [updates])
     assert decision_of(state).kind == "layers_not_trained" and decision_of(state).layer == "conv"
-    still, _ = play(LayerCFL(layers="conv", eps1=3.0, eps2=0.5), toy_problem(4), [0 * updates])
+    still, _ = play(few(layers="conv", eps1=3.0, eps2=0.5), toy_problem(4), [0 * updates])
     assert decision_of(still).kind == "members_converged"
 
 
@@ -83,20 +88,20 @@ def test_a_scan_goes_on_when_too_few_clients_move_every_layer() -> None:
 @pytest.mark.parametrize("first", [0.1 * BOTH, torch.ones(4, 6) + 0.1 * BOTH])
 def test_a_cluster_that_algorithm_2_returns_is_final_and_cfl_examines_it_again(first: torch.Tensor) -> None:
     """Its members have converged, or Theorem 1 refuses the split."""
-    for algorithm, clusters in ((LayerCFL(eps1=5.0, eps2=0.5), 1), (CFL(eps1=5.0, eps2=0.5), 2)):
+    for algorithm, clusters in ((few(eps1=5.0, eps2=0.5), 1), (CFL(eps1=5.0, eps2=0.5, gamma=0.5, min_split=2), 2)):
         state, _ = play(algorithm, toy_problem(4), [first, BOTH])
         assert len(state.models) == clusters
 
 
 def test_a_final_cluster_keeps_its_decision_when_few_members_answer_later() -> None:
-    algorithm = LayerCFL(layers="conv", eps1=1.0, eps2=0.5)
+    algorithm = few(layers="conv", eps1=1.0, eps2=0.5)
     state, _ = play(algorithm, toy_problem(4), [0.1 * BOTH] * 3, absent=[[], [0, 1, 2], []])
     assert bool(state.cluster_history.final[0]) and decision_of(state).kind == "members_converged"
 
 
 @pytest.mark.parametrize("measure", ["dcos", "dl2", "dl1", "cos", "l2", "l1"])
 def test_every_measure_proposes_the_clear_groups(measure: str) -> None:
-    algorithm = LayerCFL(layers="conv", eps1=1.0, eps2=0.5, measure=measure)
+    algorithm = few(layers="conv", eps1=1.0, eps2=0.5, measure=measure)
     state, diagnostics = play(algorithm, toy_problem(4), [BOTH])
     assert state.labels.tolist() == [0, 0, 1, 1]
     assert diagnostics[0].matrices[0].measure == measure
@@ -110,7 +115,7 @@ def test_cosines_of_weights_and_of_updates_are_different_things() -> None:
     updates = torch.cat([conv, torch.zeros(4, 3)], dim=1)
     problem = replace(problem, fresh=lambda i: start)
     for measure, value in (("dcos", 0.48), ("cos", 0.554700), ("dl2", 5.099020), ("l2", 5.099020)):
-        algorithm = LayerCFL(layers="conv", eps1=10.0, eps2=0.5, measure=measure)
+        algorithm = few(layers="conv", eps1=10.0, eps2=0.5, measure=measure)
         _, diagnostics = play(algorithm, problem, [updates])
         assert float(diagnostics[0].matrices[0].values[0, 3]) == pytest.approx(value, abs=1e-6)
 
@@ -182,7 +187,7 @@ def test_scouting_with_part_of_the_clients_loses_none_and_looks_again() -> None:
 
 
 def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
-    algorithm, problem = LayerCFL(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
+    algorithm, problem = few(layers="conv", eps1=1.0, eps2=0.5), toy_problem(4)
     state = make_pending(algorithm.init(problem), [3], node=0)
     for updates, cohort in ((0.1 * BOTH, [0, 1, 2]), (BOTH, [0, 1, 2]), (BOTH, [0, 1, 2, 3])):
         state, _ = next_round(algorithm, problem, state, updates, cohort)
@@ -191,7 +196,7 @@ def test_a_final_cluster_is_examined_again_when_somebody_joins_it() -> None:
 
 def test_final_clusters_are_examined_again_when_clients_are_moved_to_them() -> None:
     """Both clusters were final by Theorem 1. Then clients 0 and 1 are misplaced among those that want the opposite."""
-    algorithm, problem = LayerCFL(layers="conv", eps1=10.0, eps2=0.5), toy_problem(8)
+    algorithm, problem = few(layers="conv", eps1=10.0, eps2=0.5), toy_problem(8)
     directions = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]]).repeat(2, 1)
     updates = torch.nn.functional.pad(directions, (0, 4))
     state, _ = play(algorithm, problem, [updates] * 2)

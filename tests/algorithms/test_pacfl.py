@@ -12,7 +12,7 @@ from builders import layout_with, with_tree_events
 from fedstrata.algorithms.one_shot import SignatureState
 from fedstrata.algorithms.pacfl import PACFL, RESOLUTION
 from fedstrata.build.build import build_run
-from fedstrata.clustering import natural_cut, principal_angles
+from fedstrata.clustering import principal_angles, silhouette_cut
 from fedstrata.config import load_experiment
 from fedstrata.core import SINGULAR_VECTORS, Diagnostics, Rows, make_pending
 from fedstrata.testing import Scripted, toy_problem
@@ -69,7 +69,7 @@ def test_angles_that_float32_cannot_tell_from_0_make_no_groups() -> None:
     tilt = math.tan(math.radians(0.0035))
     rows = torch.zeros(4, PAIR * SINGULAR_VECTORS, FEATURES)
     rows[:, 0] = torch.tensor([[0.0, 0, 1], [0.0, 0, 1], [0, 0, 1], [0, tilt, 1]])
-    assert natural_cut(principal_angles(rows)) < 0.001
+    assert silhouette_cut(principal_angles(rows)) < 0.001
     state, _ = play(PACFL(), [range(4)], lines={client: rows[client, 0].tolist() for client in range(4)})
     assert state.labels.tolist() == [0, 0, 0, 0] and state.clustered == 1
     assert round(RESOLUTION, 3) == 0.028

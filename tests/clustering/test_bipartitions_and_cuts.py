@@ -10,7 +10,7 @@ from fedstrata.clustering import (
     bipartition,
     euclidean,
     gap,
-    natural_cut,
+    silhouette_cut,
 )
 from fedstrata.clustering.hierarchy import Linkage
 from fedstrata.clustering.separation import theorem_1_bound
@@ -72,35 +72,42 @@ def test_merging_stops_above_the_cut(linkage: Linkage, labels: list[int]) -> Non
     assert agglomerate(LINE, 1.4, linkage).tolist() == labels
 
 
-def test_the_natural_cut_is_the_geometric_middle_of_the_largest_step() -> None:
+def test_the_cut_is_where_the_mean_silhouette_is_highest() -> None:
+    """Of two pairs, 1 and 2 apart: (1 - 1/11) + (1 - 1/10) + (1 - 2/9.5) + (1 - 2/11.5) = 4 (1 - 0.1439)."""
     points = tensor([[0.0], [1.0], [10.0], [12.0]], dtype=torch.float64)
-    # average linkage: 1, 2, then (10 + 12 + 9 + 11) / 4 = 10.5; the steps are 2 and 5.25
-    assert natural_cut(euclidean(points)) == pytest.approx(math.sqrt(2 * 10.5))
-    assert agglomerate(euclidean(points), natural_cut(euclidean(points))).tolist() == [0, 0, 1, 1]
+    # average linkage: 1, 2, then (10 + 12 + 9 + 11) / 4 = 10.5
+    assert silhouette_cut(euclidean(points)) == pytest.approx(math.sqrt(2 * 10.5))
+    assert agglomerate(euclidean(points), silhouette_cut(euclidean(points))).tolist() == [0, 0, 1, 1]
     # single linkage: 1, 2, 9
-    assert natural_cut(euclidean(points), "single") == pytest.approx(math.sqrt(2 * 9))
+    assert silhouette_cut(euclidean(points), "single") == pytest.approx(math.sqrt(2 * 9))
+
+
+def test_groups_that_do_not_stand_out_are_one_cluster() -> None:
+    """Two pairs whose members are 1 apart and 1.4 from the others: 1 - 1/1.4 = 0.286; 1.3 from them: 0.231."""
+    for between, found in ((1.4, [0, 0, 1, 1]), (1.3, [0, 0, 0, 0])):
+        pairs = symmetric(4, f"01 1, 23 1, 02 {between}, 03 {between}, 12 {between}, 13 {between}")
+        assert agglomerate(pairs, silhouette_cut(pairs)).tolist() == found
 
 
 @pytest.mark.parametrize("m", [0, 1, 2, 3, 5])
 def test_fewer_than_three_rows_or_equal_rows_are_one_cluster(m: int) -> None:
-    assert natural_cut(torch.zeros(m, m)) == math.inf
+    assert silhouette_cut(torch.zeros(m, m)) == math.inf
     if m < 3:
-        assert natural_cut(1 - torch.eye(m)) == math.inf
+        assert silhouette_cut(1 - torch.eye(m)) == math.inf
 
 
 def test_two_clients_that_are_the_same_do_not_leave_all_others_alone() -> None:
-    points = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
-    assert natural_cut(euclidean(points)) == math.inf
-    twins = torch.cat([points, points[:1]])
-    assert natural_cut(euclidean(twins)) == math.inf
+    points = torch.randn(8, 300, generator=torch.Generator().manual_seed(0))
+    assert silhouette_cut(euclidean(points)) == math.inf
+    twins = torch.cat([points, points[:1]])  # the mean silhouette is about 2/9
+    assert silhouette_cut(euclidean(twins)) == math.inf
 
 
-def test_a_resolution_keeps_small_heights_from_making_a_step() -> None:
-    few = symmetric(4, "01 1, 02 2, 12 2, 03 2, 13 2, 23 2")
-    assert natural_cut(few) == pytest.approx(math.sqrt(1 * 2))
-    assert natural_cut(few, resolution=1.0) == math.inf  # 2 is not 1.3 times what 1 may be
-    groups = euclidean(tensor([[0.0], [1.0], [10.0], [12.0]], dtype=torch.float64))  # heights 1, 2, 10.5
-    assert natural_cut(groups, resolution=1.0) == pytest.approx(math.sqrt((2 + 1) * 10.5))
+def test_a_resolution_keeps_small_distances_from_making_groups() -> None:
+    """Two pairs of copies, 2 apart: silhouettes of 1, and with a resolution of 8 of 1 - 8/10."""
+    pairs = symmetric(4, "01 0, 23 0, 02 2, 03 2, 12 2, 13 2")
+    assert agglomerate(pairs, silhouette_cut(pairs)).tolist() == [0, 0, 1, 1]
+    assert silhouette_cut(pairs, resolution=8.0) == math.inf
 
 
 def test_hierarchies_refuse_what_they_cannot_mean() -> None:
@@ -113,13 +120,11 @@ def test_hierarchies_refuse_what_they_cannot_mean() -> None:
     with pytest.raises(ValueError, match=r"expected distances of at least 0, found -0.5; is this a similarity\?"):
         agglomerate(FOUR, 0.5)
     with pytest.raises(ValueError, match="expected a resolution of at least 0, found nan"):
-        natural_cut(LINE, resolution=math.nan)
+        silhouette_cut(LINE, resolution=math.nan)
     with pytest.raises(ValueError, match="expected a cut, found nan"):
         agglomerate(LINE, math.nan)
 
 
-def test_groups_of_copies_are_clusters_where_every_row_has_one() -> None:
+def test_groups_of_copies_are_clusters() -> None:
     points = torch.eye(3).repeat_interleave(2, dim=0)
-    assert agglomerate(euclidean(points), natural_cut(euclidean(points))).tolist() == [0, 0, 1, 1, 2, 2]
-    # One pair of equal rows says nothing about the others.
-    assert natural_cut(euclidean(torch.cat([torch.eye(4), torch.eye(4)[:1]]))) == math.inf
+    assert agglomerate(euclidean(points), silhouette_cut(euclidean(points))).tolist() == [0, 0, 1, 1, 2, 2]

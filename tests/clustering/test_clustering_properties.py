@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import linkage as reference_linkage
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
+from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 import fedstrata.clustering
@@ -27,8 +28,8 @@ from fedstrata.clustering import (
     gap,
     hopkins,
     jensen_shannon,
-    natural_cut,
     reference_split,
+    silhouette_cut,
     stability,
 )
 from fedstrata.clustering.hierarchy import Linkage
@@ -60,7 +61,7 @@ CLUSTERINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "agglomerate single": lambda rows: agglomerate(euclidean(rows), 2, "single"),
     "agglomerate complete": lambda rows: agglomerate(euclidean(rows), 2, "complete"),
     "agglomerate average": lambda rows: agglomerate(euclidean(rows), 2, "average"),
-    "natural cut": lambda rows: agglomerate(euclidean(rows), natural_cut(euclidean(rows))),
+    "silhouette cut": lambda rows: agglomerate(euclidean(rows), silhouette_cut(euclidean(rows))),
     "dbscan": lambda rows: dbscan(euclidean(rows), 1.5, 2),
     "reference split": lambda rows: reference_split(rows, rows[:, 0].abs())[1].long(),
 }
@@ -167,10 +168,12 @@ def test_hierarchies_merge_as_scipy_s_do(linkage: Linkage, m: int, generator: to
     for below, above in itertools.pairwise([0.0, *heights, 2.0]):
         cut = (below + above) / 2
         assert len(agglomerate(distance, cut, linkage).unique()) == m - (heights <= cut).sum()
-    ratios = heights[1:] / heights[:-1]
-    step = int(ratios.argmax())
-    wanted = math.sqrt(heights[step] * heights[step + 1]) if ratios[step] >= 1.3 else math.inf
-    assert natural_cut(distance, linkage) == pytest.approx(wanted)
+    cuts = np.sqrt(heights[:-1] * heights[1:])
+    groups = [agglomerate(distance, cut, linkage) for cut in cuts]
+    scores = [silhouette_score(distance, labels, metric="precomputed") for labels in groups]
+    best = int(np.argmax(scores))
+    wanted = cuts[best] if scores[best] > 0.25 else math.inf
+    assert silhouette_cut(distance, linkage) == pytest.approx(wanted)
 
 
 @few
@@ -213,7 +216,7 @@ def test_arrays_give_what_tensors_give(m: int, generator: torch.Generator) -> No
     assert torch.equal(bipartition(-distance), bipartition(-flat))
     assert torch.equal(agglomerate(distance, 1), agglomerate(flat, 1))
     assert torch.equal(dbscan(distance, 1, 2), dbscan(flat, 1, 2))
-    assert natural_cut(distance) == natural_cut(flat)
+    assert silhouette_cut(distance) == silhouette_cut(flat)
     assert gap(distance, labels, "distance") == gap(flat, labels.numpy(), "distance")
     split, same = reference_split(rows, rows[:, 0]), reference_split(rows.numpy(), rows[:, 0].numpy())
     assert split[0] == same[0]
@@ -226,7 +229,7 @@ def test_what_is_given_is_never_changed() -> None:
         lambda: dbscan(distance, 0.1, 2),
         lambda: agglomerate(distance, 0.1),
         lambda: bipartition(distance),
-        lambda: natural_cut(distance),
+        lambda: silhouette_cut(distance),
         lambda: cosine(distance),
     ):
         call()
