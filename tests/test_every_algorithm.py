@@ -19,7 +19,7 @@ from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth
 
 EAGER: dict[str, dict[str, Any]] = {
     "adacfl": {},
-    "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
+    "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "min_split": 3},
     "fedclust": {},
     "fedtsdp": {"threshold": 0.5, "radius1": 0.02, "shrink": 0.8},
     "fesem": {"k": 3},
@@ -27,7 +27,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "flis": {},
     "hicfl": {"epsilon": 2.0, "rho": 1.0},
     "ifca": {"k": 3},
-    "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3},
+    "layercfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "min_split": 3},
     "oracle": {},
     "pacfl": {},
     "random_groups": {"groups": 3},

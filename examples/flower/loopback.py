@@ -35,7 +35,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 # Splits in the first rounds: what is to be shown is that both sides split alike.
-LAYERCFL = {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3}
+LAYERCFL = {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "min_split": 3}
 
 
 def main() -> int:

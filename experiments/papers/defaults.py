@@ -25,7 +25,7 @@ IMAGES: dict[str, Any] = {
 }
 DIGITS: dict[str, Any] = {
     "rounds": 30,
-    "data": {"name": "digits", "clients": 20, "samples": 72},
+    "data": {"name": "digits", "clients": 20, "samples": 64},
     "partition": {"scheme": "iid"},
     "local": {"epochs": 1, "batch": 10, "lr": 0.1},
 }

@@ -51,7 +51,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ifca": ("ifca", {"k": 4}, {"rounds": 10}),
     "layercfl": (
         "layercfl",
-        {"layers": "linear1", "eps1": 0.5, "eps2": 0.4, "gamma": 0.5},
+        {"layers": "linear1", "eps1": 0.5, "eps2": 0.4, "gamma": 0.5, "min_split": 3},
         {"cohort": {"dropout": 0.2}, "probe": {"gap": ["dcos", "l2"]}},
     ),
     "oracle": ("oracle", {}, {"rounds": 3}),

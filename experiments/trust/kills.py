@@ -43,7 +43,7 @@ from forked import forking
 RESULT = Path(__file__).parents[1] / "results" / "kills.json"
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
-    "layercfl": {"name": "layercfl", "eps1": 0.3, "eps2": 0.2},
+    "layercfl": {"name": "layercfl", "eps1": 0.3, "eps2": 0.2, "gamma": 0.5, "min_split": 3},
     "strata": {"name": "strata"},
     "fedrep": {"name": "fedrep"},
 }

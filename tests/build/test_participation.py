@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import federation, run
+from builders import federation, keys, run
 from fedstrata import core
 from fedstrata.base.errors import ExperimentError
+from fedstrata.build.build import build_run
 from fedstrata.build.participation import Participation, participation_of
 from fedstrata.config import load_experiment
 from fedstrata.core import initial_state
@@ -227,3 +228,10 @@ def test_by_size_the_weights_are_the_training_samples_of_the_round() -> None:
 def test_weights_that_do_not_fit_are_refused(cohort: dict[str, Any], message: str) -> None:
     with pytest.raises(ExperimentError, match=f"cohort.weights: {message}"):
         with_tables(3, cohort=cohort)
+
+
+@pytest.mark.parametrize(("clients", "fraction", "told"), [(8, 1.0, False), (8, 0.5, True), (7, 1.0, True)])
+def test_a_run_in_which_no_cluster_can_be_split_says_so(clients: int, fraction: float, told: bool) -> None:
+    tables = keys(data={"clients": clients}, algorithm={"name": "cfl"}, cohort={"fraction": fraction})
+    warnings = build_run(load_experiment(tables)).warnings
+    assert any(each.startswith("algorithm.min_split = 8: ") for each in warnings) == told

@@ -14,8 +14,8 @@ KEYS: dict[str, Any] = {
     "cohort": {"fraction": 0.75, "dropout": 0.2},
     "algorithm": {"name": "fedavg"},
     "algorithms": {
-        "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.0, "first": 2},
-        "layercfl": {"layers": "all", "eps1": 10.0, "eps2": 0.0, "gamma": 0.0, "first": 3},
+        "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.0, "first": 2, "min_split": 3},
+        "layercfl": {"layers": "all", "eps1": 10.0, "eps2": 0.0, "gamma": 0.0, "first": 3, "min_split": 3},
         "hicfl": {"epsilon": 2.0, "rho": 1.0},
         "ifca": {"k": 2},
     },

@@ -32,7 +32,7 @@ from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import run_config
 
-LAYERCFL = {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3}
+LAYERCFL = {"name": "layercfl", "layers": "linear", "eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "min_split": 3}
 KEYS: dict[str, Any] = {**in_process.KEYS, "algorithm": LAYERCFL}
 
 

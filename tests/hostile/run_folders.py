@@ -58,7 +58,7 @@ class Case:
 
 def good_run(folder: Path) -> None:
     """Make a good run in ``run``, another one and a client's data in ``outside``, all in an empty folder."""
-    layercfl = {"name": "layercfl", "eps1": 9.0, "eps2": 0.0}
+    layercfl = {"name": "layercfl", "eps1": 9.0, "eps2": 0.0, "min_split": 3}
     builders.run(folder / "run", algorithm=layercfl, probe={"gap": ["dcos"]})
     builders.run(folder / "outside" / "other", probe={"gap": ["dcos"]})
     for page in (folder / "run" / "report.html", folder / "outside" / "other" / "report.html"):

@@ -33,7 +33,7 @@ EXPERIMENT = tomli_w.dumps(
         model={"name": "mlp", "hidden": [16]},
         local={"lr": 0.1, "batch": 8},
         cohort={"fraction": 0.75, "dropout": 0.2},
-        algorithm={"name": "layercfl", "eps1": 0.3, "eps2": 0.2},
+        algorithm={"name": "layercfl", "eps1": 0.3, "eps2": 0.2, "gamma": 0.5, "min_split": 3},
         engine={"name": "loop", "workers": 2},
     )
 )

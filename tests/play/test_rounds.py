@@ -25,7 +25,7 @@ SMALL = {
     "data": {"name": "digits", "clients": 8, "samples": 40, "test": 0.2},
     "partition": {"scheme": "rotation", "groups": 2},
     "local": {"lr": 0.1, "batch": 10},
-    "algorithm": {"name": "layercfl", "eps1": 0.3, "eps2": 0.2},
+    "algorithm": {"name": "layercfl", "eps1": 0.3, "eps2": 0.2, "gamma": 0.5, "min_split": 3},
     "cohort": {"fraction": 0.75, "dropout": 0.2},
     "probe": {"gap": ["dcos"]},
 }

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_state_with_a_tree_comes_back_to_the_last_bit(tmp_path: Path) -> None:
-    state, _ = play(CFL(eps1=1.0, eps2=0.5), toy_problem(4), [TORN])
+    state, _ = play(CFL(eps1=1.0, eps2=0.5, min_split=2), toy_problem(4), [TORN])
     record, experiment = record_of(1, n=4, labels=[1, 1, 2, 2]), {"seed": 0, "local": {"lr": 0.05}}
     store = {"0/1/2": torch.ones(3)}
     save(tmp_path, Checkpoint(state, store, record, experiment=experiment, versions={"torch": "2"}, lines="x"))

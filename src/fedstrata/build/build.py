@@ -14,7 +14,7 @@ from fedstrata.base.quoting import shown
 from fedstrata.build.attacks import attacked_data, byzantine_clients, check_attack
 from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.data_warnings.run_data import RunData
-from fedstrata.build.participation import Participation, participation_of, sampling_weights
+from fedstrata.build.participation import Participation, cohort_size, participation_of, sampling_weights
 from fedstrata.build.probes import check_group_probes
 from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
@@ -30,7 +30,7 @@ from fedstrata.build.samples import (
 )
 from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
-from fedstrata.core import LocalTraining
+from fedstrata.core import Algorithm, LocalTraining
 from fedstrata.engine import ENGINES, ClientData, SimulationSpec, registry, resolve_engine
 from fedstrata.models import MODELS, layout_of
 from fedstrata.models.rows import head_warning
@@ -60,6 +60,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     warnings = (
         *data_warnings(RunData(experiment, dataset, partition, own_test)),
         *_network_warnings(experiment, dataset),
+        *_cohort_warnings(server.algorithm, participation),
     )
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
     truth = None if partition.truth is None else torch.from_numpy(partition.truth)
@@ -161,6 +162,18 @@ def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[st
     samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
     warning = head_warning(network, layout_of(network), samples)
     return () if warning is None else (warning,)
+
+
+def _cohort_warnings(algorithm: Algorithm[Any], participation: Participation) -> tuple[str, ...]:
+    """What cannot happen with so few clients in a round."""
+    least = getattr(algorithm, "min_split", 0)
+    selected = cohort_size(participation.clients, participation.fraction)
+    if selected >= least:
+        return ()
+    return (
+        f"algorithm.min_split = {least}: {selected} clients are selected in a round, so that no cluster is ever split; "
+        "with a lower min_split, clients that are alike are often split by chance",
+    )
 
 
 def _spec(
