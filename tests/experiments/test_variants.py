@@ -42,9 +42,10 @@ def turning(updates: torch.Tensor, stability: list[float]) -> list[torch.Tensor]
 def test_after_theorem_1_refused_a_split_it_is_tried_again() -> None:
     alike = torch.tensor([[1.0, 0.1], [1.0, 0.0], [1.0, -0.1], [1.0, 0.05]])
     for kind, clusters in ((LayerCFL, 1), (RetryingLayerCFL, 2)):
-        state, _ = play(kind(eps1=10.0, eps2=0.5, gamma=0.5, min_split=2), toy_problem(4, PLANE), [alike, TORN])
+        algorithm = kind(eps1=10.0, eps2=0.5, gamma=0.5, min_split=2)
+        state, _ = play(algorithm, toy_problem(4, PLANE), [alike, TORN])
         assert len(state.models) == clusters
-        converged, _ = play(kind(eps1=10.0, eps2=0.5, gamma=0.5, min_split=2), toy_problem(4, PLANE), [0.1 * TORN, TORN])
+        converged, _ = play(algorithm, toy_problem(4, PLANE), [0.1 * TORN, TORN])
         assert len(converged.models) == 1
 
 
