@@ -10,9 +10,12 @@ and the rounds of the splits. Of alike clients: the round of the first split, of
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
-from experiments.strata.federations import RESULTS, follow, gather, outcomes_of, with_keys
+from experiments.strata.federations import RESULTS, follow, gather, outcomes_of, read, with_keys
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING, table
 
 FIRST_SEED = 100
 PATH = RESULTS / "defaults.json"
@@ -98,6 +101,27 @@ def alike(name: str, seed: int) -> dict[str, Any]:
         step.name: step.state.round for step in follow(keys, {each: {"name": each} for each in ALL}) if step.split
     }
     return {"seed": seed, "splits": splits}
+
+
+def defaults(algorithm: str) -> str:
+    """What one algorithm did with every federation of the study."""
+    rows = list[tuple[str, ...]]()
+    for name, held in read(outcomes.RESULTS / "defaults.json").items():
+        found = [run for run in held["runs"] if algorithm in held["algorithms"]]
+        if name in ALIKE:
+            splits = sorted(run["splits"][algorithm] for run in found if algorithm in run["splits"])
+            told = f"{len(splits)} of {len(found)} split"
+            rows.append((_described(name, held["keys"]), told, ", ".join(map(str, splits)) or "-"))
+        elif found:
+            scores = ", ".join(f"ARI {run[algorithm]['ari']:.2f}" for run in found)
+            splits = ["+".join(map(str, run[algorithm]["splits"])) or "-" for run in found]
+            rows.append((_described(name, held["keys"]), scores, ", ".join(splits)))
+    return table("federation | found | splits in round", rows or [(MISSING, "", "")])
+
+
+def _described(name: str, keys: Mapping[str, Any]) -> str:
+    data = keys["data"]
+    return f"{name}: {data['clients']} clients of {data['samples']} samples, {keys['rounds']} rounds"
 
 
 if __name__ == "__main__":

@@ -56,10 +56,9 @@ def main() -> None:
 
 
 def variants(name: str) -> list[str]:
-    """What is run on a federation: FedAvg, and both algorithms with automatic thresholds and with each pair."""
+    """What is run on a federation: FedAvg, and both algorithms with each pair."""
     found = ["fedavg"]
     for algorithm, pairs in TRIED[name].items():
-        found.append(f"{algorithm}:auto")
         found += [f"{algorithm}+algorithm.eps1={eps1}+algorithm.eps2={eps2}" for eps1, eps2 in pairs]
     return found
 

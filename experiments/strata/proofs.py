@@ -221,7 +221,6 @@ OTHERS_ALIKE = (
     "cfl, stability",
     "layercfl",
     "layercfl, linear",
-    "layercfl, continue",
     "layercfl, as for MNIST",
     "hicfl",
     "hicfl, mean",
@@ -232,8 +231,8 @@ OTHERS_ALIKE = (
 """The rows of `others`, as the null study calls them."""
 
 TOLD_KEYS = {
-    "cfl": ("eps1", "eps2", "gamma", "linkage", "first"),
-    "layercfl": ("layers", "eps1", "eps2", "gamma"),
+    "cfl": ("eps1", "eps2", "gamma", "linkage", "first", "min_split"),
+    "layercfl": ("layers", "eps1", "eps2", "gamma", "min_split"),
     "hicfl": ("epsilon", "xi", "rho"),
     "adacfl": ("layers", "cut", "precluster"),
     "strata": ("alpha",),

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import mean
 
 from experiments.heart_tables import HEART
+from experiments.papers.defaults import defaults
+from experiments.papers.ifca_starts import starts
 from experiments.speed.cluster_tables import cluster
 from experiments.speed.compression_tables import compressed
 from experiments.speed.gpu_tables import gpu
@@ -49,11 +51,6 @@ FOUND = (
 AFTER = (
     ("fashion_mnist_rotation", "Fashion-MNIST", "rounds=50"),
     ("cifar10_rotation", "CIFAR-10", "rounds=50"),
-)
-METHODS = (
-    ("layercfl_retrying", "LayerCFL, fixed"),
-    ("layercfl_retrying:auto", "LayerCFL, auto"),
-    ("cfl:auto", "CFL, auto"),
 )
 SHOWN = (1, 5, 10, 15, 20, 30, 40, 50)
 
@@ -121,12 +118,11 @@ def after() -> str:
     rows = []
     for experiment, title, changes in AFTER:
         for partition, ending in (("4 groups", ""), ("IID", "+partition.scheme=iid")):
-            for variant, method in METHODS:
-                runs = results(experiment, f"{variant}+{changes}{ending}")
-                curves = [[str(run["curves"]["clusters"][round - 1]) for round in SHOWN] for run in runs]
-                cells = [" / ".join(values) for values in zip(*curves, strict=True)] or [MISSING]
-                rows.append((f"{title}, {partition}", method, " | ".join(cells)))
-    return table("data | thresholds | " + " | ".join(f"round {round}" for round in SHOWN), rows)
+            runs = results(experiment, f"layercfl_retrying+{changes}{ending}")
+            curves = [[str(run["curves"]["clusters"][round - 1]) for round in SHOWN] for run in runs]
+            cells = [" / ".join(values) for values in zip(*curves, strict=True)] or [MISSING]
+            rows.append((f"{title}, {partition}", " | ".join(cells)))
+    return table("data | " + " | ".join(f"round {round}" for round in SHOWN), rows)
 
 
 def gap() -> str:
@@ -142,6 +138,8 @@ def gap() -> str:
 
 
 TABLES: Mapping[str, Callable[..., str]] = {
+    "defaults": defaults,
+    "ifca_starts": starts,
     "found": found,
     "carried": carried,
     "after": after,

@@ -67,7 +67,7 @@ def test_wrong_splits_come_with_their_interval(folder: Path) -> None:
     # Clopper and Pearson: 1 of 10 is 0.0025 to 0.4450, 0 of 10 up to 1 - 0.025 ** 0.1.
     assert found[1][1:] == ["10", "5 %", "0.100 (0.003 to 0.445)", "0.000 (0.000 to 0.308)"]
     assert found[3][1:] == ["", "1 %", MISSING, MISSING]
-    assert rows(proofs.others())[0][1:3] == ["0 of 10", MISSING]
+    assert rows(proofs.others())[1][1:3] == ["0 of 10", MISSING]
 
 
 def test_rows_of_the_null_study_name_the_keys_that_decide(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_rows_of_the_null_study_name_the_keys_that_decide(folder: Path) -> None:
     found = {row[0]: row[1:] for row in rows(proofs.others())}
     paper = "HiCFL: epsilon = auto, xi = auto, rho = 0.8"
     assert found[paper][:3] == [MISSING, MISSING, "2 of 2"]
-    assert "CFL: eps1 = 0.4, eps2 = 1.6, gamma = 0.0, linkage = complete, first = 21" in found
+    assert "CFL: eps1 = 0.4, eps2 = 1.6, gamma = 0.0, linkage = complete, first = 21, min_split = 3" in found
     assert "CFL, timed by stability: members = each, epsilon = auto, xi = auto, rho = 0.8, gamma = 0.5" in found
     assert len(found) == len(proofs.OTHERS_ALIKE)
 

@@ -138,10 +138,18 @@ def test_a_method_acted_when_it_ever_had_more_than_one_cluster() -> None:
     assert acted([]) == MISSING
 
 
-DERIVED = ("compared", "against", "cost", "shares", "tolerated", "cluster", "gpu", "heart")
+DERIVED = ("compared", "against", "cost", "shares", "tolerated", "cluster", "gpu", "heart", "defaults")
 """What is never missing, or has a word for which of several."""
 
-WORDS = ("against strata", "shares mean", "tolerated mnist", "cluster shipped", "iid hicfl", "heart pooled")
+WORDS = (
+    "against strata",
+    "shares mean",
+    "tolerated mnist",
+    "cluster shipped",
+    "iid hicfl",
+    "heart pooled",
+    "defaults cfl",
+)
 GPU = ("counts", "times", "whole", "measured", "limits")
 SHOWN = [*WORDS, *(f"gpu {word}" for word in GPU), *(f"compared {name}" for name in COMPARED)]
 

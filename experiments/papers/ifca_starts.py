@@ -1,0 +1,76 @@
+"""How often random starts of IFCA collapse, and what helps: four rotations, by kind of start.
+
+    FEDSTRATA_DATA=DATA python -m experiments.papers.ifca_starts --jobs 2
+
+Adds to ``experiments/results/ifca_starts.json`` what it does not hold yet. A start has collapsed if the groups of the
+last round are not the true ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+from statistics import mean
+from typing import Any
+
+from experiments.strata.federations import RESULTS, gather, outcomes_of, read
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING, table
+
+PATH = RESULTS / "ifca_starts.json"
+
+CASES: dict[str, dict[str, Any]] = {
+    "digits": {
+        "rounds": 20,
+        "data": {"name": "digits", "clients": 20, "samples": 64},
+        "partition": {"scheme": "rotation", "groups": 4},
+        "local": {"epochs": 1, "batch": 10, "lr": 0.1},
+    },
+    "mnist": {
+        "rounds": 20,
+        "data": {"name": "mnist", "clients": 20, "samples": 400, "test": 0.2},
+        "partition": {"scheme": "rotation", "groups": 4},
+        "local": {"epochs": 1, "batch": 50, "lr": 0.05},
+    },
+}
+
+METHODS: dict[str, dict[str, Any]] = {
+    title: {"algorithm": {"name": "ifca", **keys}}
+    for title, keys in {
+        "random": {"k": 4, "init": "random"},
+        "restart": {"k": 4, "init": "restart"},
+        "warm, 5 rounds": {"k": 4, "init": "warm", "warm_rounds": 5},
+        "random, 8 models": {"k": 8, "init": "random"},
+    }.items()
+}
+
+
+def main() -> None:
+    """Compute what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--federations", type=int, default=10, help="of each data set")
+    given = parser.parse_args()
+    for name, keys in CASES.items():
+        gather(PATH, name, {"keys": keys, "methods": METHODS}, one, range(given.federations), given.jobs)
+        print(starts(), flush=True)
+
+
+def one(name: str, seed: int) -> dict[str, Any]:
+    """One federation with each kind of start."""
+    return outcomes_of(CASES, METHODS, name, seed)
+
+
+def starts() -> str:
+    """In how many federations each kind of start ended with other groups than the true ones."""
+    rows = list[tuple[str, ...]]()
+    for name, held in read(outcomes.RESULTS / "ifca_starts.json").items():
+        for method in held["methods"]:
+            found = [run[method] for run in held["runs"]]
+            collapsed = sum(run["ari"] < 1 for run in found)
+            ari, accuracy = (f"{mean(run[key] for run in found):.2f}" for key in ("ari", "acc_client"))
+            rows.append((name, method, f"{collapsed} of {len(found)}", ari, accuracy))
+    return table("data | `init` | collapsed | mean ARI | mean accuracy", rows or [(MISSING, "", "", "", "")])
+
+
+if __name__ == "__main__":
+    main()
