@@ -55,6 +55,14 @@ def test_epochs_count_passes_and_steps_count_full_batches() -> None:
     assert (whole.steps_of(12), whole.samples_seen(12)) == (4, 48)
 
 
+@pytest.mark.parametrize(("samples", "steps", "seen"), [(12, 6, 30), (10, 6, 30), (5, 3, 15), (3, 3, 9)])
+def test_with_whole_batches_the_rest_of_an_epoch_is_left_out(samples: int, steps: int, seen: int) -> None:
+    training = LocalTraining(epochs=3, batch=5, drop_last=True)
+    assert (training.steps_of(samples), training.samples_seen(samples)) == (steps, seen)
+    everything = replace(training, batch=0)
+    assert (everything.steps_of(samples), everything.samples_seen(samples)) == (3, 3 * samples)
+
+
 def test_an_algorithm_that_counts_epochs_counts_no_steps() -> None:
     training = LocalTraining(steps=7, lr=0.3)
     assert training.with_epochs(2) == LocalTraining(epochs=2, lr=0.3)

@@ -26,6 +26,7 @@ RECIPES = {
     "adamw": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adamw", weight_decay=0.1),
     "clipped": LocalTraining(epochs=2, batch=5, lr=0.1, clip_norm=0.5),
     "steps": LocalTraining(steps=7, batch=5, lr=0.1),
+    "whole batches": LocalTraining(epochs=2, batch=5, lr=0.1, drop_last=True),
     "steps of everything": LocalTraining(steps=3, batch=0, lr=0.1),
     "clipped adam": LocalTraining(epochs=2, batch=5, lr=0.01, optimizer="adam", clip_norm=0.5),
 }

@@ -50,7 +50,8 @@ def textbook(
     order = generator(7, "train", 1, client)
     visited = [index[torch.randperm(len(index), generator=order)] for _ in range(training.steps or training.epochs)]
     size = min(training.batch or len(index), len(index))
-    batches = [batch for samples in visited for batch in samples.split(size)]
+    least = size if training.drop_last else 1
+    batches = [batch for samples in visited for batch in samples.split(size) if len(batch) >= least]
     if training.steps:  # through the shuffled data again and again
         batches = list(torch.cat(visited)[: training.steps * size].split(size))
     for batch in batches:

@@ -220,6 +220,8 @@ class LocalTable(Table):
         batch: The samples per step; 0 is all the data at once.
         steps: The steps of a client in a round, in place of epochs; 0 is to count epochs. A client goes through its
             shuffled data again and again, so that all clients take as many steps.
+        drop_last: Whether the last step of an epoch is left out where it has fewer samples than `batch`. A client
+            that has fewer in all steps with all of them.
         optimizer: The optimizer of the client, whose state is new every round. "adamw" without `weight_decay` is
             "adam".
         lr: The learning rate before any schedule.
@@ -248,6 +250,7 @@ class LocalTable(Table):
     epochs: Annotated[int, Interval(ge=1, le=MAX_EPOCHS)] = 1
     batch: _Count = 50
     steps: Annotated[int, Interval(ge=0, le=MAX_STEPS)] = 0
+    drop_last: bool = False
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Annotated[float, Interval(gt=0, le=MAX_STEP_SIZE)] = 0.01
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.0
@@ -269,7 +272,7 @@ class LocalTable(Table):
         if self.optimizer != "sgd":
             _refuse_unused(self, ["momentum"], "optimizer")
         if self.steps:
-            _refuse_unused(self, ["epochs"], "steps")
+            _refuse_unused(self, ["epochs", "drop_last"], "steps")
         own = self.completed()
         used = USED_KEYS[str(own.schedule)]
         keys_of_schedules = chain.from_iterable(USED_KEYS.values())

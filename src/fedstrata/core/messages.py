@@ -28,6 +28,8 @@ class LocalTraining:
         clip_norm: The largest norm of the gradient of one step, over all trained weights together; 0 is no limit.
         steps: The number of steps, in place of `epochs`; 0 is to count epochs. Every step has `batch` samples, or all
             that a client has if these are fewer. The client goes through its shuffled data again and again.
+        drop_last: Whether the last step of an epoch is left out where it has fewer samples than `batch`. A client
+            that has fewer in all steps with all of them.
     """
 
     epochs: int = 1
@@ -38,6 +40,7 @@ class LocalTraining:
     weight_decay: float = 0.0
     clip_norm: float = 0.0
     steps: int = 0
+    drop_last: bool = False
 
     def with_epochs(self, epochs: int) -> LocalTraining:
         """The same training for a number of passes over the data."""
@@ -51,13 +54,17 @@ class LocalTraining:
         """The samples of a step of a client with so many samples; its last step of an epoch may have fewer."""
         return min(self.batch or samples, samples)
 
+    def samples_per_epoch(self, samples: int) -> int:
+        """The samples of an epoch of a client with so many samples."""
+        return samples - samples % self.samples_per_step(samples) if self.drop_last else samples
+
     def steps_of(self, samples: int) -> int:
         """The number of steps of a client with so many samples."""
-        return self.steps or self.epochs * -(-samples // self.samples_per_step(samples))
+        return self.steps or self.epochs * -(-self.samples_per_epoch(samples) // self.samples_per_step(samples))
 
     def samples_seen(self, samples: int) -> int:
         """The samples of all steps together of a client with so many samples."""
-        return (self.steps * self.samples_per_step(samples)) or self.epochs * samples
+        return (self.steps * self.samples_per_step(samples)) or self.epochs * self.samples_per_epoch(samples)
 
 
 @dataclass(frozen=True)

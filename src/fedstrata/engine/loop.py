@@ -403,11 +403,12 @@ def training_orders(index: Tensor, training: LocalTraining, order: torch.Generat
         order: The generator that shuffles the samples.
 
     Yields:
-        The shuffled samples of each epoch, (s,); or where steps are counted, those of all steps at once.
+        The shuffled samples of each epoch, (s,) or fewer; or where steps are counted, those of all steps at once.
     """
     if not training.steps:
         for _ in range(training.epochs):
-            yield index.index_select(0, torch.randperm(len(index), generator=order))
+            shuffled = torch.randperm(len(index), generator=order)
+            yield index.index_select(0, shuffled[: training.samples_per_epoch(len(index))])
         return
     needed = training.samples_seen(len(index))
     passes = -(-needed // len(index))

@@ -69,7 +69,7 @@ class TrainingJob:
     def samples(self) -> int:
         """The samples of an epoch; where steps are counted, all steps are one epoch."""
         training = self.task.training
-        return training.samples_seen(len(self.index)) if training.steps else len(self.index)
+        return training.samples_seen(len(self.index)) if training.steps else training.samples_per_epoch(len(self.index))
 
     def orders(self) -> Tensor:
         """The samples in the order of every epoch, (epochs, samples), exactly as in the loop."""
