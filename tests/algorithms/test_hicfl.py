@@ -259,15 +259,16 @@ def test_a_client_whose_data_changed_starts_a_new_window_even_in_its_old_cluster
 
 @pytest.mark.parametrize(
     ("ending", "events", "labels"),
-    [("none", [], [0, 0, 0, 0]), ("fine", [6], [0, 0, 1, 1]), ("personal", [6, 9], [0, 0, 1, 2])],
+    [("none", [], [0, 0, 0, 0]), ("fine", [6], [0, 0, 1, 1]), ("personal", [6, 9], [0, 1, 2, 3])],
 )
-def test_endings_split_clusters_whose_members_agree_once_or_until_no_cluster_has_two_sides(
+def test_endings_split_clusters_whose_members_agree_once_or_until_everybody_is_alone(
     ending: Literal["none", "fine", "personal"], events: list[int], labels: list[int]
 ) -> None:
     """Four updates at 0, 80, 100 and 200 degrees, whose mean has the length 0.41.
 
     Every layer is stable from round 3 on, so that the ending begins in round 6. Client 0 is the reference, and 2 and 3
-    point away from it. So does 3 from 2, whose windows are full again in round 9.
+    point away from it. So does 3 from 2, whose windows are full again in round 9. Then 0 and 1, which point to one
+    side, are parted as well.
     """
     angles = torch.tensor([0.0, 80, 100, 200]).deg2rad()
     fan = torch.stack([angles.cos(), angles.sin()], dim=1)
@@ -275,6 +276,14 @@ def test_endings_split_clusters_whose_members_agree_once_or_until_no_cluster_has
     assert [round for round, note in enumerate(diagnostics, start=1) if note.events] == events
     assert state.labels.tolist() == labels and state.ending_round == (6 if events else 0)
     assert not events or decision_of(state).values["at_ending"] == 1.0
+
+
+def test_members_whose_updates_are_all_short_are_not_split() -> None:
+    """The pairs of (1, 0) and (-1, 0): the longest update is 1."""
+    sides = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
+    for eps2, kind, clusters in ((1.0, "split", 2), (1.01, "members_converged", 1)):
+        state, _ = play(HiCFL(eps2=eps2), toy_problem(4, PLANE), [sides] * 3)
+        assert decision_of(state).kind == kind and len(state.models) == clusters
 
 
 @pytest.mark.parametrize(("last", "split"), [(0, 3), (5, 8), (14, None)])

@@ -35,7 +35,7 @@ from fedstrata.algorithms.bipartition.round import (
 from fedstrata.algorithms.keys import STRICT, AtLeastTwo, Auto, NonNegative, PositiveInteger, Window
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import Share
-from fedstrata.clustering import cosine, reference_split
+from fedstrata.clustering import bipartition, cosine, reference_split
 from fedstrata.clustering.similarity import STILL
 from fedstrata.core import (
     TRAIN,
@@ -87,12 +87,17 @@ class HiCFL(Algorithm[HiCFLState]):
         xi: How much an update must change in a weight for stability to look at the weight (Eq. 19). "auto" is a
             twentieth of the step size, as in section V-A. Where no weight of a layer changes so much, it looks at all.
         ending: What happens after `patience` rounds without a split. "none" is nothing. "fine" splits each cluster once
-            more. "personal" splits until no cluster has members on two sides (the paper: until each has one client).
-            These two ignore epsilon and rho. "reorganise" merges clusters that move alike.
+            more. "personal" splits until each cluster has one client; members that all point to one side are split by
+            complete linkage of their cosines, for which the paper has no rule. These two ignore epsilon, rho and eps2.
+            "reorganise" merges clusters that move alike.
         window: The number of a client's last uploads (W) by which stability is measured, the mean of W - 2 values of S.
-            With 3 it is a single S, where sections IV-B and IV-E average several. With 4, four clusters would take 8
-            rounds, because a window starts anew after a split; the paper has 7 (Table III).
-        rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split.
+            With 3 it is a single S, which sections IV-B and IV-E exclude: they average several. With 4, four clusters
+            would take 8 rounds, because a window starts anew after a split; the paper has 7 (Table III).
+        rho: If |mean update| / (largest |update|) is at least rho, the members agree and the cluster is not split. That
+            is our reading of "consistent" norms. It cannot end the splitting: the ratio of clients that are alike tends
+            to 0 as their model converges.
+        eps2: If the largest norm of an update is below eps2, the members have converged and the cluster is not split
+            (Sattler et al., whom the paper follows here). That ends the splitting; 0 is off. The paper names no number.
         patience: The number of rounds without a split after which the clustering is complete. They count from the first
             split on, or from the round in which every layer is stable without one. So a slow first split is waited for.
         quorum: The share of the members asked in a round whose answers must be usable for a cluster to be examined.
@@ -107,6 +112,7 @@ class HiCFL(Algorithm[HiCFLState]):
     window: Window = 3
     # Not in the paper.
     rho: Share = 0.8
+    eps2: NonNegative = 0.0
     patience: PositiveInteger = 10
     quorum: Share = 0.5
     min_split: AtLeastTwo = 2
@@ -163,10 +169,12 @@ class HiCFL(Algorithm[HiCFLState]):
         by_layer = self.reference_stability(problem, state, stability, cluster)
         reference, together = reference_split(updates, by_layer[clients, layout.layers.index(layer)])  # Eq. 17 and 18
         values = {**timing.values, "reference": float(clients[reference])}
+        cosines = cosine(updates)  # The split by Eq. 18 needs its row of the reference; the others are only recorded.
+        if bool(together.all()) and ending and self.ending == "personal":
+            sides = bipartition(cosines, linkage="complete")
+            together = sides == sides[reference]
         if bool(together.all()):
             return SplitDecision(Decision(kind="same_direction", layer=layer, values=values))
-        # The matrix is only recorded; the split needs its row of the reference (Eq. 18).
-        cosines = cosine(updates)
         values |= {"with_reference": float(together.sum()), "without": float((~together).sum())}
         values |= {"cross_mean": float(cosines[together][:, ~together].mean()), "at_ending": float(ending)}
         parts = (clients[together], clients[~together])
@@ -187,10 +195,10 @@ class HiCFL(Algorithm[HiCFLState]):
 
         Returns:
             A decision about the most stable layer, or if none is stable the one that is nearest to it. Its kind is
-            `MAY_SPLIT`, "no_stable_layer" or "members_agree".
+            `MAY_SPLIT`, "no_stable_layer", "members_agree" or "members_converged".
         """
         epsilon = math.inf if ending else stability_threshold(problem, state.round + 1, self.epsilon)
-        rho = math.inf if ending else self.rho
+        rho, eps2 = (math.inf, 0.0) if ending else (self.rho, self.eps2)
         values = stability.values[members.updates.clients]
         means = values.mean(dim=0)
         decisive = self.stability_of_members(values)
@@ -205,7 +213,7 @@ class HiCFL(Algorithm[HiCFLState]):
         ratio = mean / largest if largest > STILL else 1.0  # Members none of whom moves agree.
         kind = "no_stable_layer"
         if stable:
-            kind = "members_agree" if ratio >= rho else MAY_SPLIT
+            kind = "members_agree" if ratio >= rho else "members_converged" if largest < eps2 else MAY_SPLIT
         seen = {
             "stability": float(means[chosen]),
             "max_stability": float(values[:, chosen].max()),
@@ -215,6 +223,7 @@ class HiCFL(Algorithm[HiCFLState]):
             "max_norm": largest,
             "ratio": ratio,
             "rho": rho,
+            "eps2": eps2,
         }
         return Decision(kind=kind, layer=problem.layout.layers[chosen], values=seen)
 
