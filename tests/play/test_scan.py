@@ -59,6 +59,14 @@ def test_the_command_prints_a_table_and_a_sentence(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == (told, "")
 
 
+def test_the_command_names_the_layer_as_the_key_takes_it(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    file = tmp_path / "turned.toml"
+    data = "[data]\nclients = 12\nsamples = 70\n[local]\nlr = 0.2\nbatch = 10\n"
+    file.write_text(f"{data}[partition]\nscheme = 'rotation'\ngroups = 3\n")
+    assert status("scout", str(file), "--quiet") == 0
+    assert capsys.readouterr().out.endswith('LayerCFL compares it with algorithm.layers = "linear1"\n')
+
+
 def test_a_wrong_experiment_is_found_before_torch_is_imported() -> None:
     code = """
 import sys

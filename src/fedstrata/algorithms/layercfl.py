@@ -5,7 +5,7 @@ Algorithms 1 and 2. One round is one pass of Algorithm 1's repeat: `plan` and lo
 (`core.standard_round`, `engine`).
 
 Compare convolutions under feature skew and fully connected layers under label skew. The paper takes one layer, by
-statistics; `conv` takes all convolutions. Name one to follow the paper, such as `conv4` of `vgg16`, the paper's fourth
+statistics; `conv` joins all convolutions. Name one to follow the paper, such as `conv4` of `vgg16`, the paper's fourth
 layer. With all layers the method is CFL, but for final clusters; its cosine is Eq. 6.
 
 `LayerCFL` is the paper. With ``layers = "auto"``, `AutoLayerCFL` first finds the layer to compare.
@@ -111,8 +111,10 @@ class LayerCFL(Algorithm[LayerCFLState]):
     cluster was split are pending at its node, and newcomers at the root. A client that joins reopens a final cluster.
 
     Attributes:
-        layers: The layers that are compared: conv for feature skew, first_linear for label skew (the paper's Fig. 10),
-            all (conv and linear) when neither is known. With "auto" the server chooses the layer (or all) in the first
+        layers: The layers that are compared. Algorithm 2 selects one, by statistics obtained in advance: it is named as
+            in "conv4", and `fedstrata scout` says which. "first_linear" is one, too (label skew, the paper's Fig. 10).
+            "conv" joins all convolutions into one slice (feature skew), as a list of names does with its own, and "all"
+            joins all conv and linear layers, when neither is known. With "auto" the server chooses the layer (or all) in the first
             rounds. Clients with enough samples (48, or fewer where most clients are small) also train on folds of their
             data; the layer whose differences appear again in the other fold is taken. Nothing is split before.
         eps1: The norm of the mean update below which the model of a cluster is stationary. "auto", which is ours, is

@@ -379,3 +379,5 @@ def scout_command(
     if rows:
         show_table(("layer", "correlation", "apart", "common", "p"), rows, headed=True)
     say(said)
+    if choice.layer:
+        say(f"LayerCFL compares it with algorithm.layers = {json.dumps(choice.layer)}")
