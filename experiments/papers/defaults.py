@@ -84,8 +84,8 @@ def main() -> None:
             print(name, found, flush=True)
     seeds = range(FIRST_SEED, FIRST_SEED + given.alike)
     for name, keys in ALIKE.items():
-        found = gather(PATH, name, {"keys": keys, "algorithms": list(ALL)}, alike, seeds, given.jobs)
-        print(name, {each: sum(each in run["splits"] for run in found) for each in ALL}, "split", flush=True)
+        runs = gather(PATH, name, {"keys": keys, "algorithms": list(ALL)}, alike, seeds, given.jobs)
+        print(name, {each: sum(each in run["splits"] for run in runs) for each in ALL}, "split", flush=True)
 
 
 def grouped(name: str, seed: int) -> dict[str, Any]:
