@@ -541,8 +541,8 @@ EXHIBITS = [
         remark="When FMTL splits is set by its thresholds, which the paper does not give: those used here "
         "are met in round 3 with seed 0, which finds the groups at once, and never with the others. With the groups "
         "accuracy stays at 80 %, which a model has that always predicts the main class. After round 20, as its "
-        "authors' code has it, a split makes accuracy jump as the paper shows. The paper's own thresholds would decide between the "
-        "two.",
+        "authors' code has it, a split makes accuracy jump as the paper shows. The paper's own thresholds "
+        "would decide between the two.",
         hours=0.1,
     ),
     Exhibit(
@@ -604,9 +604,9 @@ EXHIBITS = [
         reduction="20 clients of 100, 12 rounds of 50",
         remark=(
             "FMTL's thresholds were chosen on another seed for each mix and not for each cell; where it never splits, "
-            "its figures are FedAvg's. The paper has 50 rounds, in which we believe that rivals come nearer. On CIFAR-10 "
-            "with 0.8, 80 % is what a model has that always predicts the main class, here and in the paper. Thresholds for each "
-            "cell, and 50 rounds, would change our mind."
+            "its figures are FedAvg's. The paper has 50 rounds, in which we believe that rivals come nearer. On "
+            "CIFAR-10 with 0.8, 80 % is what a model has that always predicts the main class, here and in the paper. "
+            "Thresholds for each cell, and 50 rounds, would change our mind."
         ),
         hours=0.7,
         shown=[

@@ -490,7 +490,8 @@ EXHIBITS = [
         reduction=MAJORITY_SIZES,
         remark=(
             "Its colours are those of Figures 6, 7 and 10, in which blue is dcos, of all layers. The paper's "
-            "conclusion from this figure is on dcosP, which has fewer rounds on EMNIST here. The paper counts 50 rounds."
+            "conclusion from this figure is on dcosP, which has fewer rounds on EMNIST here. The paper counts 50 "
+            "rounds."
         ),
         hours=0.4,
     ),
