@@ -166,6 +166,7 @@ class Exhibit:
         reduction: What is smaller than in the paper; empty where nothing is.
         obstacle: Says why the quantities cannot be held against the paper; empty where they can.
         remark: What explains the outcome, found out by looking at the runs.
+        adapted: What was fitted by looking at outcomes, as a condition that fails: such a claim holds in part at best.
         waits: Why it cannot be run yet, or at all. It has no settings then.
         impossible: Whether it cannot be run here at all, such as on data that are not public or not on this machine.
         hours: What it takes for three seeds, on two cores.
@@ -182,6 +183,7 @@ class Exhibit:
     reduction: str = ""
     obstacle: Callable[[Measured], str] = no_obstacle
     remark: str = ""
+    adapted: str = ""
     waits: str = ""
     impossible: bool = False
     hours: float = 0.0
@@ -191,7 +193,9 @@ class Exhibit:
         """What became of the claim, from the quantities."""
         if self.conditions is None:
             return Verdict(CANNOT_BE_RUN if self.impossible else NOT_RUN, self.waits)
-        conditions = self.conditions(measured)
+        conditions = dict(self.conditions(measured))
+        if self.adapted:
+            conditions[self.adapted] = False
         return judged(conditions, self.obstacle(measured))
 
     def experiments(self) -> list[str]:

@@ -36,8 +36,9 @@ L-F4 is Figure 4 of the LayerCFL paper, T stands for a table, and L-H for its he
 ## How to read an exhibit
 
 - **The verdict** follows from the measured quantities alone. A claim is written as conditions. A condition holds when
-  it does in the mean and for two thirds of the seeds at least. The verdict is "{not_comparable}" where a method that
-  the claim is about never acted. A verdict on one seed says so.
+  it does in the mean and for two thirds of the seeds at least. The verdict is "{not_comparable}" where what the claim
+  is about never happened. A claim whose settings were fitted by looking at outcomes holds in part at best. The tables
+  say which condition failed, and on how many seeds a verdict rests; with fewer than three, what the missing ones take.
 - **The figures here** are means over seeds, with their standard deviation behind ±. "-" stands for no number, such as
   the round of a split that never came. Pictures are of seed 0; a click shows one in full size.
 - **The reduction** says how the conditions differ from the paper's. [Semantics](../methods/semantics.md) says how the
@@ -45,7 +46,8 @@ L-F4 is Figure 4 of the LayerCFL paper, T stands for a table, and L-H for its he
 - **To make it again**, run its command in the root of a clone, with `FEDSTRATA_DATA` naming the folder of the data.
   Finished runs are kept in `runs/exhibits`, so a command that was stopped goes on. A GPU is used where there is one.
 - **The revision** of the library that made it repeats it. A later one repeats its digits unless the changelog says what
-  changed; to be sure, put the `src` of that revision first on `PYTHONPATH`.
+  changed, on the same machine: another one rounds otherwise, and later rounds may then differ by more. To be sure, put
+  the `src` of that revision first on `PYTHONPATH`.
 
 Each result is a file in [`experiments/results/exhibits`](../../experiments/results/exhibits), and each setting an
 experiment file in [`experiments/papers`](../../experiments/papers).
@@ -66,8 +68,11 @@ def page_text(results: Path, pictures: Path = PICTURES) -> str:
     parts = [HEAD.format(counts=f"The verdicts on {len(EXHIBITS)} exhibits: {told}.", not_comparable=NOT_COMPARABLE)]
     for paper, title in PAPERS.items():
         shown = [each for each in EXHIBITS.values() if each.paper == paper]
-        rows = [(f"[{each.id}](#{anchor(each)})", each.claim, verdicts[each.id].kind) for each in shown]
-        parts.append(f"## {title}\n\n{table('exhibit | the paper claims | verdict', rows)}")
+        rows = [
+            (f"[{each.id}](#{anchor(each)})", each.claim, *told_of(verdicts[each.id], found.get(each.id)))
+            for each in shown
+        ]
+        parts.append(f"## {title}\n\n{table('exhibit | the paper claims | verdict | not so here | seeds', rows)}")
         parts += [section(each, found.get(each.id), verdicts[each.id], pictures) for each in shown]
     return "\n".join(parts)
 
@@ -77,6 +82,28 @@ def verdict_of(exhibit: Exhibit, result: Mapping[str, Any] | None) -> Verdict:
     if exhibit.measure is None or result is None:
         return exhibit.verdict(Measured((), {})) if exhibit.measure is None else Verdict("not run yet", "")
     return exhibit.verdict(measured(result["seeds"]))
+
+
+def told_of(verdict: Verdict, result: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """A verdict in a row of the table: its kind, the first condition that failed, and the seeds that it rests on."""
+    failed = [condition for condition, holds in verdict.conditions.items() if not holds]
+    if verdict.kind not in (IN_PART, DOES_NOT_HOLD):
+        failed = []
+    why = failed[0] if failed else ""
+    if len(failed) > 1:
+        why += f", and {len(failed) - 1} more"
+    return verdict.kind, why, seeds_of(result)
+
+
+def seeds_of(result: Mapping[str, Any] | None) -> str:
+    """The number of seeds of a result; where there are fewer than three, what each missing one takes."""
+    if result is None:
+        return "-"
+    seeds = result["seeds"]
+    if len(seeds) >= 3:
+        return str(len(seeds))
+    each = sum(seed["hours"] for seed in seeds.values()) / len(seeds)
+    return f"{len(seeds)}; each further one takes {hours(each)}"
 
 
 def heading(exhibit: Exhibit) -> str:
