@@ -20,18 +20,17 @@ import re
 import socket
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
-from math import isfinite
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic_core import from_json, to_jsonable_python
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.limits import DEPTH
 from fedstrata.base.resources import SHORTAGES
 
 FILE_BYTES = 2**30
@@ -42,9 +41,6 @@ MOST_BYTES_OF_EXPERIMENT = 4 * 2**20
 
 _DRAFT = ".draft"
 """The end of the names of files that are not whole yet. A process that dies while it writes leaves one behind."""
-
-_MOST_DIGITS = 18
-"""The digits of a whole number in JSON that fits 64 bits for certain."""
 
 _MOST_DOTS = 100
 """The dots in a key or a value of TOML."""
@@ -220,45 +216,19 @@ def read_file(path: Path, limit: int = FILE_BYTES) -> bytes:
         return file.read()
 
 
-def _short_int(digits: str) -> int:
-    """Convert a whole number of JSON."""
-    if len(digits.removeprefix("-")) > _MOST_DIGITS:
-        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
-    return int(digits)
-
-
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON that every reader accepts: a number that is not finite becomes null."""
-    try:
-        return json.dumps(value, indent=indent, allow_nan=False)
-    except (TypeError, ValueError):  # It has mappings of another kind, or numbers that are not finite.
-        return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+    return json.dumps(to_jsonable_python(value, inf_nan_mode="null", fallback=dict), indent=indent, allow_nan=False)
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Read JSON that is safe to work with: every number is finite and in range, every text is Unicode.
+    """Read JSON that is safe to work with: every number is finite, every text is Unicode, and nothing is too deep.
 
     Raises:
         ValueError: When it is not JSON, or not safe.
     """
-    text = content if isinstance(content, str) else content.decode("utf-8")
-    # No number of ours is as long: 64 bits are 19 digits. Longer ones do not fit the arrays that they are put in.
-    # So many digits may be in a text as well. Only then each number is looked at, which takes longer.
-    parse_int = _short_int if re.search(r"(?<![\d.eE+\-])-?\d{19,}", text) else None
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=parse_int)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if re.search(r"\\u[dD][89a-fA-F]", text):
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    value = from_json(content, allow_inf_nan=False)
+    json.dumps(value, allow_nan=False)  # A number such as 1e999 has become infinite.
     return value
 
 
@@ -266,38 +236,16 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
     """Read the keys and values of TOML.
 
     Raises:
-        ValueError: When it is not TOML, or a key or value has more than `DEPTH` levels.
+        ValueError: When it is not TOML, or a key or value has too many levels.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     # The parser's time grows with the square of the parts of a key.
     if any(part.count(".") > _MOST_DOTS for part in re.split(r"[=,\n]", text)):
         raise ValueError(f"a key or a value with more than {_MOST_DOTS} dots; expected a flatter one")
     try:
-        table = tomllib.loads(text)
-        levels = _levels(table) - 1
+        return tomllib.loads(text)
     except RecursionError:
-        levels = DEPTH + 1
-    if levels > DEPTH:
-        raise ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
-    return table
-
-
-def _levels(value: Any) -> int:
-    """Count the tables and lists inside each other."""
-    if not isinstance(value, dict | list):
-        return 0
-    return 1 + max(map(_levels, value.values() if isinstance(value, dict) else value), default=0)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite_float(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise ValueError(f"{digits[:20]} is out of range")
-    return value
+        raise ValueError("a key or a value of too many levels; expected a flatter one") from None
 
 
 @contextmanager
