@@ -18,7 +18,6 @@ from fedstrata.base.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
     MAX_CLIENTS,
-    MAX_NUMBER,
     MAX_OPTIONS,
     TEXT_CHARACTERS,
     file_problem,
@@ -29,7 +28,6 @@ from fedstrata.config.hyperparameters import (
     algorithm_from,
     keys_of_algorithm,
     personal_from,
-    too_large,
     with_named_objects,
 )
 from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
@@ -266,13 +264,6 @@ def _check_model(model: ModelTable) -> None:
     """Refuse a network that cannot exist. Whether its options fit is known once torch may be imported."""
     if model.name and model.name not in MODELS and ":" not in model.name:
         raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
-    for key, value in model.options.items():
-        items = value if isinstance(value, list) else [value]
-        place = f"{dotted(('model', key))} = {shown(value)}"
-        if not all(isinstance(item, str | int | float) for item in items):
-            raise ExperimentError(f"{place}: expected a number, a string, true, false or a list of these")
-        if problem := too_large(value, MAX_NUMBER):
-            raise ExperimentError(f"{place}: {problem}")
 
 
 def _find_data(experiment: Experiment) -> Location:

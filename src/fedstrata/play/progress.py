@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
@@ -13,18 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.report.catalogue import event_text, sentence
-from fedstrata.report.words import NO_NAMES, ClientNames, brief, ranges
+from fedstrata.report.catalogue import event_line, sentence
+from fedstrata.report.words import NO_NAMES, ClientNames
 
 _ABSENT_SHARE = 0.5
 """The share of absent clients in a cohort from which on they are shown. Without half of its members a cluster mostly
 decides nothing."""
-
-_SUBJECT_KEYS = ("client", "clients", "node", "nodes", "from", "to", "into")
-"""The keys of events that name clients or nodes."""
-
-_CLIENT_KEYS = ("client", "clients")
-"""The keys of events that name clients."""
 
 
 class _Console(Console):
@@ -88,31 +82,11 @@ def event_lines(record: Mapping[str, Any], names: ClientNames = NO_NAMES) -> lis
     cohort = len(record["cohort"])
     if absent and len(absent) >= _ABSENT_SHARE * cohort:
         lines.append(f"absent clients {names.listed(absent)}; {len(absent)} of {cohort} did not answer")
-    return [*lines, *(_event_line(event, names) for event in record["events"])]
-
-
-def _event_line(event: Mapping[str, Any], names: ClientNames) -> str:
-    """What happened, to whom, in which layer, and why."""
-    rest = {key: value for key, value in event.items() if value is not None}
-    what = rest.pop("kind")
-    layer = rest.pop("layer", "")
-    why = rest.pop("why", "")
-    who = [f"{key} {_subjects(key, rest.pop(key), names)}" for key in list(rest) if key in _SUBJECT_KEYS]
-    if what == "split":
-        said = sentence(why, layer, event.get("values", {}), names)
-    elif text := event_text(event, names):
-        said = text
-        layer = layer if what == "scout" else ""
-    else:
-        more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
-        said = ", ".join(filter(None, [why, *more]))
-    return "; ".join(filter(None, [" ".join([what, *who]), layer and f"layer {layer}", said]))
-
-
-def _subjects(key: str, ids: int | Sequence[int], names: ClientNames) -> str:
-    """Clients by their names, nodes by their ids."""
-    several = [ids] if isinstance(ids, int) else ids
-    return names.listed(several) if key in _CLIENT_KEYS else ranges(several)
+    for event in record["events"]:
+        why = event.get("why") if event["kind"] == "split" else None
+        reason = f"; {sentence(why, event.get('layer'), event.get('values', {}), names)}" if why else ""
+        lines.append(f"{event['kind']}: {event_line(event, names)}{reason}")
+    return lines
 
 
 class Progress:
