@@ -151,7 +151,9 @@ def server_setup(
         ExperimentError: When something in the experiment does not fit the network, or does not go together.
     """
     personal = experiment.personal_of()
-    algorithm = _before_personal_stage(experiment.algorithm_of(), personal)
+    algorithm = experiment.algorithm_of()
+    if personal is not None and isinstance(algorithm, KnowsPersonalModels):
+        algorithm = algorithm.with_personal_models()
     plan = first_plan(algorithm, problem)
     if personal is not None:
         personal.check(problem, algorithm)
@@ -181,19 +183,6 @@ def server_setup(
         private=private,
         compression=compression,
     )
-
-
-def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
-    """The algorithm of a run with a personal method; None is a run without one."""
-    algorithm = _before_personal_stage(algorithm, method)
-    return algorithm if method is None else method.around(algorithm)
-
-
-def _before_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
-    """The algorithm that decides in a run with a personal method: it may know that personal models follow."""
-    if method is not None and isinstance(algorithm, KnowsPersonalModels):
-        return algorithm.with_personal_models()
-    return algorithm
 
 
 def first_plan(algorithm: Algorithm[Any], problem: Problem) -> Plan:
