@@ -104,7 +104,7 @@ def test_what_is_no_folder_is_not_used_as_one_and_is_replaced_but_not_what_it_le
 ) -> None:
     (tmp_path / "other").write_text("kept")
     PLACES[name](tmp_path / "a")
-    with pytest.raises(RecordError, match="expected a folder, found a "):
+    with pytest.raises(RecordError, match="expected a folder, found something else"):
         subfolder(tmp_path, "a")
     replace_file(tmp_path / "a", b"new")
     assert not (tmp_path / "a").is_symlink() and (tmp_path / "a").read_bytes() == b"new"

@@ -65,13 +65,8 @@ def root_folder(path: Path) -> Path:
         RecordError: When something else than a folder has its name, or no folder can be made there.
         OSError: When the machine fails, such as by a full disk.
     """
-    try:
+    with _in_words(path, "a folder that can be made", passing=()):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in SHORTAGES:
-            raise
-        found = _FOUND.get(error.errno or 0, error.strerror)
-        raise RecordError(f"{path}: expected a folder that can be made, found {found}; {_REMEDY}") from None
     return path.resolve()
 
 
@@ -90,7 +85,7 @@ def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:
         RecordError: When a folder stands in its place.
     """
     draft = path.with_name(f".{path.name[:200]}.{token_hex(8)}{_DRAFT}")
-    with _structure(path):
+    with _in_words(path):
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600 if private else 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -117,7 +112,7 @@ def append_line(path: Path, line: str, *, private: bool = False) -> None:
     """
     made = not path.exists()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    with _structure(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
+    with _in_words(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
         status = os.fstat(handle)
         rest = line.encode()
         if status.st_nlink > 1:
@@ -146,13 +141,14 @@ def subfolder(folder: Path, name: str, *, private: bool = False) -> Path:
         RecordError: When something else, such as a link, has that name.
     """
     path = folder / name
-    try:
-        path.mkdir(mode=0o700 if private else 0o777)
-    except FileExistsError:
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            raise RecordError(f"{path}: expected a folder, found {_kind(path)}; {_REMEDY}") from None
-    else:
-        _sync_folder(folder)
+    with _in_words(path, "a folder"):
+        try:
+            path.mkdir(mode=0o700 if private else 0o777)
+        except FileExistsError:
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise
+        else:
+            _sync_folder(folder)
     return path
 
 
@@ -162,7 +158,7 @@ def remove_file(path: Path) -> None:
     Raises:
         RecordError: When a folder has its name.
     """
-    with _structure(path):
+    with _in_words(path):
         path.unlink(missing_ok=True)
 
 
@@ -200,20 +196,22 @@ def open_file(path: Path, limit: int | None = FILE_BYTES) -> Iterator[BufferedRe
         FileNotFoundError: When there is none.
         RecordError: When something else has its name, it is too large, or it cannot be read.
     """
-    with _readable(path):
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with _regular(handle, path), open(handle, "rb", closefd=False) as file:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with _in_words(path), _regular(os.open(path, flags), path) as handle, open(handle, "rb", closefd=False) as file:
         size = os.fstat(handle).st_size
         if limit is not None and size > limit:
             raise RecordError(f"{path}: expected at most {limit:,} bytes, found {size:,}; restore the file")
-        with _readable(path):
-            yield file
+        yield file
 
 
 def read_file(path: Path, limit: int = FILE_BYTES) -> bytes:
     """Read the content of a regular file; the errors are those of `open_file`."""
     with open_file(path, limit) as file:
-        return file.read()
+        content = file.read(limit + 1)
+    # A file of the system's own says that it has no bytes.
+    if len(content) > limit:
+        raise RecordError(f"{path}: expected at most {limit:,} bytes, found more; restore the file")
+    return content
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -253,45 +251,27 @@ def _regular(handle: int, path: Path) -> Iterator[int]:
     """Refuse a handle that is not one of a regular file, and close it afterwards."""
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise RecordError(f"{path}: expected a file, found {_kind(path)}; {_REMEDY}")
+            raise OSError(errno.EEXIST, None)
         yield handle
     finally:
         os.close(handle)
 
 
-def _kind(path: Path) -> str:
-    """Say what stands at a path."""
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        return "a link"
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    return "a file" if stat.S_ISREG(mode) else "a pipe or a device"
-
-
 @contextmanager
-def _structure(path: Path) -> Iterator[None]:
-    """Turn what the system says about something else in the place of a file into one line."""
+def _in_words(
+    path: Path, expected: str = "a file", passing: tuple[type[OSError], ...] = (FileNotFoundError,)
+) -> Iterator[None]:
+    """Turn what the system says about something else in the place of a file or folder into one line.
+
+    Shortages of the machine and the types `passing` stay as they are.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in _FOUND:
+        if error.errno in SHORTAGES or isinstance(error, passing):
             raise
-        raise RecordError(f"{path}: expected a file, found {_FOUND[error.errno]}; {_REMEDY}") from None
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn what the system says when it cannot read into one line."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise
-        found = _FOUND.get(error.errno or 0, error.strerror)
-        raise RecordError(f"{path} cannot be read: expected a file, found {found}; restore it") from None
+        found = _FOUND.get(error.errno or 0, error.strerror or error)
+        raise RecordError(f"{path}: expected {expected}, found {found}; {_REMEDY}") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -42,6 +42,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
+_WIDE = 100_000
+"""The characters of a line of a table off a terminal, which no table needs."""
+
 _MESSAGE_CHARACTERS = 900
 """The largest number of characters of a message. A longer one loses its middle, as what to do stands at its end."""
 
@@ -94,23 +97,20 @@ def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: boo
         rows: The cells of each row.
         headed: Whether the aligned lines have the titles above them.
     """
+    from rich.box import HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if console.is_terminal:
-        table = Table(*titles)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        with console.capture() as drawn:
-            console.print(table)
-        say(drawn.get().rstrip("\n"))
-        return
-    rows = [titles, *rows] if headed else rows
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    drawn = Console().is_terminal
+    console = Console(width=None if drawn else _WIDE)
+    table = Table(*titles, box=HEAVY_HEAD if drawn else None, pad_edge=drawn, show_header=drawn or headed)
     for row in rows:
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        table.add_row(*map(Text, row))
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        say(line.rstrip())
 
 
 def resume_command(folder: Path, *command: str) -> str:

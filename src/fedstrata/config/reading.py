@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from numbers import Integral
@@ -11,8 +12,8 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.base.errors import DataError, ExperimentError, FedstrataError, PartitionError
-from fedstrata.base.files import parse_toml
+from fedstrata.base.errors import DataError, ExperimentError, FedstrataError, PartitionError, RecordError
+from fedstrata.base.files import parse_toml, read_file
 from fedstrata.base.key_errors import explain, nearest, unknown
 from fedstrata.base.limits import (
     DEPTH,
@@ -20,7 +21,6 @@ from fedstrata.base.limits import (
     MAX_CLIENTS,
     MAX_OPTIONS,
     TEXT_CHARACTERS,
-    file_problem,
 )
 from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.hyperparameters import (
@@ -123,30 +123,19 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
     """Read the keys of an experiment file."""
     if source is None:
         return parse_toml((files("fedstrata") / "default.toml").read_bytes())
-    path = Path(source)
     try:
-        if reason := file_problem(path):
-            raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}")
-        # The content is measured, not what the system says: a file of the system's own has 0 bytes.
-        with path.open("rb") as file:
-            content = file.read(EXPERIMENT_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
+        content = read_file(Path(os.path.realpath(source)), EXPERIMENT_BYTES)
+    except (OSError, ValueError, RecordError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}") from None
-    if len(content) > EXPERIMENT_BYTES:
-        raise ExperimentError(
-            f"{source}: expected an experiment file of at most {EXPERIMENT_BYTES:,} bytes, found more"
-        )
     try:
-        text = content.decode("utf-8-sig")
-        return parse_toml(text)
+        return parse_toml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ExperimentError(f"{source}: line {line} is not UTF-8; save the file as UTF-8") from None
     # For too long numbers, the parser of TOML raises an error of Python's own.
     except ValueError as error:
-        reason = str(error).replace("end of document", f"line {len(text.splitlines())}, the end")
-        raise ExperimentError(f"{source}: not TOML: {reason}") from None
+        raise ExperimentError(f"{source}: not TOML: {error}") from None
 
 
 def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:

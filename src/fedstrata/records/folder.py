@@ -96,10 +96,6 @@ class RoundLog:
         lines = self.lines()
         if len(lines) < rounds:
             return f"rounds.jsonl holds {len(lines)} of the {rounds} rounds before it"
-        try:
-            list(parse_rounds(lines[:rounds]))
-        except ValueError as error:
-            return str(error)
         if digest and hashlib.sha256(b"".join(lines[:rounds])).hexdigest() != digest:
             return f"the first {rounds} lines of rounds.jsonl are not those that were written"
         return ""
