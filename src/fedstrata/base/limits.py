@@ -24,15 +24,11 @@ EXPERIMENT_BYTES = 1_000_000
 """Bytes of an experiment file."""
 DEPTH = 32
 """Tables and lists inside each other, and parts of a dotted key."""
-TEXT_CHARACTERS = 10_000
-"""Characters in a value that is a text."""
 MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 
 MAX_SEED = 10**18 - 1
 """A seed. Records hold it as a number in JSON, which is read with at most 18 digits."""
-MAX_OPTIONS = 1_000
-"""Options `--set` of one command."""
 MAX_RUNS = 10_000
 """Runs of one comparison."""
 

@@ -151,14 +151,6 @@ def start_logging() -> None:
     logger.propagate = False
 
 
-def stop_logging() -> None:
-    """Undo `start_logging`: a process may run several commands, as tests do."""
-    logger = logging.getLogger(_LIBRARY)
-    logger.setLevel(logging.NOTSET)
-    logger.handlers = []
-    logger.propagate = True
-
-
 def note_error(error: BaseException) -> None:
     """Show where an error came from, if `--verbose` was given."""
     logging.getLogger(_LIBRARY).debug("this is where the error came from", exc_info=error)

@@ -19,8 +19,6 @@ from fedstrata.base.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
     MAX_CLIENTS,
-    MAX_OPTIONS,
-    TEXT_CHARACTERS,
 )
 from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.hyperparameters import (
@@ -74,8 +72,6 @@ def load_experiment(
     Raises:
         InputError: When a key or value is wrong. The message is one line with the key, its value and what is expected.
     """
-    if len(sets) > MAX_OPTIONS:
-        raise ExperimentError(f"--set: expected at most {MAX_OPTIONS:,} keys, found {len(sets):,}; use a file")
     given = dict(source) if isinstance(source, Mapping) else _read_file(source)
     given = _as_in_file(with_named_objects({**given, **(tables or {})}))
     # `algorithm = "ifca"` is short for `algorithm = {name = "ifca"}`, and likewise for models and partitions.
@@ -148,9 +144,6 @@ def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
         return {str(key): _as_in_file(item, (*path, str(key))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_as_in_file(item, (*path, "[]")) for item in value]
-    if isinstance(value, str) and len(value) > TEXT_CHARACTERS:
-        problem = f"expected at most {TEXT_CHARACTERS:,} characters, found {len(value):,}"
-        raise ExperimentError(f"{dotted(path)} = {shown(value)}: {problem}")
     return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
 
 
