@@ -92,10 +92,7 @@ def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
 
 def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     line, text = shown(terminal=False)
-    progress = ComparisonProgress(10, 2, line)
-    progress.begin(1, 3)
-    progress.note("cfl", record(9))
-    progress.begin(2, 5)
+    progress = ComparisonProgress(10, line, seed=5, place=2, federations=2)
     progress.show(0, 0.4)
     progress.note("fedavg", record(1, acc_client=0.25))
     progress.note("cfl", record(1, events=[{"kind": "split", "node": 0, "into": [1, 2]}]))

@@ -24,6 +24,8 @@ EXPERIMENT_BYTES = 1_000_000
 """Bytes of an experiment file."""
 DEPTH = 32
 """Tables and lists inside each other, and parts of a dotted key."""
+TEXT_CHARACTERS = 10_000
+"""Characters in a text about a metric."""
 MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 

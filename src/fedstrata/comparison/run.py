@@ -73,7 +73,6 @@ def compare_experiments(
         if resume:
             lock()
         metric = objective_of(experiments[0]).metric_info
-        progress = ComparisonProgress(experiments[0].rounds, len(federations), line, metric)
         for place, (federation, named) in enumerate(federations.items(), start=1):
             # All seeds have the engine that was chosen for the first one.
             chosen = {"engine": engines[federation.kind]} if federation.kind in engines else {}
@@ -92,7 +91,8 @@ def compare_experiments(
                 line.keep(choice)
             engines[federation.kind] = setup.engine
             lock()
-            progress.begin(place, federation.seed, setup.names)
+            known = (experiments[0].rounds, line, federation.seed, place, len(federations))
+            progress = ComparisonProgress(*known, setup.names, metric)
             lockstep = _begin(own, setups, out, progress, line, resume=resume)
             while (round := lockstep.round) is not None and not interrupt.asked:
                 jobs += lockstep.step()
