@@ -100,8 +100,9 @@ def test_verbose_shows_what_the_library_notes_and_where_an_error_came_from(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(here)
-    for name in ("handlers", "level", "propagate"):  # which are put back after the test
-        monkeypatch.setattr(logging.getLogger("fedstrata"), name, getattr(logging.getLogger("fedstrata"), name))
+    # Both are put back after the test.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("fedstrata"), "level", logging.NOTSET)
     for extra in ([], ["--verbose", "--set", "seed=1"]):
         with pytest.raises(SystemExit):
             cli.main(["run", "mine.toml", "--out", str(tmp_path / f"run-{len(extra)}"), "--quiet", *extra])

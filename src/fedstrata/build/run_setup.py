@@ -136,7 +136,6 @@ def server_setup(
     participation: Participation,
     *,
     noise_seed: NoiseSeed | None = None,
-    participants_known: bool = True,
 ) -> ServerSetup:
     """Fit the algorithm of an experiment, and what goes with it, to its network. No data are needed.
 
@@ -145,7 +144,6 @@ def server_setup(
         problem: What is fixed for the run.
         participation: Who takes part in which round.
         noise_seed: The seed of the noise of differential privacy; by default that of the run, which is no secret.
-        participants_known: Whether it is known before the run who can take part in each round.
 
     Raises:
         ExperimentError: When something in the experiment does not fit the network, or does not go together.
@@ -158,15 +156,7 @@ def server_setup(
     if personal is not None:
         personal.check(problem, algorithm)
     disclosure = disclosure_of(algorithm, experiment.rounds)
-    private = private_run(
-        experiment,
-        problem,
-        disclosure,
-        plan,
-        participation,
-        noise_seed=noise_seed,
-        participants_known=participants_known,
-    )
+    private = private_run(experiment, problem, disclosure, plan, participation, noise_seed=noise_seed)
     check_probes(experiment, problem.layout)
     if private is not None and isinstance(private.mechanism, CentralNoise):
         problem = replace(problem, aggregation=private.mechanism)

@@ -135,20 +135,14 @@ def resumable(*command: str) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
 _LIBRARY = "fedstrata"
-"""The logger above all of the library's. Without `--verbose` it has no handler, so only warnings are shown."""
+"""The logger above all of the library's. Without `--verbose`, only warnings are shown."""
 
 
 def start_logging() -> None:
     """Show everything that the library notes, on standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(_FORMAT))
-    logger = logging.getLogger(_LIBRARY)
-    logger.setLevel(logging.DEBUG)
-    logger.handlers = [handler]
-    logger.propagate = False
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger(_LIBRARY).setLevel(logging.DEBUG)
 
 
 def note_error(error: BaseException) -> None:

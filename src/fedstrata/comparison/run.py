@@ -22,7 +22,7 @@ from fedstrata.config.tables import EngineTable
 from fedstrata.core import Plan, State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores, count_jobs, run_shared
-from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.interrupt import Stopped, interruptible
 from fedstrata.play.progress import ComparisonProgress, StatusLine
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.steps import RunSteps, run_steps
@@ -61,7 +61,7 @@ def compare_experiments(
     for each in experiments:
         if not finished(folder_of(out, each), each.rounds):
             federations.setdefault(_federation_of(each), {})[each.title] = each
-    with one_thread(), StatusLine(quiet) as line, Interrupt(line.keep) as interrupt, ExitStack() as stack:
+    with one_thread(), StatusLine(quiet) as line, interruptible(line.keep) as interrupt, ExitStack() as stack:
 
         @cache
         def lock() -> None:

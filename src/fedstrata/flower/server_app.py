@@ -174,7 +174,7 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
     )
     refuse_single_samples(experiment, config.samples.network_shape, config.outputs)
     problem = problem_of(experiment, config.samples.network_shape, config.outputs)
-    planned = server_setup(experiment, problem, participation_of(experiment), participants_known=False)
+    planned = server_setup(experiment, problem, replace(participation_of(experiment), known=False))
     if planned.client_noise is None:
         return config
     noise = planned.client_noise
@@ -211,14 +211,14 @@ def _run_setup(
         return [held[client][1].train if client in held else 0 for client in range(problem.clients)]
 
     participation = replace(
-        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes)
+        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes), known=False
     )
     noise_seed = None
     if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
         participation = replace(participation, seed=secret, secret=True)
         noise_seed = NoiseSeed(secret, config.run)
-    server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
+    server = server_setup(experiment, problem, participation, noise_seed=noise_seed)
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
         # Devices were told before how much noise to add.
         raise ContractError("algorithm.name: expected a first plan that does not depend on which clients are there")

@@ -18,7 +18,7 @@ from fedstrata.core import Plan, State, Tree
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.interrupt import Stopped, interruptible
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
@@ -55,7 +55,7 @@ def run_experiment(
         setup = build_run(experiment)
         for choice in setup.choices:
             line.keep(choice)
-        with Interrupt(line.keep) as interrupt:
+        with interruptible(line.keep) as interrupt:
             run = play_shown(experiment, setup, out, line, resume=resume, stop=lambda: interrupt.asked)
             finished(out)
             return with_baseline(experiment, run, setup, line, finished, resume=resume, stop=lambda: interrupt.asked)
