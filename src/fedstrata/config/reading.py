@@ -28,7 +28,7 @@ from fedstrata.config.hyperparameters import (
     personal_from,
     with_named_objects,
 )
-from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
+from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, PersonalTable
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test, holds_features
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
@@ -205,7 +205,9 @@ def _resolve(draft: Experiment) -> Experiment:
                 f"data.clients = {draft.data.clients}: expected at most {samples}, as {known.name} has so many samples"
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
-    _check_model(model)
+    # Whether its options fit is known once torch may be imported.
+    if model.name and model.name not in MODELS and ":" not in model.name:
+        raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
     local = draft.local.completed()
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
@@ -240,12 +242,6 @@ def _check_personal(table: Any, place: str) -> None:
         raise ExperimentError(f"{place} = {shown(table)}: expected a table, such as {{method = 'best'}}")
     keys = dict(table)
     personal_from(str(keys.pop("method", NO_METHOD)), keys, place)
-
-
-def _check_model(model: ModelTable) -> None:
-    """Refuse a network that cannot exist. Whether its options fit is known once torch may be imported."""
-    if model.name and model.name not in MODELS and ":" not in model.name:
-        raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
 
 
 def _find_data(experiment: Experiment) -> Location:
