@@ -8,9 +8,10 @@ import torch
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.participation import Participation
-from fedstrata.build.run_setup import RunSetup, with_personal_stage
+from fedstrata.build.run_setup import RunSetup
 from fedstrata.config.hyperparameters import algorithm_from, personal_from
 from fedstrata.core import CLIENT, Evaluation, Plan, Report, State
+from fedstrata.personal import KnowsPersonalModels
 from fedstrata.play.finish import PersonalModels, make_personal
 from fedstrata.play.rounds import PlanReply, answer_plans
 from fedstrata.play.used_models import chosen_models, last_plan
@@ -63,7 +64,10 @@ def with_stage(setup: RunSetup, name: str, method: str = "none") -> RunSetup:
     personal = personal_from(method, METHODS.get(method, {}))
     if personal is not None:
         personal.check(setup.server.problem, algorithm)
-    server = replace(setup.server, algorithm=with_personal_stage(algorithm, personal), personal=personal)
+        if isinstance(algorithm, KnowsPersonalModels):
+            algorithm = algorithm.with_personal_models()
+        algorithm = personal.around(algorithm)
+    server = replace(setup.server, algorithm=algorithm, personal=personal)
     return replace(setup, server=server)
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fedstrata.comparison import Comparison as Comparison
     from fedstrata.comparison import Sweep as Sweep
     from fedstrata.comparison import tabulate as tabulate
-    from fedstrata.config import Experiment
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS as DATASETS
     from fedstrata.data.memory import Clients
@@ -112,10 +111,12 @@ def run(
         KeyboardInterrupt: After Ctrl-C, when the round is over. The message says how to go on.
     """
     from fedstrata.base.resources import resource_errors
+    from fedstrata.config import choose
 
     tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
     objective = {"loss": loss, "metric": metric, "transform": transform}
-    experiment, folder = _choose(source, out, clients, tables, objective, sets, resume=resume)
+    source, sets = _with_clients(source, sets, clients, resume=resume)
+    experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
     with resource_errors(folder):
         from fedstrata import report
         from fedstrata.play.run import run_experiment
@@ -163,13 +164,15 @@ def iterate(
             checked when the first step is asked for.
         MachineError: When the machine failed, as in `run`.
     """
+    from fedstrata.base.resources import resource_errors
+    from fedstrata.config import choose
+
     tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
     objective = {"loss": loss, "metric": metric, "transform": transform}
-    experiment, folder = _choose(source, out, clients, tables, objective, sets, resume=resume)
+    source, sets = _with_clients(source, sets, clients, resume=resume)
+    experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
 
     def steps() -> Iterator[Step]:
-        from fedstrata.base.resources import resource_errors
-
         with resource_errors(folder):
             from fedstrata import report
             from fedstrata.play.run import iterate_experiment
@@ -270,23 +273,6 @@ def sweep(
         swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
         _build_pages(swept.comparison)
     return swept
-
-
-def _choose(
-    source: Path | str | Mapping[str, Any] | None,
-    out: Path | str | None,
-    clients: Clients | None,
-    tables: Mapping[str, Any],
-    objective: Mapping[str, Any],
-    sets: Sequence[str],
-    *,
-    resume: bool,
-) -> tuple[Experiment, Path]:
-    """Return the experiment of a run and its folder; tables and functions that are None change nothing."""
-    from fedstrata.config import choose
-
-    source, sets = _with_clients(source, sets, clients, resume=resume)
-    return choose(source, sets, out, resume=resume, tables=tables, objective=objective)
 
 
 def _build_pages(compared: Comparison) -> None:

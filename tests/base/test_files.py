@@ -8,7 +8,6 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import (
     append_line,
     parse_json,
-    parse_toml,
     read_file,
     refuse_links,
     remove_drafts,
@@ -105,7 +104,7 @@ def test_what_is_no_folder_is_not_used_as_one_and_is_replaced_but_not_what_it_le
 ) -> None:
     (tmp_path / "other").write_text("kept")
     PLACES[name](tmp_path / "a")
-    with pytest.raises(RecordError, match="expected a folder, found a "):
+    with pytest.raises(RecordError, match="expected a folder, found something else"):
         subfolder(tmp_path, "a")
     replace_file(tmp_path / "a", b"new")
     assert not (tmp_path / "a").is_symlink() and (tmp_path / "a").read_bytes() == b"new"
@@ -160,7 +159,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         "[-Infinity]",
         "1e999",
         "-1e999",
-        "9" * 19,
         "[-" + "9" * 5000 + "]",
         "[" * 100_000,
         '"\\ud800"',
@@ -174,9 +172,3 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_json_that_is_not_safe_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
-
-
-def test_thirty_two_levels_are_read_and_one_more_is_refused() -> None:
-    assert parse_toml(f"x = {'[' * 32}{']' * 32}")
-    with pytest.raises(ValueError, match="more than 32 levels"):
-        parse_toml(f"x = {'[' * 33}{']' * 33}")

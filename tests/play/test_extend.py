@@ -41,7 +41,7 @@ def test_a_run_that_is_being_extended_is_not_finished(tmp_path: Path, monkeypatc
     folder = tmp_path / "run"
     fedstrata.run(keys(2), folder, quiet=True)
     with monkeypatch.context() as patch:
-        patch.setattr("fedstrata.play.run.Interrupt", lambda tell: nullcontext(SimpleNamespace(asked=True)))
+        patch.setattr("fedstrata.play.run.interruptible", lambda tell: nullcontext(SimpleNamespace(asked=True)))
         with pytest.raises(Stopped):
             fedstrata.run(None, folder, sets=["rounds=4"], resume=True, quiet=True)
     assert not (folder / "summary.json").exists()

@@ -21,7 +21,7 @@ import tomli_w
 import fedstrata as fs
 from builders import keys, left
 from fedstrata.engine import Loop, Processes, Ray
-from fedstrata.play.interrupt import Interrupt
+from fedstrata.play.interrupt import interruptible
 from forked import Process, command, run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -60,7 +60,7 @@ def pausing(*arguments: str) -> None:
 
 def test_the_first_ctrl_c_asks_and_says_so_and_the_second_interrupts_at_once() -> None:
     before, said = signal.getsignal(signal.SIGINT), SimpleQueue[str]()
-    with Interrupt(said.put) as patience:
+    with interruptible(said.put) as patience:
         assert not patience.asked
         signal.raise_signal(signal.SIGINT)
         assert patience.asked and said.get(timeout=60) == "finishing the round; Ctrl-C again stops at once"
@@ -89,7 +89,7 @@ def interrupted_at(step: int) -> tuple[bool, BaseException | None]:
 
     before = sys.gettrace()
     raised = None
-    with Interrupt(lambda line: None):
+    with interruptible(lambda line: None):
         sys.settrace(count)
         try:
             signal.raise_signal(signal.SIGINT)
@@ -113,7 +113,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     before, during = signal.getsignal(signal.SIGINT), []
 
     def enter() -> None:
-        with Interrupt(print):
+        with interruptible(print):
             during.append(signal.getsignal(signal.SIGINT))
 
     thread = Thread(target=enter)

@@ -41,10 +41,10 @@ def test_off_a_terminal_every_round_is_a_line_and_what_happened_stands_above_it(
         progress.show(record(1, events=[SPLIT, {"kind": "restart", "chosen": [5, 3]}]))
         progress.show(record(2, ari=None, rejected=[3], events=[TOO_LARGE]))
     first, second, third, fourth, fifth = text.getvalue().splitlines()
-    assert first == "round 1: split node 0 into 1, 2; layer conv1; the groups replicate"
-    assert second == "round 1: restart; chosen [5, 3]"
+    assert first == "round 1: split: node 0 split into 1 and 2 on conv1; the groups replicate"
+    assert second == "round 1: restart: chosen 5, 3"
     assert third.startswith("round  1/10  clusters 2  accuracy 50.0 %  worst 25.0 %  ari 1.00  ")
-    assert fourth.startswith("round 2: rejected clients 3; ") and "4.9e+11" in fourth
+    assert fourth.startswith("round 2: rejected: clients 3: ") and "4.9e+11" in fourth
     assert fifth.startswith("round  2/10  clusters 2  accuracy 50.0 %  worst 25.0 %  ") and "ari" not in fifth
 
 
@@ -56,19 +56,19 @@ def test_on_a_terminal_what_happened_stays_above_the_line() -> None:
         progress.show(record(12))
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
     rows = [row.strip() for row in plain.splitlines() if row.strip()]
-    assert rows[0] == "round 1: split node 0 into 1, 2; layer conv1; the groups replicate"
+    assert rows[0] == "round 1: split: node 0 split into 1 and 2 on conv1; the groups replicate"
     assert rows[-1].startswith("round 12/12  clusters 2  accuracy 50.0 %")
 
 
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        ({"kind": "join", "clients": [1, 2, 3, 8]}, "join clients 1\N{EN DASH}3, 8"),
-        ({"kind": "dissolve", "node": 4, "into": [2]}, "dissolve node 4 into 2"),
-        ({"kind": "place", "client": 6, "node": 2, "distance": 0.123456}, "place client 6 node 2; distance 0.1235"),
-        ({"kind": "collapse", "nodes": [1, 2], "rounds": 3, "layer": None}, "collapse nodes 1, 2; rounds 3"),
-        ({"kind": "scout", "layer": "fc", "why": "a_skew"}, "scout; layer fc; a skew"),
-        ({"kind": "reassign", "client": 7, "to": 2, "why": "less [bold]"}, "reassign client 7 to 2; less [bold]"),
+        ({"kind": "join", "clients": [1, 2, 3, 8]}, "join: clients 1\N{EN DASH}3, 8"),
+        ({"kind": "dissolve", "node": 4, "into": [2]}, "dissolve: node 4; into 2"),
+        ({"kind": "place", "client": 6, "node": 2, "distance": 0.123456}, "place: client 6; node 2; distance 0.1235"),
+        ({"kind": "collapse", "nodes": [1, 2], "rounds": 3, "layer": None}, "collapse: nodes 1, 2; rounds 3"),
+        ({"kind": "scout", "layer": "fc", "why": "a_skew"}, "scout: a skew"),
+        ({"kind": "reassign", "client": 7, "to": 2, "why": "less [bold]"}, "reassign: client 7; to 2; why less [bold]"),
     ],
 )
 def test_an_event_says_what_happened_to_whom_where_and_why(event: dict[str, Any], said: str) -> None:
@@ -92,16 +92,13 @@ def test_nothing_is_shown_when_it_is_to_be_quiet() -> None:
 
 def test_a_comparison_has_one_line_for_all_algorithms() -> None:
     line, text = shown(terminal=False)
-    progress = ComparisonProgress(10, 2, line)
-    progress.begin(1, 3)
-    progress.note("cfl", record(9))
-    progress.begin(2, 5)
+    progress = ComparisonProgress(10, line, seed=5, place=2, federations=2)
     progress.show(0, 0.4)
     progress.note("fedavg", record(1, acc_client=0.25))
-    progress.note("cfl", record(1, events=[{"kind": "split", "node": 0}]))
+    progress.note("cfl", record(1, events=[{"kind": "split", "node": 0, "into": [1, 2]}]))
     progress.show(1, 0.314)
     first, second = text.getvalue().splitlines()
-    assert first == "run cfl-5, round 1: split node 0"
+    assert first == "run cfl-5, round 1: split: node 0 split into 1 and 2"
     assert second.startswith("seed 5 (2/2)  round  1/10  accuracy:  fedavg 25.0 %  cfl 50.0 %  jobs 31 %  ")
 
 

@@ -95,11 +95,11 @@ def test_records_that_an_older_checkpoint_can_write_again_are_repaired_and_it_is
 
 
 REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
-    "a hole": (lambda found: [found[0], *found[2:]], "line 2 of rounds.jsonl is of round 3"),
-    "a round twice": (lambda found: [found[0], *found], "line 2 of rounds.jsonl is of round 1"),
-    "another order": (lambda found: found[::-1], "line 1 of rounds.jsonl is of round 5"),
+    "a hole": (lambda found: [found[0], *found[2:]], "not those"),
+    "a round twice": (lambda found: [found[0], *found], "not those"),
+    "another order": (lambda found: found[::-1], "not those"),
     "a number changed": (lambda found: [found[0].replace(b'"bytes_up": ', b'"bytes_up": 1'), *found[1:]], "not those"),
-    "no number": (lambda found: [found[0].replace(b'"loss": ', b'"loss": "'), *found[1:]], "line 1 of rounds.jsonl: "),
+    "no number": (lambda found: [found[0].replace(b'"loss": ', b'"loss": "'), *found[1:]], "not those"),
     "no lines": (lambda found: [], "holds 0 of the 2 rounds before it"),
 }
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, ModelCount
 from fedstrata.algorithms.personal_layers import personal_evaluation, personal_plan
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
@@ -123,7 +123,7 @@ class RandomGroups(core.Algorithm[core.State]):
 
     source: ClassVar[str] = "baseline: groups drawn by the seed"
 
-    groups: PositiveInteger = 4
+    groups: ModelCount = 4
 
     def init(self, problem: core.Problem) -> core.State:
         """One cluster per random group, all from the same start.

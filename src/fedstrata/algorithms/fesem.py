@@ -13,7 +13,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedstrata import core
-from fedstrata.algorithms.keys import STRICT, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, ModelCount
 from fedstrata.algorithms.one_shot import Groups, split_once, why_not_yet
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
@@ -39,7 +39,7 @@ class FeSEM(core.Algorithm[core.State]):
 
     source: ClassVar[str] = "Long et al., World Wide Web 2023 (weighted: Ma et al., 2022)"
 
-    k: PositiveInteger = 4
+    k: ModelCount = 4
     weighted: bool = False
     quorum: Share = 0.5
 

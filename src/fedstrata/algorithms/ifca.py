@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata import core
 from fedstrata.algorithms.baselines import random_groups
-from fedstrata.algorithms.keys import STRICT, Auto, PositiveInteger
+from fedstrata.algorithms.keys import STRICT, Auto, ModelCount, PositiveInteger
 from fedstrata.algorithms.personal_layers import outside, personal_mask
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.lazy_torch import torch
@@ -61,7 +61,7 @@ class IFCA(core.Algorithm[IFCAState]):
 
     source: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
 
-    k: PositiveInteger = 4
+    k: ModelCount = 4
     average: Literal["model", "gradient"] = "model"
     start: Literal["random", "restart", "warm"] = Field(default="random", alias="init")
     share_body: bool = False

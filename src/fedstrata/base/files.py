@@ -20,18 +20,17 @@ import re
 import socket
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
-from math import isfinite
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic_core import from_json, to_jsonable_python
 
 from fedstrata.base.errors import RecordError
-from fedstrata.base.limits import DEPTH
 from fedstrata.base.resources import SHORTAGES
 
 FILE_BYTES = 2**30
@@ -42,9 +41,6 @@ MOST_BYTES_OF_EXPERIMENT = 4 * 2**20
 
 _DRAFT = ".draft"
 """The end of the names of files that are not whole yet. A process that dies while it writes leaves one behind."""
-
-_MOST_DIGITS = 18
-"""The digits of a whole number in JSON that fits 64 bits for certain."""
 
 _MOST_DOTS = 100
 """The dots in a key or a value of TOML."""
@@ -69,13 +65,8 @@ def root_folder(path: Path) -> Path:
         RecordError: When something else than a folder has its name, or no folder can be made there.
         OSError: When the machine fails, such as by a full disk.
     """
-    try:
+    with _in_words(path, "a folder that can be made", passing=()):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in SHORTAGES:
-            raise
-        found = _FOUND.get(error.errno or 0, error.strerror)
-        raise RecordError(f"{path}: expected a folder that can be made, found {found}; {_REMEDY}") from None
     return path.resolve()
 
 
@@ -94,7 +85,7 @@ def replace_file(path: Path, content: bytes, *, private: bool = False) -> None:
         RecordError: When a folder stands in its place.
     """
     draft = path.with_name(f".{path.name[:200]}.{token_hex(8)}{_DRAFT}")
-    with _structure(path):
+    with _in_words(path):
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600 if private else 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -121,7 +112,7 @@ def append_line(path: Path, line: str, *, private: bool = False) -> None:
     """
     made = not path.exists()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    with _structure(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
+    with _in_words(path), _regular(os.open(path, flags, 0o600 if private else 0o666), path) as handle:
         status = os.fstat(handle)
         rest = line.encode()
         if status.st_nlink > 1:
@@ -150,13 +141,14 @@ def subfolder(folder: Path, name: str, *, private: bool = False) -> Path:
         RecordError: When something else, such as a link, has that name.
     """
     path = folder / name
-    try:
-        path.mkdir(mode=0o700 if private else 0o777)
-    except FileExistsError:
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            raise RecordError(f"{path}: expected a folder, found {_kind(path)}; {_REMEDY}") from None
-    else:
-        _sync_folder(folder)
+    with _in_words(path, "a folder"):
+        try:
+            path.mkdir(mode=0o700 if private else 0o777)
+        except FileExistsError:
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise
+        else:
+            _sync_folder(folder)
     return path
 
 
@@ -166,7 +158,7 @@ def remove_file(path: Path) -> None:
     Raises:
         RecordError: When a folder has its name.
     """
-    with _structure(path):
+    with _in_words(path):
         path.unlink(missing_ok=True)
 
 
@@ -204,61 +196,37 @@ def open_file(path: Path, limit: int | None = FILE_BYTES) -> Iterator[BufferedRe
         FileNotFoundError: When there is none.
         RecordError: When something else has its name, it is too large, or it cannot be read.
     """
-    with _readable(path):
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with _regular(handle, path), open(handle, "rb", closefd=False) as file:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with _in_words(path), _regular(os.open(path, flags), path) as handle, open(handle, "rb", closefd=False) as file:
         size = os.fstat(handle).st_size
         if limit is not None and size > limit:
             raise RecordError(f"{path}: expected at most {limit:,} bytes, found {size:,}; restore the file")
-        with _readable(path):
-            yield file
+        yield file
 
 
 def read_file(path: Path, limit: int = FILE_BYTES) -> bytes:
     """Read the content of a regular file; the errors are those of `open_file`."""
     with open_file(path, limit) as file:
-        return file.read()
-
-
-def _short_int(digits: str) -> int:
-    """Convert a whole number of JSON."""
-    if len(digits.removeprefix("-")) > _MOST_DIGITS:
-        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
-    return int(digits)
+        content = file.read(limit + 1)
+    # A file of the system's own says that it has no bytes.
+    if len(content) > limit:
+        raise RecordError(f"{path}: expected at most {limit:,} bytes, found more; restore the file")
+    return content
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON that every reader accepts: a number that is not finite becomes null."""
-    try:
-        return json.dumps(value, indent=indent, allow_nan=False)
-    except (TypeError, ValueError):  # It has mappings of another kind, or numbers that are not finite.
-        return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+    return json.dumps(to_jsonable_python(value, inf_nan_mode="null", fallback=dict), indent=indent, allow_nan=False)
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Read JSON that is safe to work with: every number is finite and in range, every text is Unicode.
+    """Read JSON that is safe to work with: every number is finite, every text is Unicode, and nothing is too deep.
 
     Raises:
         ValueError: When it is not JSON, or not safe.
     """
-    text = content if isinstance(content, str) else content.decode("utf-8")
-    # No number of ours is as long: 64 bits are 19 digits. Longer ones do not fit the arrays that they are put in.
-    # So many digits may be in a text as well. Only then each number is looked at, which takes longer.
-    parse_int = _short_int if re.search(r"(?<![\d.eE+\-])-?\d{19,}", text) else None
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=parse_int)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if re.search(r"\\u[dD][89a-fA-F]", text):
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    value = from_json(content, allow_inf_nan=False)
+    json.dumps(value, allow_nan=False)  # A number such as 1e999 has become infinite.
     return value
 
 
@@ -266,38 +234,16 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
     """Read the keys and values of TOML.
 
     Raises:
-        ValueError: When it is not TOML, or a key or value has more than `DEPTH` levels.
+        ValueError: When it is not TOML, or a key or value has too many levels.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     # The parser's time grows with the square of the parts of a key.
     if any(part.count(".") > _MOST_DOTS for part in re.split(r"[=,\n]", text)):
         raise ValueError(f"a key or a value with more than {_MOST_DOTS} dots; expected a flatter one")
     try:
-        table = tomllib.loads(text)
-        levels = _levels(table) - 1
+        return tomllib.loads(text)
     except RecursionError:
-        levels = DEPTH + 1
-    if levels > DEPTH:
-        raise ValueError(f"a key or a value of more than {DEPTH} levels; expected a flatter one")
-    return table
-
-
-def _levels(value: Any) -> int:
-    """Count the tables and lists inside each other."""
-    if not isinstance(value, dict | list):
-        return 0
-    return 1 + max(map(_levels, value.values() if isinstance(value, dict) else value), default=0)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite_float(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise ValueError(f"{digits[:20]} is out of range")
-    return value
+        raise ValueError("a key or a value of too many levels; expected a flatter one") from None
 
 
 @contextmanager
@@ -305,45 +251,27 @@ def _regular(handle: int, path: Path) -> Iterator[int]:
     """Refuse a handle that is not one of a regular file, and close it afterwards."""
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise RecordError(f"{path}: expected a file, found {_kind(path)}; {_REMEDY}")
+            raise OSError(errno.EEXIST, None)
         yield handle
     finally:
         os.close(handle)
 
 
-def _kind(path: Path) -> str:
-    """Say what stands at a path."""
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        return "a link"
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    return "a file" if stat.S_ISREG(mode) else "a pipe or a device"
-
-
 @contextmanager
-def _structure(path: Path) -> Iterator[None]:
-    """Turn what the system says about something else in the place of a file into one line."""
+def _in_words(
+    path: Path, expected: str = "a file", passing: tuple[type[OSError], ...] = (FileNotFoundError,)
+) -> Iterator[None]:
+    """Turn what the system says about something else in the place of a file or folder into one line.
+
+    Shortages of the machine and the types `passing` stay as they are.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in _FOUND:
+        if error.errno in SHORTAGES or isinstance(error, passing):
             raise
-        raise RecordError(f"{path}: expected a file, found {_FOUND[error.errno]}; {_REMEDY}") from None
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn what the system says when it cannot read into one line."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise
-        found = _FOUND.get(error.errno or 0, error.strerror)
-        raise RecordError(f"{path} cannot be read: expected a file, found {found}; restore it") from None
+        found = _FOUND.get(error.errno or 0, error.strerror or error)
+        raise RecordError(f"{path}: expected {expected}, found {found}; {_REMEDY}") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -25,14 +25,12 @@ EXPERIMENT_BYTES = 1_000_000
 DEPTH = 32
 """Tables and lists inside each other, and parts of a dotted key."""
 TEXT_CHARACTERS = 10_000
-"""Characters in a value that is a text."""
+"""Characters in a text about a metric."""
 MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 
 MAX_SEED = 10**18 - 1
 """A seed. Records hold it as a number in JSON, which is read with at most 18 digits."""
-MAX_OPTIONS = 1_000
-"""Options `--set` of one command."""
 MAX_RUNS = 10_000
 """Runs of one comparison."""
 
@@ -62,16 +60,11 @@ MAX_LIST_ENTRIES = 1_000
 MAX_NUMBER = 1_000_000_000
 """Size of a number that is an option of a network or a key of an algorithm."""
 MAX_COUNT = 1_000_000
-"""Size of a whole number that is a key of an algorithm, where the next line has no other."""
-ALGORITHM_KEYS = {
-    "k": 10_000,
-    "groups": 10_000,
-    "window": 1_000,
-    "epochs": MAX_EPOCHS,
-    "head_epochs": MAX_EPOCHS,
-    "max_restarts": 1_000,
-}
-"""Size of the keys of algorithms that decide how much memory or work is needed."""
+"""Size of a whole number that is a key of an algorithm."""
+MAX_MODELS = 10_000
+"""Models that an algorithm begins with, and groups that it is given."""
+MAX_WINDOW = 1_000
+"""Uploads of every client that an algorithm keeps."""
 PARAMETERS = 1_000_000_000
 """Parameters of a network of the library."""
 

@@ -67,6 +67,7 @@ class Participation:
             drop out because of one that takes part, and central noise would hide too little.
         secret: Whether the seed is a secret of the server, which nobody may find by trying.
         scored: The number of clients that score the models of a round; 0 is all of them.
+        known: Whether it is known before the run who could take part in each round.
     """
 
     clients: int
@@ -82,6 +83,7 @@ class Participation:
     independent_dropout: bool = False
     secret: bool = False
     scored: int = 0
+    known: bool = True
 
     def active(self, round: int) -> torch.Tensor:
         """The ids of the clients that could take part in a round, ascending, (a,)."""

@@ -91,7 +91,6 @@ def private_run(
     participation: Participation,
     *,
     noise_seed: NoiseSeed | None = None,
-    participants_known: bool = True,
 ) -> PrivateRun | None:
     """The differential privacy of an experiment; None where there is none.
 
@@ -102,7 +101,6 @@ def private_run(
         plan: The first plan of the algorithm, for all clients.
         participation: Who takes part, by chance.
         noise_seed: The seed of the noise; by default that of the run, which is no secret.
-        participants_known: Whether it is known before the run who can take part in each round.
 
     Raises:
         ExperimentError: When something in the experiment has no differential privacy.
@@ -113,7 +111,7 @@ def private_run(
         return None
     if table.kind == "central":
         _refuse_unfit(experiment)
-    newcomers = bool(experiment.events.join or experiment.events.change) or not participants_known
+    newcomers = bool(experiment.events.join or experiment.events.change) or not participation.known
     coverage = coverage_of(table.kind, disclosure, plan, experiment.rounds, newcomers=newcomers)
     if isinstance(coverage, str):
         name = shown(experiment.algorithm.name)

@@ -136,7 +136,6 @@ def server_setup(
     participation: Participation,
     *,
     noise_seed: NoiseSeed | None = None,
-    participants_known: bool = True,
 ) -> ServerSetup:
     """Fit the algorithm of an experiment, and what goes with it, to its network. No data are needed.
 
@@ -145,26 +144,19 @@ def server_setup(
         problem: What is fixed for the run.
         participation: Who takes part in which round.
         noise_seed: The seed of the noise of differential privacy; by default that of the run, which is no secret.
-        participants_known: Whether it is known before the run who can take part in each round.
 
     Raises:
         ExperimentError: When something in the experiment does not fit the network, or does not go together.
     """
     personal = experiment.personal_of()
-    algorithm = _before_personal_stage(experiment.algorithm_of(), personal)
+    algorithm = experiment.algorithm_of()
+    if personal is not None and isinstance(algorithm, KnowsPersonalModels):
+        algorithm = algorithm.with_personal_models()
     plan = first_plan(algorithm, problem)
     if personal is not None:
         personal.check(problem, algorithm)
     disclosure = disclosure_of(algorithm, experiment.rounds)
-    private = private_run(
-        experiment,
-        problem,
-        disclosure,
-        plan,
-        participation,
-        noise_seed=noise_seed,
-        participants_known=participants_known,
-    )
+    private = private_run(experiment, problem, disclosure, plan, participation, noise_seed=noise_seed)
     check_probes(experiment, problem.layout)
     if private is not None and isinstance(private.mechanism, CentralNoise):
         problem = replace(problem, aggregation=private.mechanism)
@@ -181,19 +173,6 @@ def server_setup(
         private=private,
         compression=compression,
     )
-
-
-def with_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
-    """The algorithm of a run with a personal method; None is a run without one."""
-    algorithm = _before_personal_stage(algorithm, method)
-    return algorithm if method is None else method.around(algorithm)
-
-
-def _before_personal_stage(algorithm: Algorithm[Any], method: PersonalMethod | None) -> Algorithm[Any]:
-    """The algorithm that decides in a run with a personal method: it may know that personal models follow."""
-    if method is not None and isinstance(algorithm, KnowsPersonalModels):
-        return algorithm.with_personal_models()
-    return algorithm
 
 
 def first_plan(algorithm: Algorithm[Any], problem: Problem) -> Plan:

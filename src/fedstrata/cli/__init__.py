@@ -10,11 +10,11 @@ import click
 import typer
 
 import fedstrata
-from fedstrata.base.errors import FedstrataError, InputError, MachineError, UserCodeError
+from fedstrata.base.errors import FedstrataError, InputError, MachineError
 from fedstrata.base.resources import resource_errors
 from fedstrata.cli import deploy
 from fedstrata.cli.commands import app
-from fedstrata.cli.terminal import fail, note_error, say, start_logging, stop_logging
+from fedstrata.cli.terminal import fail, note_error, say, start_logging
 
 app.add_typer(deploy.commands, name="deploy")
 
@@ -50,12 +50,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         status = fail(error.reason + ("" if error.says_how else ", then give the same command again"), 1)
     except FedstrataError as error:
         note_error(error)
-        trace = error.trace if isinstance(error, InputError | UserCodeError) else ""
-        status = fail(error, 2 if isinstance(error, InputError) else 1, trace)
+        status = fail(error, 2 if isinstance(error, InputError) else 1, error.trace)
     except click.ClickException as error:
         status = fail(error.format_message(), error.exit_code)
-    finally:
-        stop_logging()
     sys.exit(status)
 
 

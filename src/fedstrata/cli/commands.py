@@ -217,17 +217,15 @@ def report_command(
     from fedstrata import report
     from fedstrata.report.comparison.page import build_comparison
 
-    if (folder / "comparison.json").is_file():
+    compared = (folder / "comparison.json").is_file()
+    if compared:
         build_comparison(folder)
-        page = folder / "comparison.html"
     elif follow:
-        page = folder / "report.html"
         with suppress(KeyboardInterrupt):  # which is how a reader ends it
             report.follow(folder, partial(time.sleep, _SECONDS_BETWEEN_LOOKS), partial(print, file=sys.stderr))
     else:
         report.build(folder)
-        page = folder / "report.html"
-    _say_files([page], as_json=as_json)
+    _say_files([folder / ("comparison.html" if compared else "report.html")], as_json=as_json)
 
 
 def _say_files(paths: Sequence[Path], *, as_json: bool) -> None:

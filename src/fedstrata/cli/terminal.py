@@ -42,6 +42,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
+_WIDE = 100_000
+"""The characters of a line of a table off a terminal, which no table needs."""
+
 _MESSAGE_CHARACTERS = 900
 """The largest number of characters of a message. A longer one loses its middle, as what to do stands at its end."""
 
@@ -94,23 +97,20 @@ def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: boo
         rows: The cells of each row.
         headed: Whether the aligned lines have the titles above them.
     """
+    from rich.box import HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if console.is_terminal:
-        table = Table(*titles)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        with console.capture() as drawn:
-            console.print(table)
-        say(drawn.get().rstrip("\n"))
-        return
-    rows = [titles, *rows] if headed else rows
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    drawn = Console().is_terminal
+    console = Console(width=None if drawn else _WIDE)
+    table = Table(*titles, box=HEAVY_HEAD if drawn else None, pad_edge=drawn, show_header=drawn or headed)
     for row in rows:
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        table.add_row(*map(Text, row))
+    with console.capture() as shown:
+        console.print(table)
+    for line in shown.get().splitlines():
+        say(line.rstrip())
 
 
 def resume_command(folder: Path, *command: str) -> str:
@@ -135,28 +135,14 @@ def resumable(*command: str) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
 _LIBRARY = "fedstrata"
-"""The logger above all of the library's. Without `--verbose` it has no handler, so only warnings are shown."""
+"""The logger above all of the library's. Without `--verbose`, only warnings are shown."""
 
 
 def start_logging() -> None:
     """Show everything that the library notes, on standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(_FORMAT))
-    logger = logging.getLogger(_LIBRARY)
-    logger.setLevel(logging.DEBUG)
-    logger.handlers = [handler]
-    logger.propagate = False
-
-
-def stop_logging() -> None:
-    """Undo `start_logging`: a process may run several commands, as tests do."""
-    logger = logging.getLogger(_LIBRARY)
-    logger.setLevel(logging.NOTSET)
-    logger.handlers = []
-    logger.propagate = True
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger(_LIBRARY).setLevel(logging.DEBUG)
 
 
 def note_error(error: BaseException) -> None:

@@ -238,17 +238,6 @@ def write_comparison(comparison: Comparison) -> Comparison:
     return comparison
 
 
-def _conditions(keys: Mapping[str, Any]) -> str:
-    """The clients, partition, network and rounds in words, without those in which the runs of a sweep differ."""
-    values = {
-        "{} clients": keys["data"].get("clients"),
-        "partition {}": keys.get("partition", {}).get("scheme"),
-        "network {}": keys.get("model", {}).get("name"),
-        "{} rounds": keys.get("rounds"),
-    }
-    return ", ".join(text.format(value) for text, value in values.items() if value is not None)
-
-
 def _markdown(comparison: Comparison) -> str:
     """The comparison in Markdown."""
     keys = comparison.experiment
@@ -256,9 +245,17 @@ def _markdown(comparison: Comparison) -> str:
     metric = comparison.metric
     found = table_of(comparison.table, metric, row_kind(comparison.sweep))
     table = [tuple(found.titles), ("---",) * len(found.titles), *found.rows]
+    # Those in which the runs of a sweep differ are not known.
+    values = {
+        "{} clients": keys["data"].get("clients"),
+        "partition {}": keys.get("partition", {}).get("scheme"),
+        "network {}": keys.get("model", {}).get("name"),
+        "{} rounds": keys.get("rounds"),
+    }
+    conditions = [text.format(value) for text, value in values.items() if value is not None]
     paragraphs = [
         f"# Comparison on {keys['data']['name']}",
-        f"{_conditions(keys)}, seeds {', '.join(seeds)}.",
+        f"{', '.join([*conditions, 'seeds '])}{', '.join(seeds)}.",
         "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in table),
         *([f"Grid: {comparison.sweep.grid_text}."] if comparison.sweep and comparison.sweep.grid else []),
         *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),

@@ -22,7 +22,7 @@ from fedstrata.config.tables import EngineTable
 from fedstrata.core import Plan, State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores, count_jobs, run_shared
-from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.interrupt import Stopped, interruptible
 from fedstrata.play.progress import ComparisonProgress, StatusLine
 from fedstrata.play.rounds import PlanReply
 from fedstrata.play.steps import RunSteps, run_steps
@@ -61,7 +61,7 @@ def compare_experiments(
     for each in experiments:
         if not finished(folder_of(out, each), each.rounds):
             federations.setdefault(_federation_of(each), {})[each.title] = each
-    with one_thread(), StatusLine(quiet) as line, Interrupt(line.keep) as interrupt, ExitStack() as stack:
+    with one_thread(), StatusLine(quiet) as line, interruptible(line.keep) as interrupt, ExitStack() as stack:
 
         @cache
         def lock() -> None:
@@ -73,7 +73,6 @@ def compare_experiments(
         if resume:
             lock()
         metric = objective_of(experiments[0]).metric_info
-        progress = ComparisonProgress(experiments[0].rounds, len(federations), line, metric)
         for place, (federation, named) in enumerate(federations.items(), start=1):
             # All seeds have the engine that was chosen for the first one.
             chosen = {"engine": engines[federation.kind]} if federation.kind in engines else {}
@@ -92,7 +91,8 @@ def compare_experiments(
                 line.keep(choice)
             engines[federation.kind] = setup.engine
             lock()
-            progress.begin(place, federation.seed, setup.names)
+            known = (experiments[0].rounds, line, federation.seed, place, len(federations))
+            progress = ComparisonProgress(*known, setup.names, metric)
             lockstep = _begin(own, setups, out, progress, line, resume=resume)
             while (round := lockstep.round) is not None and not interrupt.asked:
                 jobs += lockstep.step()

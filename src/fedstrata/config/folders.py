@@ -5,7 +5,6 @@ Nothing is created here.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -82,18 +81,15 @@ def file_name(title: str) -> str:
     return re.sub(r"[^\w.=-]", "_", title)
 
 
-def begun_experiment(given: Experiment, folder: Path, *, find_data: bool = True) -> Experiment:
+def begun_experiment(given: Experiment, folder: Path) -> Experiment:
     """Return the experiment with which a run folder was begun, if it is the one that was given or has fewer rounds.
 
     Args:
         given: The experiment that was given.
         folder: The run folder.
-        find_data: Whether data that cannot be found are an error, as in `load_experiment`.
     """
-    # The data may have moved since; the experiment that is given says where they are.
-    root = given.data.root
-    sets = () if root is None else [f"data.root={json.dumps(str(root))}"]
-    own = load_experiment(experiment_file_of(folder), sets, find_data=find_data)
+    # The data may have moved since; those of the experiment that is given were found.
+    own = load_experiment(experiment_file_of(folder), find_data=False)
     before, now = plain_keys(own), plain_keys(given)
     # A run writes down what "auto" turned out to be, and the unit that recordings have of their own.
     now["engine"] |= {key: value for key, value in before["engine"].items() if now["engine"].get(key) == "auto"}

@@ -12,7 +12,6 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from fedstrata.algorithms import ALGORITHMS
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.key_errors import explain, unknown
-from fedstrata.base.limits import ALGORITHM_KEYS, MAX_COUNT, MAX_LIST_ENTRIES, MAX_NUMBER
 from fedstrata.base.quoting import dotted, shown
 from fedstrata.base.registry import load_users_object, name_of_object
 from fedstrata.core import Algorithm
@@ -76,10 +75,6 @@ def _with_keys(kind: type[Any], name: str, keys: dict[str, Any], place: str, *, 
     Raises:
         ExperimentError: When the keys do not fit.
     """
-    for key, value in keys.items():
-        largest = ALGORITHM_KEYS.get(key, MAX_COUNT) if isinstance(value, int) else MAX_NUMBER
-        if problem := too_large(value, largest):
-            raise ExperimentError(f"{place}.{dotted([key])} = {shown(value)}: {problem}")
     known = [field.name for field in fields(kind)]
     wrong = [key for key in keys if key not in known]
     # A class of pydantic says itself what is wrong with a key.
@@ -203,19 +198,3 @@ def _name_of(kind: type[Any]) -> str:
             "move it to the top of its module"
         )
     return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def too_large(value: object, largest: float) -> str:
-    """Say that a number, or a list of numbers or texts, is too large for an option; empty when it is not.
-
-    Args:
-        value: The value of a key whose meaning is not known here.
-        largest: The largest number that is allowed.
-    """
-    items = value if isinstance(value, list | tuple) else [value]
-    if len(items) > MAX_LIST_ENTRIES:
-        return f"expected a list of at most {MAX_LIST_ENTRIES:,} entries, found {len(items):,}"
-    numbers = [item for item in items if isinstance(item, int | float)]
-    if any(not -largest <= number <= largest for number in numbers):
-        return f"expected a finite number of at most {largest:,.15g}"
-    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from numbers import Integral
@@ -11,17 +12,13 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedstrata.base.errors import DataError, ExperimentError, FedstrataError, PartitionError
-from fedstrata.base.files import parse_toml
+from fedstrata.base.errors import DataError, ExperimentError, FedstrataError, PartitionError, RecordError
+from fedstrata.base.files import parse_toml, read_file
 from fedstrata.base.key_errors import explain, nearest, unknown
 from fedstrata.base.limits import (
     DEPTH,
     EXPERIMENT_BYTES,
     MAX_CLIENTS,
-    MAX_NUMBER,
-    MAX_OPTIONS,
-    TEXT_CHARACTERS,
-    file_problem,
 )
 from fedstrata.base.quoting import dotted, shown
 from fedstrata.config.hyperparameters import (
@@ -29,10 +26,9 @@ from fedstrata.config.hyperparameters import (
     algorithm_from,
     keys_of_algorithm,
     personal_from,
-    too_large,
     with_named_objects,
 )
-from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, ModelTable, PersonalTable
+from fedstrata.config.tables import OWN_TEST, AlgorithmTable, Experiment, PersonalTable
 from fedstrata.data import DATASETS, Location, client_values, find, has_own_test, holds_features
 from fedstrata.models import MODELS
 from fedstrata.objective import check_objective_names
@@ -76,8 +72,6 @@ def load_experiment(
     Raises:
         InputError: When a key or value is wrong. The message is one line with the key, its value and what is expected.
     """
-    if len(sets) > MAX_OPTIONS:
-        raise ExperimentError(f"--set: expected at most {MAX_OPTIONS:,} keys, found {len(sets):,}; use a file")
     given = dict(source) if isinstance(source, Mapping) else _read_file(source)
     given = _as_in_file(with_named_objects({**given, **(tables or {})}))
     # `algorithm = "ifca"` is short for `algorithm = {name = "ifca"}`, and likewise for models and partitions.
@@ -125,30 +119,19 @@ def _read_file(source: Path | str | None) -> dict[str, Any]:
     """Read the keys of an experiment file."""
     if source is None:
         return parse_toml((files("fedstrata") / "default.toml").read_bytes())
-    path = Path(source)
     try:
-        if reason := file_problem(path):
-            raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}")
-        # The content is measured, not what the system says: a file of the system's own has 0 bytes.
-        with path.open("rb") as file:
-            content = file.read(EXPERIMENT_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
+        content = read_file(Path(os.path.realpath(source)), EXPERIMENT_BYTES)
+    except (OSError, ValueError, RecordError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ExperimentError(f"{shown(str(source))}: expected the path of an experiment file: {reason}") from None
-    if len(content) > EXPERIMENT_BYTES:
-        raise ExperimentError(
-            f"{source}: expected an experiment file of at most {EXPERIMENT_BYTES:,} bytes, found more"
-        )
     try:
-        text = content.decode("utf-8-sig")
-        return parse_toml(text)
+        return parse_toml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ExperimentError(f"{source}: line {line} is not UTF-8; save the file as UTF-8") from None
     # For too long numbers, the parser of TOML raises an error of Python's own.
     except ValueError as error:
-        reason = str(error).replace("end of document", f"line {len(text.splitlines())}, the end")
-        raise ExperimentError(f"{source}: not TOML: {reason}") from None
+        raise ExperimentError(f"{source}: not TOML: {error}") from None
 
 
 def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
@@ -161,9 +144,6 @@ def _as_in_file(value: Any, path: tuple[str, ...] = ()) -> Any:
         return {str(key): _as_in_file(item, (*path, str(key))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_as_in_file(item, (*path, "[]")) for item in value]
-    if isinstance(value, str) and len(value) > TEXT_CHARACTERS:
-        problem = f"expected at most {TEXT_CHARACTERS:,} characters, found {len(value):,}"
-        raise ExperimentError(f"{dotted(path)} = {shown(value)}: {problem}")
     return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
 
 
@@ -225,7 +205,9 @@ def _resolve(draft: Experiment) -> Experiment:
                 f"data.clients = {draft.data.clients}: expected at most {samples}, as {known.name} has so many samples"
             )
     model = draft.model.model_copy(update={"name": draft.model.name or (known.model if known else "")})
-    _check_model(model)
+    # Whether its options fit is known once torch may be imported.
+    if model.name and model.name not in MODELS and ":" not in model.name:
+        raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
     local = draft.local.completed()
     check_objective_names(loss=local.loss, metric=local.metric or "accuracy", transform=local.transform)
     for other, options in draft.algorithms.items():
@@ -260,19 +242,6 @@ def _check_personal(table: Any, place: str) -> None:
         raise ExperimentError(f"{place} = {shown(table)}: expected a table, such as {{method = 'best'}}")
     keys = dict(table)
     personal_from(str(keys.pop("method", NO_METHOD)), keys, place)
-
-
-def _check_model(model: ModelTable) -> None:
-    """Refuse a network that cannot exist. Whether its options fit is known once torch may be imported."""
-    if model.name and model.name not in MODELS and ":" not in model.name:
-        raise ExperimentError(unknown("model.name", model.name, "model", [*MODELS, "'package.module:factory'"]))
-    for key, value in model.options.items():
-        items = value if isinstance(value, list) else [value]
-        place = f"{dotted(('model', key))} = {shown(value)}"
-        if not all(isinstance(item, str | int | float) for item in items):
-            raise ExperimentError(f"{place}: expected a number, a string, true, false or a list of these")
-        if problem := too_large(value, MAX_NUMBER):
-            raise ExperimentError(f"{place}: {problem}")
 
 
 def _find_data(experiment: Experiment) -> Location:

@@ -90,7 +90,7 @@ def choose(
     name = f"{_stem(source)}-{file_name(experiment.algorithm.name)}-{experiment.seed}"
     folder = next_run_folder(name, resume) if out is None else Path(out)
     if resume:
-        return begun_experiment(experiment, folder, find_data=find_data), folder
+        return begun_experiment(experiment, folder), folder
     require_new_folder(folder)
     return experiment, folder
 

@@ -89,6 +89,11 @@ def _check_attack(kind: str) -> str:
 
 _Weight = Annotated[float, Interval(gt=0, le=MAX_NUMBER)]
 
+_Bounded = Interval(ge=-MAX_NUMBER, le=MAX_NUMBER)
+
+_Option = bool | str | Annotated[int, _Bounded] | Annotated[float, _Bounded]
+"""An option of a network, or an entry of a list that is one."""
+
 _Columns = Annotated[tuple[_Name, ...], Strict(False), Len(1, MAX_LIST_ENTRIES), AfterValidator(_check_distinct)]
 
 
@@ -208,6 +213,8 @@ class ModelTable(ChoiceTable):
         name: The name of a network of the library, or "package.module:factory". By default it is the data
             set's own, and for a table of features "mlp". Other data of your own need one.
     """
+
+    __pydantic_extra__: dict[str, _Option | Annotated[list[_Option], MaxLen(MAX_LIST_ENTRIES)]]
 
     name: _Name = ""
 

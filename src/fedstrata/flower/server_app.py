@@ -35,9 +35,9 @@ from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, Federation, re
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
 from fedstrata.flower.on_devices import refuse_on_devices, require
 from fedstrata.flower.requests import RunConfig
-from fedstrata.play.progress import Progress, StatusLine
-from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
-from fedstrata.play.steps import run_steps
+from fedstrata.play.progress import StatusLine
+from fedstrata.play.rounds import PlanReply, timed_reply
+from fedstrata.play.run import play_shown
 from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry, DataRecord
@@ -127,16 +127,6 @@ def drive(
         clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
         secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
         setup, joins = _run_setup(experiment, federation, config, clients, public, secret)
-        progress = Progress(experiment.rounds, line, setup.names, config.objective.metric_info)
-        steps = run_steps(
-            experiment,
-            setup,
-            out,
-            resume=resume,
-            on_round=lambda record, state: progress.show(record),
-            tell=tell,
-            may_skip_checkpoints=False,
-        )
 
         def reply(plan: Plan) -> PlanReply:
             reply = timed_reply(clients, plan)
@@ -149,7 +139,7 @@ def drive(
             joins.update(_joins(experiment, clients.registry))
             return reply._replace(absent=traffic.absent, rejected=traffic.rejected)
 
-        finished = answer_plans(steps, reply)
+        finished = play_shown(experiment, setup, out, line, reply=reply, resume=resume, may_skip_checkpoints=False)
         _record_clients(out, federation, clients)
         for warning in warnings(finished.summary):
             tell(warning)
@@ -184,7 +174,7 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
     )
     refuse_single_samples(experiment, config.samples.network_shape, config.outputs)
     problem = problem_of(experiment, config.samples.network_shape, config.outputs)
-    planned = server_setup(experiment, problem, participation_of(experiment), participants_known=False)
+    planned = server_setup(experiment, problem, replace(participation_of(experiment), known=False))
     if planned.client_noise is None:
         return config
     noise = planned.client_noise
@@ -221,14 +211,14 @@ def _run_setup(
         return [held[client][1].train if client in held else 0 for client in range(problem.clients)]
 
     participation = replace(
-        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes)
+        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes), known=False
     )
     noise_seed = None
     if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
         participation = replace(participation, seed=secret, secret=True)
         noise_seed = NoiseSeed(secret, config.run)
-    server = server_setup(experiment, problem, participation, noise_seed=noise_seed, participants_known=False)
+    server = server_setup(experiment, problem, participation, noise_seed=noise_seed)
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
         # Devices were told before how much noise to add.
         raise ContractError("algorithm.name: expected a first plan that does not depend on which clients are there")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
 
 class Stopped(KeyboardInterrupt):
@@ -26,46 +26,50 @@ class Stopped(KeyboardInterrupt):
         self.folder = folder
 
 
-class Interrupt(AbstractContextManager["Interrupt"]):
-    """A context in which the first Ctrl-C only asks for a stop, and the second one interrupts at once.
-
-    Args:
-        tell: Is called with a line for the user after the first Ctrl-C.
+@dataclass
+class Interrupt:
+    """How often Ctrl-C was pressed: the first time only asks for a stop, and the second one interrupts at once.
 
     Attributes:
+        tell: Is called with a line for the user after the first Ctrl-C.
         asked: Whether a stop was asked for.
+        told: Whether the user was told.
+        pressed: How often Ctrl-C was pressed.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        """Listen to nothing yet."""
-        self.asked = False
-        self._tell = tell
-        self._told = False
-        self._pressed = 0
-        self._before: Any = None
+    tell: Callable[[str], None]
+    asked: bool = False
+    told: bool = False
+    pressed: int = 0
 
-    def __enter__(self) -> Interrupt:
-        """Listen to Ctrl-C; only the main thread receives signals."""
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Handle Ctrl-C as before."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._pressed += 1
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle Ctrl-C."""
+        self.pressed += 1
         if not self.asked:
             self.asked = True
             # The signal may have come in the middle of a line to the same stream, which no second one may enter then; a
             # thread waits for its turn.
-            threading.Thread(target=self._tell, args=["finishing the round; Ctrl-C again stops at once"]).start()
-            self._told = True
+            threading.Thread(target=self.tell, args=["finishing the round; Ctrl-C again stops at once"]).start()
+            self.told = True
         # A second signal may come while the thread starts. An exception at that moment leaves the locks of the thread
         # in disorder, and a RuntimeError takes its place; the interrupt waits until the thread has started.
-        if self._told and self._pressed > 1:
+        if self.told and self.pressed > 1:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible(tell: Callable[[str], None]) -> Iterator[Interrupt]:
+    """Listen to Ctrl-C; only the main thread receives signals.
+
+    Args:
+        tell: As in `Interrupt`.
+    """
+    interrupt = Interrupt(tell)
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    before = signal.signal(signal.SIGINT, interrupt.note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -13,18 +14,12 @@ from rich.live import Live
 from rich.text import Text
 
 from fedstrata.objective.metric_info import ACCURACY, MetricInfo
-from fedstrata.report.catalogue import event_text, sentence
-from fedstrata.report.words import NO_NAMES, ClientNames, brief, ranges
+from fedstrata.report.catalogue import event_line, sentence
+from fedstrata.report.words import NO_NAMES, ClientNames
 
 _ABSENT_SHARE = 0.5
 """The share of absent clients in a cohort from which on they are shown. Without half of its members a cluster mostly
 decides nothing."""
-
-_SUBJECT_KEYS = ("client", "clients", "node", "nodes", "from", "to", "into")
-"""The keys of events that name clients or nodes."""
-
-_CLIENT_KEYS = ("client", "clients")
-"""The keys of events that name clients."""
 
 
 class _Console(Console):
@@ -88,112 +83,84 @@ def event_lines(record: Mapping[str, Any], names: ClientNames = NO_NAMES) -> lis
     cohort = len(record["cohort"])
     if absent and len(absent) >= _ABSENT_SHARE * cohort:
         lines.append(f"absent clients {names.listed(absent)}; {len(absent)} of {cohort} did not answer")
-    return [*lines, *(_event_line(event, names) for event in record["events"])]
+    for event in record["events"]:
+        why = event.get("why") if event["kind"] == "split" else None
+        reason = f"; {sentence(why, event.get('layer'), event.get('values', {}), names)}" if why else ""
+        lines.append(f"{event['kind']}: {event_line(event, names)}{reason}")
+    return lines
 
 
-def _event_line(event: Mapping[str, Any], names: ClientNames) -> str:
-    """What happened, to whom, in which layer, and why."""
-    rest = {key: value for key, value in event.items() if value is not None}
-    what = rest.pop("kind")
-    layer = rest.pop("layer", "")
-    why = rest.pop("why", "")
-    who = [f"{key} {_subjects(key, rest.pop(key), names)}" for key in list(rest) if key in _SUBJECT_KEYS]
-    if what == "split":
-        said = sentence(why, layer, event.get("values", {}), names)
-    elif text := event_text(event, names):
-        said = text
-        layer = layer if what == "scout" else ""
-    else:
-        more = [f"{key} {brief(value) if isinstance(value, float) else value}" for key, value in rest.items()]
-        said = ", ".join(filter(None, [why, *more]))
-    return "; ".join(filter(None, [" ".join([what, *who]), layer and f"layer {layer}", said]))
-
-
-def _subjects(key: str, ids: int | Sequence[int], names: ClientNames) -> str:
-    """Clients by their names, nodes by their ids."""
-    several = [ids] if isinstance(ids, int) else ids
-    return names.listed(several) if key in _CLIENT_KEYS else ranges(several)
-
-
+@dataclass
 class Progress:
     """The progress of one run.
 
-    Args:
+    Attributes:
         rounds: The number of rounds of the run.
         line: The status line.
         names: The name of each client, (n,); by default its id.
         metric: What the scores are.
         run: What the run is called; empty where it is the only one.
+        began: The time at which it began, in seconds.
+        shown: The number of rounds that were shown.
     """
 
-    def __init__(
-        self,
-        rounds: int,
-        line: StatusLine,
-        names: tuple[str, ...] = (),
-        metric: MetricInfo = ACCURACY,
-        run: str = "",
-    ) -> None:
-        """Start the clock."""
-        self._metric = metric
-        self._rounds = rounds
-        self._line = line
-        self._run = run
-        self._names = ClientNames(names)
-        self._began = perf_counter()
-        self._shown = 0
+    rounds: int
+    line: StatusLine
+    names: tuple[str, ...] = ()
+    metric: MetricInfo = ACCURACY
+    run: str = ""
+    began: float = field(default_factory=perf_counter)
+    shown: int = 0
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show a finished round by its record; its events stay on the screen."""
-        self._shown += 1
-        left = (perf_counter() - self._began) / self._shown * (self._rounds - record["round"])
+        self.shown += 1
+        left = (perf_counter() - self.began) / self.shown * (self.rounds - record["round"])
         agreement = "" if record["ari"] is None else f"  ari {record['ari']:.2f}"
-        where = f"run {self._run}, " if self._run else ""
-        for text in event_lines(record, self._names):
-            self._line.keep(f"{where}round {record['round']}: {text}")
-        mean_text, worst_text = (self._metric.text(record[key]) for key in ("acc_client", "acc_worst"))
-        run = f"{self._run}  " if self._run else ""
-        self._line.show(
-            f"{run}round {record['round']:>{len(str(self._rounds))}}/{self._rounds}  clusters {record['clusters']}  "
-            f"{self._metric.name} {mean_text}  worst {worst_text}{agreement}  {left:.0f} s left"
+        where = f"run {self.run}, " if self.run else ""
+        for text in event_lines(record, ClientNames(self.names)):
+            self.line.keep(f"{where}round {record['round']}: {text}")
+        mean_text, worst_text = (self.metric.text(record[key]) for key in ("acc_client", "acc_worst"))
+        run = f"{self.run}  " if self.run else ""
+        self.line.show(
+            f"{run}round {record['round']:>{len(str(self.rounds))}}/{self.rounds}  clusters {record['clusters']}  "
+            f"{self.metric.name} {mean_text}  worst {worst_text}{agreement}  {left:.0f} s left"
         )
 
 
+@dataclass
 class ComparisonProgress:
-    """The progress of several algorithms side by side, on one federation after the other.
+    """The progress of several algorithms side by side, on one federation.
 
-    Args:
+    Attributes:
         rounds: The number of rounds of every run.
-        federations: The number of federations.
         line: The status line.
+        seed: The seed of the federation.
+        place: Its place among all federations, counted from 1.
+        federations: The number of federations, which follow each other.
+        names: The name of each client, (n,); by default its id.
         metric: What the scores are.
+        began: The time at which the federation began, in seconds.
+        shown: The number of rounds that were shown.
+        scores: The last round of each algorithm, and its metric.
     """
 
-    def __init__(self, rounds: int, federations: int, line: StatusLine, metric: MetricInfo = ACCURACY) -> None:
-        """Start the clock."""
-        self._metric = metric
-        self._rounds = rounds
-        self._federations = federations
-        self._line = line
-        self._names = NO_NAMES
-        self._began = perf_counter()
-        self._shown = 0
-        self._place = 0
-        self._seed = 0
-        self._scores: dict[str, tuple[int, float | None]] = {}
-
-    def begin(self, place: int, seed: int, names: tuple[str, ...] = ()) -> None:
-        """Begin with a federation: its place among all, from 1, its seed, and the names of its clients, (n,)."""
-        self._names = ClientNames(names)
-        self._place = place
-        self._seed = seed
-        self._scores = {}
+    rounds: int
+    line: StatusLine
+    seed: int
+    place: int
+    federations: int
+    names: tuple[str, ...] = ()
+    metric: MetricInfo = ACCURACY
+    began: float = field(default_factory=perf_counter)
+    shown: int = 0
+    scores: dict[str, tuple[int, float | None]] = field(default_factory=dict)
 
     def note(self, algorithm: str, record: Mapping[str, Any]) -> None:
         """Note a finished round of one run; its events stay on the screen."""
-        self._scores[algorithm] = record["round"], record["acc_client"]
-        for text in event_lines(record, self._names):
-            self._line.keep(f"run {algorithm}-{self._seed}, round {record['round']}: {text}")
+        self.scores[algorithm] = record["round"], record["acc_client"]
+        for text in event_lines(record, ClientNames(self.names)):
+            self.line.keep(f"run {algorithm}-{self.seed}, round {record['round']}: {text}")
 
     def show(self, round: int, share: float) -> None:
         """Show the round that all runs have finished, with the metric of each algorithm.
@@ -204,13 +171,13 @@ class ComparisonProgress:
         """
         if not round:
             return
-        self._shown += 1
+        self.shown += 1
         scores = [
-            f"{name} {self._metric.text(score)}" for name, (reached, score) in self._scores.items() if reached == round
+            f"{name} {self.metric.text(score)}" for name, (reached, score) in self.scores.items() if reached == round
         ]
-        ahead = (self._federations - self._place + 1) * self._rounds - round
-        left = (perf_counter() - self._began) / self._shown * ahead
-        where = f"seed {self._seed} ({self._place}/{self._federations})"
-        when = f"round {round:>{len(str(self._rounds))}}/{self._rounds}"
-        shown = "  ".join([f"{self._metric.name}:", *scores])
-        self._line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")
+        ahead = (self.federations - self.place + 1) * self.rounds - round
+        left = (perf_counter() - self.began) / self.shown * ahead
+        where = f"seed {self.seed} ({self.place}/{self.federations})"
+        when = f"round {round:>{len(str(self.rounds))}}/{self.rounds}"
+        shown = "  ".join([f"{self.metric.name}:", *scores])
+        self.line.show(f"{where}  {when}  {shown}  jobs {100 * share:.0f} %  {left:.0f} s left")

@@ -137,10 +137,8 @@ class Recorder:
             OSError: The error, where the run has to end: there is no older checkpoint, or no later round.
         """
         found = disk_error(error, self.folder.path)
-        if found is None or not self.may_skip_checkpoints or round >= self.experiment.rounds:
-            raise error
         older = checkpoints(self.folder.checkpoints)
-        if not older:
+        if found is None or not older or not self.may_skip_checkpoints or round >= self.experiment.rounds:
             raise error
         assert self.record is not None
         event = {"kind": "unsaved", "why": found.reason}

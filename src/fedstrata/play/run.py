@@ -14,11 +14,11 @@ from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
 from fedstrata.config.selection import baseline_of
-from fedstrata.core import State, Tree
+from fedstrata.core import Plan, State, Tree
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.play.interrupt import Interrupt, Stopped
+from fedstrata.play.interrupt import Stopped, interruptible
 from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
@@ -53,22 +53,38 @@ def run_experiment(
     """
     with one_thread(), StatusLine(quiet) as line:
         setup = build_run(experiment)
-        progress = Progress(experiment.rounds, line, setup.names, setup.server.objective.metric_info)
         for choice in setup.choices:
             line.keep(choice)
-        with Interrupt(line.keep) as interrupt:
-            steps = run_steps(
-                experiment,
-                setup,
-                out,
-                resume=resume,
-                on_round=lambda record, state: progress.show(record),
-                stop=lambda: interrupt.asked,
-                tell=line.keep,
-            )
-            run = answer_plans(steps, partial(timed_reply, setup.clients))
+        with interruptible(line.keep) as interrupt:
+            run = play_shown(experiment, setup, out, line, resume=resume, stop=lambda: interrupt.asked)
             finished(out)
             return with_baseline(experiment, run, setup, line, finished, resume=resume, stop=lambda: interrupt.asked)
+
+
+def play_shown(
+    experiment: Experiment,
+    setup: RunSetup,
+    out: Path,
+    line: StatusLine,
+    name: str = "",
+    reply: Callable[[Plan], PlanReply] | None = None,
+    **options: Any,
+) -> Run:
+    """Play a run to its end, and show its progress.
+
+    Args:
+        experiment: The experiment, checked and complete.
+        setup: What was built from it.
+        out: The run folder.
+        line: Shows the progress.
+        name: What the run is called; empty where it is the only one.
+        reply: Answers a plan; by default, the clients of the setup do.
+        options: The other options of `run_steps`.
+    """
+    progress = Progress(experiment.rounds, line, setup.names, setup.server.objective.metric_info, name)
+    options = {"tell": line.keep, **options}
+    steps = run_steps(experiment, setup, out, on_round=lambda record, state: progress.show(record), **options)
+    return answer_plans(steps, reply or partial(timed_reply, setup.clients))
 
 
 def with_baseline(
@@ -108,30 +124,19 @@ def with_baseline(
     # seconds of the run, and it saves little, as clusters train on models of their own from the first split on. Its
     # clients have local stores of their own.
     own = replace(on_same_clients(setup, baseline), clients=LocalStores(setup.clients))
-    metric = setup.server.objective.metric_info
-    progress = Progress(baseline.rounds, line, setup.names, metric, name)
     told = {f"WARNING: {warning}" for warning in setup.warnings}
 
     def tell(text: str) -> None:
         if text not in told:
             line.keep(f"{name}: {text}")
 
-    steps = run_steps(
-        baseline,
-        own,
-        folder,
-        resume=resume,
-        on_round=lambda record, state: progress.show(record),
-        stop=stop,
-        tell=tell,
-    )
     try:
-        answer_plans(steps, partial(timed_reply, own.clients))
+        play_shown(baseline, own, folder, line, name, resume=resume, stop=stop, tell=tell)
     except Stopped as stopped:
         # The folder is that of the run, which is resumed with its baseline.
         raise Stopped(f"{name} {stopped.where}", run.folder) from None
     finished(folder)
-    summary = add_baseline(run.folder, folder, metric)
+    summary = add_baseline(run.folder, folder, setup.server.objective.metric_info)
     finished(run.folder)
     return replace(run, summary=summary)
 

@@ -5,7 +5,7 @@ It is the model of a cluster, with the client's own tensors where it has some.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import CLIENT, Evaluation, LocalTask, Mask, Plan, Problem, Report, State
-from fedstrata.engine import ClientData
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
 from fedstrata.objective.metrics import probability_scores
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
@@ -216,23 +215,15 @@ def _classify(
     # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
     predicted = torch.empty_like(truth)
     outputs = torch.empty(len(truth), width)
-    parts = (each.split(EVALUATION_BATCH) for each in (predicted, outputs))
-    for inputs, part, kept in zip(_batches(setup.client_data, index, change), *parts, strict=True):
+    data = setup.client_data
+    parts = (each.split(EVALUATION_BATCH) for each in (index, predicted, outputs))
+    for samples, part, kept in zip(*parts, strict=True):
+        raw, _ = data.raw_samples(samples)
+        inputs = data.dataset.normalise(raw if change is None else change(raw), data.owner[samples])
         found = setup.clients.outputs(row[None], inputs)[0]
         part.copy_(found.argmax(dim=1))
         kept.copy_(found[:, :width])
     return torch.stack((owners, truth, predicted), dim=1), outputs
-
-
-def _batches(data: ClientData, index: Tensor, change: Callable[[Tensor], Tensor] | None) -> Iterator[Tensor]:
-    """Inputs of some samples, a batch at a time."""
-    if change is None:
-        for inputs, _ in data.batches(index, EVALUATION_BATCH):
-            yield inputs
-        return
-    for part in index.split(EVALUATION_BATCH):
-        raw, _ = data.raw_samples(part)
-        yield data.dataset.normalise(change(raw), data.owner[part])
 
 
 def backdoor_summary(

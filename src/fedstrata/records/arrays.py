@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,9 @@ def known_scores(scores: Scores) -> dict[int, tuple[int, float]]:
 
 def read_scores(path: Path) -> Scores:
     """Read a file of ``clients``."""
-    table = _read_table(path, Scores._fields)
-    integers = ("client", "node", "samples")
-    scores = Scores(
-        **{name: _numbers(table[name], "int64" if name in integers else "double") for name in Scores._fields}
-    )
+    whole = dict.fromkeys(("client", "node", "samples"), pa.int64())
+    table = _read_table(path, {**whole, "accuracy": pa.float64(), "loss": pa.float64()})
+    scores = Scores(*(_bounded(column.to_numpy()) for column in table.columns))
     if len(np.unique(scores.client)) < len(scores.client) or (scores.client < 0).any() or (scores.samples < 0).any():
         raise ValueError("the clients or samples of no run")
     return scores
@@ -114,8 +112,8 @@ def read_right_samples(folder: Path) -> RightSamples:
 
 def read_classified(path: Path, clients: int = 2**31) -> Classified:
     """Read what the models of so many clients take their test samples for."""
-    table = _read_table(path, Classified._fields)
-    found = Classified(*(_numbers(table[name], "int64") for name in Classified._fields))
+    table = _read_table(path, dict.fromkeys(Classified._fields, pa.int64()))
+    found = Classified(*(column.to_numpy() for column in table.columns))
     if any(len(column) and not 0 <= column.min() <= column.max() < 2**31 for column in found):
         raise ValueError("the clients or classes of no run")
     if (np.diff(found.client) < 0).any() or (found.client >= clients).any():
@@ -125,12 +123,9 @@ def read_classified(path: Path, clients: int = 2**31) -> Classified:
 
 def read_gaps(path: Path) -> tuple[Gap, ...]:
     """Read a file of ``gaps``; an unknown gap is nan."""
-    table = _read_table(path, Gap._fields)
-    layers, measures = table["layer"].cast("string"), table["measure"].cast("string")
-    if layers.null_count or measures.null_count:
-        raise ValueError("a gap of no layer or measure")
-    gaps = _numbers(table["gap"].fill_null(nan), "double")
-    return tuple(map(Gap, layers.to_pylist(), measures.to_pylist(), gaps.tolist()))
+    table = _read_table(path, {"layer": pa.string(), "measure": pa.string(), "gap": pa.float64()})
+    gaps = _bounded(table["gap"].to_numpy())
+    return tuple(map(Gap, table["layer"].to_pylist(), table["measure"].to_pylist(), gaps.tolist()))
 
 
 def read_matrix_clients(path: Path) -> dict[MatrixName, frozenset[int]]:
@@ -168,21 +163,15 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
     return ClientDescriptions(counts, means, classes, features if named else ())
 
 
-def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of a Parquet file that is not too large."""
+def _read_table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return some columns of a Parquet file that is not too large, by their types. No value may be missing."""
     file = pq.ParquetFile(io.BytesIO(read_file(path, _MOST_BYTES)))
     groups = [file.metadata.row_group(place) for place in range(file.num_row_groups)]
     values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
     if values > _MOST_VALUES or sum(group.total_byte_size for group in groups) > _MOST_BYTES:
         raise ValueError("it is too large")
-    return file.read(columns=list(columns), use_threads=False)
-
-
-def _numbers(column: pa.ChunkedArray, kind: str) -> Any:
-    """Return a column of numbers, none of which is missing or too large."""
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)) or column.null_count:
-        raise ValueError(f"a column is {column.type}")
-    return _bounded(column.cast(kind).to_numpy())
+    schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+    return file.read(columns=list(columns), use_threads=False).select(list(columns)).cast(schema)
 
 
 def _bounded(values: Any) -> Any:

@@ -50,11 +50,7 @@ def track(name: str, folder: Path, experiment: str, before: Iterable[Mapping[str
 
     Returns:
         The function that takes the records of later rounds.
-
-    Raises:
-        ExperimentError: When the tracker is not installed.
     """
-    require(name)
     if name == "none":
         yield lambda record: None
         return

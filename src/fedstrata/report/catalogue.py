@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined, Template, TemplateError
 
 from fedstrata.clustering.client_measures import CLIENT_MEASURES
-from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, format_number, joined, plural, size
+from fedstrata.report.words import NO_NAMES, ClientNames, brief, capital, format_number, joined, plural, ranges, size
 
 WORDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 """The texts by what they are about and by their kind."""
@@ -70,6 +70,23 @@ def event_text(event: Mapping[str, Any], names: ClientNames = NO_NAMES) -> str:
         layer = event.get("layer") or event.get("best_layer")
         return sentence(str(event.get("why")), layer, event.get("values", {}), names)
     return _text("event", str(event.get("kind")), event)
+
+
+def event_line(event: Mapping[str, Any], names: ClientNames = NO_NAMES) -> str:
+    """Return an event in words, and to whom it happened; where there are no words, its keys and values."""
+    text = event_text(event, names)
+    if not text:
+        known = {key: value for key, value in names.in_values(event).items() if value not in (None, [], {})}
+        del known["kind"]
+        known |= {key: ", ".join(map(str, value)) for key, value in known.items() if isinstance(value, list)}
+        known |= {key: brief(value) for key, value in known.items() if isinstance(value, float)}
+        if "clients" in known:
+            known["clients"] = names.listed(event["clients"])
+        return "; ".join(f"{key} {value}" for key, value in known.items())
+    if event.get("clients"):
+        return f"clients {names.listed(event['clients'])}: {text}"
+    nodes = event.get("nodes") or [node for node in [event.get("node")] if node is not None]
+    return f"nodes {ranges(nodes)}: {text}" if nodes and event["kind"] != "split" else text
 
 
 def say(about: str, kind: str, /, **values: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.report.catalogue import WORDS, event_text, fill, say
+from fedstrata.report.catalogue import WORDS, event_line, fill, say
 from fedstrata.report.charts import all_charts, matrix_slider
 from fedstrata.report.client_details import client_details
 from fedstrata.report.clusters import Clusters
@@ -25,7 +25,6 @@ from fedstrata.report.words import (
     duration,
     format_number,
     plural,
-    ranges,
     size,
 )
 
@@ -272,22 +271,5 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
 def event_rows(records: RunRecords, names: ClientNames) -> list[tuple[int, str, str]]:
     """Return the round, the kind and the description of each event."""
     return [
-        (each.round, event.kind, _event_text(dict(event), names)) for each in records.rounds for event in each.events
+        (each.round, event.kind, event_line(dict(event), names)) for each in records.rounds for event in each.events
     ]
-
-
-def _event_text(event: Mapping[str, Any], names: ClientNames) -> str:
-    """Return an event in words; where there are none, its keys and values."""
-    text = event_text(event, names)
-    if not text:
-        known = {key: value for key, value in names.in_values(event).items() if value not in (None, [], {})}
-        del known["kind"]
-        lists = {key: ", ".join(map(str, value)) for key, value in known.items() if isinstance(value, list)}
-        if "clients" in lists:
-            lists["clients"] = names.listed(event["clients"])
-        return "; ".join(f"{key} {lists.get(key, value)}" for key, value in known.items())
-    if event.get("clients"):
-        return f"clients {names.listed(event['clients'])}: {text}"
-    if event.get("nodes"):
-        return f"nodes {ranges(event['nodes'])}: {text}"
-    return text

@@ -15,8 +15,9 @@ from fedstrata import data
 from fedstrata.base.errors import DataError
 from fedstrata.base.randomness import seed_of
 from fedstrata.build.build import build_run
-from fedstrata.build.problem import objective_of, problem_of
-from fedstrata.build.run_setup import with_personal_stage
+from fedstrata.build.participation import participation_of
+from fedstrata.build.problem import problem_of
+from fedstrata.build.run_setup import server_setup
 from fedstrata.build.samples import for_network, with_targets
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
@@ -103,13 +104,13 @@ def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Pr
     """
     if not deployed or experiment.data.public:
         server = build_run(experiment).server
-        return server.problem, server.algorithm, server.objective
-    form = run.sample_format
-    problem = problem_of(experiment, form.network_shape, form.output_shape)
-    # The true groups are not recorded. They say nothing of a newcomer.
-    problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
-    algorithm = with_personal_stage(experiment.algorithm_of(), experiment.personal_of())
-    return problem, algorithm, objective_of(experiment)
+    else:
+        form = run.sample_format
+        problem = problem_of(experiment, form.network_shape, form.output_shape)
+        # The true groups are not recorded. They say nothing of a newcomer.
+        problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+        server = server_setup(experiment, problem, participation_of(experiment))
+    return server.problem, server.algorithm, server.objective
 
 
 def _place(
