@@ -80,18 +80,23 @@ def build_run(experiment: Experiment) -> RunSetup:
     normalised = None if public is None else dataset.normalise(public)
     predict = objective.predictor(clients.outputs)
     problem = replace(server.problem, truth=truth, public=normalised, predict=predict)
+    inputs = inputs_line(dataset)
+    choices = {
+        "engine": why,
+        "network": f"{experiment.model.name}, {layout.p:,} parameters",
+        "inputs": inputs,
+        "classes": classes_line(experiment, dataset, objective),
+    }
     return RunSetup(
         server=replace(server, problem=problem, participation=participation, objective=objective),
         clients=clients,
         client_data=spec.client_data,
         engine=engine,
-        why=why,
         names=names,
         warnings=warnings,
         public=public,
-        network=f"{experiment.model.name}, {layout.p:,} parameters",
-        inputs=inputs_line(dataset),
-        classes=classes_line(experiment, dataset, objective),
+        inputs=inputs,
+        choices=tuple(f"{name}: {text}" for name, text in choices.items() if text),
         byzantine=byzantine,
         trigger=trigger,
     )

@@ -68,13 +68,11 @@ class RunSetup:
         clients: The engine, or the devices, that hold the data.
         client_data: The data of all clients.
         engine: The engine of the experiment, with the choice that "auto" led to.
-        why: The reason for this choice in one line; empty when the experiment names the engine.
         names: The name of each client, (n,). Clients without names have their numbers.
         warnings: What looks wrong with the data and the network, in a line each.
         public: The unlabelled samples of the server before they are normalised, (samples, ...); None for none.
-        network: Which network was taken, and its size, in one line.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
-        classes: Which classes were made of a column, or how they are weighed, in one line; empty where neither is done.
+        choices: What was chosen for the experiment, also where it does not say, in a line each.
         byzantine: The clients that send something else than they have trained; None where all are honest.
         trigger: The trigger of their backdoor; None where they have none.
         on_devices: Whether the clients are real devices, which add noise and compress themselves.
@@ -84,13 +82,11 @@ class RunSetup:
     clients: Engine
     client_data: ClientData
     engine: EngineTable
-    why: str = ""
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     public: torch.Tensor | None = None
-    network: str = ""
     inputs: str = ""
-    classes: str = ""
+    choices: tuple[str, ...] = ()
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
     on_devices: bool = False
@@ -99,12 +95,6 @@ class RunSetup:
     def everyone(self) -> torch.Tensor:
         """All client ids, (n,)."""
         return torch.arange(self.server.problem.clients)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """What was chosen for the experiment, also where it does not say, in a line each."""
-        lines = {"engine": self.why, "network": self.network, "inputs": self.inputs, "classes": self.classes}
-        return tuple(f"{name}: {text}" for name, text in lines.items() if text)
 
     @property
     def steps(self) -> tuple[UploadStep, ...]:
