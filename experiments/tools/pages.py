@@ -56,7 +56,8 @@ REMARKS = {
     "defaults": """The rules behind the automatic values were found with seeds below 10 on these data. The table has the
 seeds from 100 on, which chose nothing: of federations with groups the ARI of each in the last round (1 is exact) and
 the rounds of its splits, and of federations of clients that are alike how many were split, and when. It is made by
-[`defaults.py`](../../../experiments/papers/defaults.py).""",
+[`defaults.py`](../../../experiments/papers/defaults.py). What 50 rounds do to alike clients, also to eight and to three
+of them, is in [another table](../../evidence/strata-results.md#clients-that-are-alike).""",
     "ifca_starts": """Twenty clients in four rotations, 20 rounds. A start has collapsed if the groups of the last round
 are not the true ones: some model is nobody's, or two groups share one. The table is made by
 [`ifca_starts.py`](../../../experiments/papers/ifca_starts.py).""",

@@ -164,7 +164,6 @@ def iterate(
             checked when the first step is asked for.
         MachineError: When the machine failed, as in `run`.
     """
-    from fedstrata.base.resources import resource_errors
     from fedstrata.config import choose
 
     tables = {"algorithm": algorithm, "model": model, "rounds": rounds}
@@ -173,6 +172,8 @@ def iterate(
     experiment, folder = choose(source, sets, out, resume=resume, tables=tables, objective=objective)
 
     def steps() -> Iterator[Step]:
+        from fedstrata.base.resources import resource_errors
+
         with resource_errors(folder):
             from fedstrata import report
             from fedstrata.play.run import iterate_experiment

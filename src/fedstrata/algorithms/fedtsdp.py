@@ -1,9 +1,9 @@
 """Cluster anew whenever predictions tend to cluster: by predictions, then by weights; and share ever fewer layers.
 
 Zhu, Fan, Xie, "Federated two stage decoupling with adaptive personalization layers", Complex & Intelligent Systems
-2024, Algorithm 1. The server needs unlabelled samples. A layer is personal or shared as a whole. The paper's Fig. 11 has
-3.5 of 4 layers, where half a layer is its weight without its bias, which would leave a client hardly anything of its
-own.
+2024, Algorithm 1. The server needs unlabelled samples. A layer is personal or shared as a whole. The paper's Fig. 11
+has 3.5 of 4 layers, where half a layer is its weight without its bias, which would leave a client hardly anything of
+its own.
 """
 
 from __future__ import annotations

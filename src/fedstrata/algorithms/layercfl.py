@@ -114,9 +114,10 @@ class LayerCFL(Algorithm[LayerCFLState]):
         layers: The layers that are compared. Algorithm 2 selects one, by statistics obtained in advance: it is named as
             in "conv4", and `fedstrata scout` says which. "first_linear" is one, too (label skew, the paper's Fig. 10).
             "conv" joins all convolutions into one slice (feature skew), as a list of names does with its own, and "all"
-            joins all conv and linear layers, when neither is known. With "auto" the server chooses the layer (or all) in the first
-            rounds. Clients with enough samples (48, or fewer where most clients are small) also train on folds of their
-            data; the layer whose differences appear again in the other fold is taken. Nothing is split before.
+            joins all conv and linear layers, when neither is known. With "auto" the server chooses the layer (or all)
+            in the first rounds. Clients with enough samples (48, or fewer where most clients are small) also train on
+            folds of their data; the layer whose differences appear again in the other fold is taken. Nothing is split
+            before.
         eps1: The norm of the mean update below which the model of a cluster is stationary. "auto", which is ours, is
             1.5 times the norm that the mean of such updates would have if their directions were independent.
         eps2: If the largest norm of an update in the compared layers is at least eps2, the model does not fit every

@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import fedstrata
 from fedstrata.base.errors import ExperimentError
-from fedstrata.base.quoting import shown
 from fedstrata.cli.terminal import (
     AnyFolder,
     AsJson,
@@ -159,14 +158,11 @@ def _options(sets: Sequence[str] | None, seeds: str | None) -> list[str]:
     return [f"--set={pair}" for pair in sets or ()] + ([f"--seeds={seeds}"] if seeds else [])
 
 
-def _numbers(text: str | None) -> list[int] | None:
-    """The whole numbers between commas."""
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ExperimentError(
-            f"--seeds = {shown(text)}: expected whole numbers between commas, such as 0,1,2"
-        ) from None
+def _numbers(text: str | None) -> Any:
+    """What stands between commas. Whoever uses it refuses what is no list of whole numbers."""
+    from fedstrata.config.reading import parse_value
+
+    return None if text is None else parse_value(f"[{text}]")
 
 
 def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, folder_lock, parse_toml, read_file, root_folder
 from fedstrata.build.problem import objective_of
-from fedstrata.comparison.document import Comparison, RunFailure, RunKey, write_comparison
+from fedstrata.comparison.document import Comparison, RunFailure, write_comparison
 from fedstrata.config import Experiment, dumps, folder_of
 from fedstrata.config.folders import experiment_file_of, next_run_folder, require_new_folder
 from fedstrata.config.hyperparameters import NO_METHOD
@@ -39,30 +39,29 @@ def finished(folder: Path, rounds: int) -> bool:
 
 
 def conclude(
-    experiments: Sequence[Experiment], out: Path, failures: Mapping[RunKey, RunFailure], jobs: JobCount
+    experiments: Sequence[Experiment], out: Path, failures: Mapping[Path, RunFailure], jobs: JobCount
 ) -> Comparison:
     """Write down what came of a comparison. A run whose records cannot be compared counts as failed.
 
     Args:
         experiments: The experiments of all runs.
         out: The folder of the comparison.
-        failures: Why runs are not finished; all others are.
+        failures: Why runs are not finished, by their folders; all others are.
         jobs: The number of shared jobs.
     """
     keys = {folder_of(out, each): _common_keys(tomllib.loads(dumps(each))) for each in experiments}
     runs = list[Outcome]()
     for experiment, (folder, common) in zip(experiments, keys.items(), strict=True):
-        key = RunKey(experiment.seed, experiment.title)
-        failure = failures.get(key)
+        failure = failures.get(folder)
         if failure is None:
             try:
-                outcome = _read_outcome(key.algorithm, key.seed, folder)
+                outcome = _read_outcome(experiment.title, experiment.seed, folder)
                 # The settings of a sweep may have other data on purpose.
                 _refuse_other_data(outcome, [run for run in runs if keys[run.folder] == common])
             except RecordError as error:
                 failure = RunFailure.of(error)
         if failure is not None:
-            outcome = Outcome(key.algorithm, key.seed, folder, **asdict(failure))
+            outcome = Outcome(experiment.title, experiment.seed, folder, **asdict(failure))
         runs.append(outcome)
     return _written(out, _shared_keys(list(keys.values())), runs, objective_of(experiments[0]).metric_info, jobs)
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
@@ -36,18 +36,6 @@ _DECIMALS = 12
 
 _OF_A_DIFFERENCE = ("mean", "spread", "margin", "above", "clear")
 """What is computed of a difference, and written down beside it."""
-
-
-class RunKey(NamedTuple):
-    """Which run of a comparison it is.
-
-    Attributes:
-        seed: The seed of the run. Runs of one seed have the same federation.
-        algorithm: The name of the algorithm.
-    """
-
-    seed: int
-    algorithm: str
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedstrata.build.build import build_run, on_same_clients
 from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.comparison.collect import conclude, finished
-from fedstrata.comparison.document import Comparison, RunFailure, RunKey
+from fedstrata.comparison.document import Comparison, RunFailure
 from fedstrata.config import Experiment, folder_of
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.tables import EngineTable
@@ -53,7 +53,7 @@ def compare_experiments(
             when another process works in the folder.
         Stopped: After Ctrl-C, when the round is over.
     """
-    failures = dict[RunKey, RunFailure]()
+    failures = dict[Path, RunFailure]()
     jobs = JobCount(0, 0)
     engines = dict[Hashable, EngineTable]()
     first = _federation_of(experiments[0])
@@ -84,7 +84,7 @@ def compare_experiments(
                     raise
                 # Data that can be partitioned with one seed cannot always be with another. And a seed that the machine
                 # has no room for does not lose the seeds that are over.
-                failures |= {RunKey(federation.seed, name): RunFailure.of(error) for name in own}
+                failures |= {folder_of(out, each): RunFailure.of(error) for each in own.values()}
                 continue
             setup = next(iter(setups.values()))
             for choice in setup.choices:
@@ -101,7 +101,7 @@ def compare_experiments(
                 lockstep.close()
                 after = f" after round {round - 1}" if round and round > 1 else ""
                 raise Stopped(f"stopped in seed {federation.seed}{after}", out)
-            failures |= {RunKey(federation.seed, name): failure for name, failure in lockstep.failures.items()}
+            failures |= {folder_of(out, own[name]): failure for name, failure in lockstep.failures.items()}
             del lockstep, setups, setup  # and with them the data, before those of the next federation are read
         lock()
         return conclude(experiments, out, failures, jobs)

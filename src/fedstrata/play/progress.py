@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -50,9 +49,7 @@ class StatusLine:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the live line."""
         if self._live:
             with suppress(OSError):
