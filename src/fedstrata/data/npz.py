@@ -18,7 +18,7 @@ import pyarrow as pa
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import MIB, ZIP_DIRECTORY_BYTES, expansion_problem
 from fedstrata.data.dataset import Split
-from fedstrata.data.tables import FileSource, tensors
+from fedstrata.data.tables import Source, tensors
 
 _NAMES = {"x": ("x", "inputs"), "y": ("y", "labels")}
 """The names that the arrays of inputs and of classes may have."""
@@ -29,8 +29,8 @@ _BLOCK_BYTES = 16 * MIB
 """The bytes of an array that are read at a time."""
 
 
-@dataclass(frozen=True)
-class ArchiveSource(FileSource):
+@dataclass(frozen=True, eq=False)
+class ArchiveSource(Source):
     """The arrays of one split in a ``.npz`` file.
 
     They are ``x`` or ``inputs``, (samples, channels, ...) numbers, and ``y`` or ``labels``, (samples,) integers, texts
@@ -62,13 +62,13 @@ class ArchiveSource(FileSource):
 
     def _column(self, name: str, rows: np.ndarray) -> Any:
         """Return rows as a column, in the order of bytes of this machine."""
-        return tensors(rows.astype(rows.dtype.newbyteorder("="), copy=False), f"{self.file}: {name}")
+        return tensors(rows.astype(rows.dtype.newbyteorder("="), copy=False), f"{self.place}: {name}")
 
     @cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays of the split by their names without ``_test``. They are in files that are mapped."""
         ending = "_test" if self.split == "test" else ""
-        with _opened(self.file) as archive, TemporaryDirectory() as folder:
+        with _opened(Path(self.place)) as archive, TemporaryDirectory() as folder:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
             given = {"x": self._pick(members, "x")}
             for name in members:
@@ -83,14 +83,14 @@ class ArchiveSource(FileSource):
         x, y = arrays["x"], arrays["y"]
         if x.dtype.kind not in "iuf" or x.ndim < 2 or min(x.shape) < 1:
             raise DataError(
-                f"{self.file}: {given['x']} is {x.dtype} {x.shape}; expected numbers, (rows, channels, ...)"
+                f"{self.place}: {given['x']} is {x.dtype} {x.shape}; expected numbers, (rows, channels, ...)"
             )
         if y.shape[1:] == (1,) and y.dtype.kind != "f":
             arrays["y"] = y[:, 0]
         for name, array in arrays.items():
             if array.shape[:1] != x.shape[:1] or (array.shape[1:] and name not in _NAMES):
                 raise DataError(
-                    f"{self.file}: {given[name]} is {array.dtype} {array.shape}; expected a value for each of the "
+                    f"{self.place}: {given[name]} is {array.dtype} {array.shape}; expected a value for each of the "
                     f"{x.shape[0]} rows of {given['x']}"
                 )
         return arrays
@@ -101,7 +101,7 @@ class ArchiveSource(FileSource):
         found = [name for name in wanted if name in names]
         if len(found) != 1:
             raise DataError(
-                f"{self.file}: expected one array {' or '.join(wanted)}, found {', '.join(names) or 'none'}"
+                f"{self.place}: expected one array {' or '.join(wanted)}, found {', '.join(names) or 'none'}"
             )
         return found[0]
 

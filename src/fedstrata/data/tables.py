@@ -6,13 +6,14 @@ are. Every error names the source, the column and the row, counted from 0.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,26 +27,24 @@ ROWS = 4096
 """The largest number of rows that are read at a time."""
 
 
+@dataclass(frozen=True, eq=False)
 class Source(ABC):
     """What holds rows.
 
     Attributes:
-        codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
+        place: Where it is, for messages: the path of a file, or of a folder.
         files: The file that each row is; empty where rows are no files.
+        codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
     """
 
-    codes: frozenset[str] = frozenset()
-    files: Sequence[Path] = ()
+    place: str
+    files: Sequence[Path] = field(default=(), kw_only=True)
+    codes: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where it is, for messages."""
-
-    @property
-    @abstractmethod
     def stored(self) -> int:
-        """The bytes that it takes where it is."""
+        """The bytes that it takes where it is; those of a file, unless a class says otherwise."""
+        return os.stat(self.place).st_size
 
     @property
     @abstractmethod
@@ -69,43 +68,15 @@ class Source(ABC):
         """
 
 
-@dataclass(frozen=True)
-class FileSource(Source):
-    """What is in one file.
-
-    Attributes:
-        file: The file.
-    """
-
-    file: Path
-
-    @property
-    def place(self) -> str:
-        """Return the path of the file."""
-        return str(self.file)
-
-    @property
-    def stored(self) -> int:
-        """Return the bytes of the file."""
-        return self.file.stat().st_size
-
-
 @dataclass(frozen=True, eq=False)
 class MemorySource(Source):
     """A ``pyarrow.Table``.
 
     Attributes:
-        name: Where it comes from, for messages.
         table: The table.
     """
 
-    name: str
     table: Any
-
-    @property
-    def place(self) -> str:
-        """Return where it comes from."""
-        return self.name
 
     @property
     def schema(self) -> Any:
