@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -89,6 +89,9 @@ def read_tables(
         DataError: When the tables do not fit together, or a column or row is missing or broken.
     """
     place = given[0].place
+    if info:
+        options = replace(options, label=info.label_column, inputs=(info.input_column,))
+        tables.require_columns(place, given[0].schema, (info.label_column, info.input_column))
     schema = _common_schema(given)
     form = _form(given, schema, options, info)
     _refuse_other_inputs(given, form, options)
@@ -102,7 +105,7 @@ def read_tables(
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
     # Beside arrays, every further one is a column.
-    alone = not (info or form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
+    alone = not (form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
     notes = _unread_numbers(columns, form.inputs[0], options) if alone else ()
     if form.window:
         counts = np.array(rows.counts)
@@ -225,14 +228,13 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
     place = given[0].place
     schema = pa.schema([common.field(name) for name in given[0].schema.names])
     if recordings.holds_recordings(schema) or (info and info.input_column == recordings.SIGNAL):
-        return _recordings(schema, place, options, info)
+        return _recordings(schema, place, options)
     options.refuse(place, "window", "step")
-    label = info.label_column if info else label_column(schema.names, options, place)
+    label = label_column(schema.names, options, place)
     column = info.input_column if info else _input_column(schema, label, options, place)
     if column is None:
         options.refuse(place, "size")
         return _features(given, schema, label, options)
-    tables.require_columns(place, schema, (column, label))
     kind = schema.field(column).type
     if tables.is_image(kind):
         known = info.shape if info else ()
@@ -318,14 +320,10 @@ def _texts_of(given: Sequence[Table], columns: Sequence[str], options: ReadOptio
     return {name: tuple(sorted(texts)) for name, texts in found.items() if len(texts) <= CATEGORIES}
 
 
-def _recordings(schema: Any, place: str, options: ReadOptions, info: DatasetInfo | None) -> _Form:
+def _recordings(schema: Any, place: str, options: ReadOptions) -> _Form:
     """The form of recordings. Their classes are in "activity" by default."""
     options.refuse(place, "size")
     options.refuse_other_inputs(recordings.SIGNAL, place)
-    if info:
-        # Every file of a known data set has its layout.
-        needed = (recordings.SIGNAL, TRIAL_COLUMN, recordings.SUBJECT, *recordings.SIZES)
-        tables.require_columns(place, schema, needed)
     usual = recordings.ACTIVITY in schema.names and options.label is None
     label = recordings.ACTIVITY if usual else label_column(schema.names, options, place)
     window = options.window or recordings.WINDOW_READINGS
@@ -412,36 +410,23 @@ def _common_schema(given: Sequence[Table]) -> Any:
     Raises:
         DataError: When the tables differ in the kind of a column.
     """
-    fields: dict[str, tuple[Table, Any]] = {}
-    for table in given:
-        for each in table.schema:
-            before, known = fields.setdefault(each.name, (table, each))
-            if tables.is_tensor(each.type) and _alike(each.type, known.type):
-                continue
-            try:
-                (known,) = pa.unify_schemas([pa.schema([known]), pa.schema([each])], promote_options="permissive")
-            except pa.ArrowException:
-                _refuse_texts_among_numbers(each.name, before, table)
-                raise DataError(
-                    f"{table.place}: expected {tables.described(known.type)} in column {each.name!r}, as of "
-                    f"{before.place}, found {tables.described(each.type)}; make them alike"
-                ) from None
-            fields[each.name] = (before, known)
-    return pa.schema([field for _, field in fields.values()], given[0].schema.metadata)
+    common = given[0].schema
+    for table in given[1:]:
+        others = [each for each in table.schema if not _alike(each, common)]
+        try:
+            common = pa.unify_schemas([common, pa.schema(others)], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{table.place}: {error}, as in {given[0].place}; make the column alike in all files"
+            ) from None
+    return common
 
 
-def _alike(kind: Any, other: Any) -> bool:
-    """Return whether two columns of arrays can be put together: of one shape, and both of pixels or neither."""
-    same_shape = tables.is_tensor(other) and kind.shape == other.shape
-    return same_shape and (kind.value_type == pa.uint8()) == (other.value_type == pa.uint8())
-
-
-def _refuse_texts_among_numbers(column: str, *both: Table) -> None:
-    """Refuse, with the text, a column that holds a text in one of two tables and numbers in the other."""
-    kinds = [table.schema.field(column).type for table in both]
-    if any(map(tables.is_number, kinds)):
-        for chunk in _chunks([table for table, kind in zip(both, kinds, strict=True) if tables.is_text(kind)], column):
-            chunk.scalars(pa.float64())
+def _alike(column: Any, schema: Any) -> bool:
+    """Return whether a column of arrays can be put behind one of a schema: of one shape, both of pixels or neither."""
+    known = schema.field(column.name).type if column.name in schema.names else None
+    same_shape = tables.is_tensor(column.type) and tables.is_tensor(known) and column.type.shape == known.shape
+    return same_shape and (column.type.value_type == pa.uint8()) == (known.value_type == pa.uint8())
 
 
 def _refuse_other_inputs(given: Sequence[Table], form: _Form, options: ReadOptions) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -141,13 +141,9 @@ class Chunk:
         try:
             return to_numpy(self.values.cast(kind))
         except pa.ArrowException as error:
-            # Arrow does not say which row it is.
-            if len(self.values) == 1:
-                problem = f"holds no {kind} ({first_line(error)}); make the column alike in all files"
-                raise self.error(0, problem) from None
-            for row in range(len(self.values)):
-                replace(self, first_row=self.first_row + row, values=self.values[row : row + 1]).scalars(kind)
-            raise
+            raise DataError(
+                f"{self.place}: column {self.column!r}: {first_line(error)}; make it alike in all files"
+            ) from None
 
     def arrays(self) -> np.ndarray:
         """Return the rows of a column of lists or tensors of numbers as one array, (rows, ...).
@@ -339,11 +335,6 @@ def as_numbers(texts: np.ndarray) -> np.ndarray:
     # As a float, a code of many digits would be another one.
     except pa.ArrowInvalid:
         return texts
-
-
-def described(kind: Any) -> str:
-    """Return what a column of an Arrow type holds, for a message."""
-    return f"arrays of {kind.value_type} {tuple(kind.shape)}" if is_tensor(kind) else str(kind)
 
 
 def tensors(array: np.ndarray, place: str) -> Any:
