@@ -119,26 +119,6 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
     return Answers(labels, len(names), names)
 
 
-def refuse_missing_answers(values: np.ndarray, place: str, called: str) -> None:
-    """Refuse rows without a class, or without a number to learn.
-
-    Args:
-        values: What is to be learnt, (rows, ...); missing texts are empty, and missing numbers nan.
-        place: Where they come from, for messages.
-        called: What they are called there.
-
-    Raises:
-        RowError: When one is missing.
-    """
-    missing = values == "" if values.dtype.kind == "U" else values != values
-    rows = np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))
-    if len(rows):
-        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
-        raise RowError(
-            place, int(rows[0]), f"of {called} holds no class or number{others}; fill it in or leave these rows out"
-        )
-
-
 def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:
     """Return the class names that the Hugging Face writer leaves in the schema of a table, if it did."""
     try:

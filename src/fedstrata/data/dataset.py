@@ -353,11 +353,28 @@ def finite_float32(values: np.ndarray, place: str, of: str, first_row: int = 0) 
     """
     with np.errstate(over="ignore"):
         values = values.astype(np.float32, copy=False)
-    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-    if len(wrong):
-        problem = f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
-        raise RowError(place, first_row + int(wrong[0]), problem)
+    problem = f"of {of} holds a value that is not a finite float32 number"
+    refuse_rows(~np.isfinite(values), place, problem, "correct it or leave the row out", first_row)
     return values
+
+
+def refuse_rows(wrong: NDArray[np.bool_], place: str, problem: str, advice: str, first_row: int = 0) -> None:
+    """Refuse rows that are wrong: the first of them is named, and the others are counted.
+
+    Args:
+        wrong: What is wrong, (rows, ...).
+        place: Where the rows come from.
+        problem: What is wrong with each.
+        advice: What settles it.
+        first_row: The number of the first row.
+
+    Raises:
+        RowError: When there are any.
+    """
+    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
+    if len(rows):
+        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
+        raise RowError(place, first_row + int(rows[0]), f"{problem}{others}; {advice}")
 
 
 def check_sample_size(shape: Sequence[int], place: str) -> None:

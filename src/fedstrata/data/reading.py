@@ -16,7 +16,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import expansion_problem, memory_problem
 from fedstrata.base.quoting import listed
 from fedstrata.data import recordings, tables
-from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_answers
+from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names
 from fedstrata.data.column_roles import (
     ROW_COLUMN,
     SPLIT_COLUMN,
@@ -26,7 +26,7 @@ from fedstrata.data.column_roles import (
     may_be_feature,
     split_column,
 )
-from fedstrata.data.dataset import Dataset, channel_statistics, check_sample_size, finite_float32, is_test
+from fedstrata.data.dataset import Dataset, channel_statistics, check_sample_size, finite_float32, is_test, refuse_rows
 from fedstrata.data.images import has_colour, pixels_of
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.preparation import GAPS
@@ -211,7 +211,8 @@ def _answers(
     """Return what is to be learnt of the values of a column of tables."""
     place = given[0].place
     called = f"column {column!r}"
-    refuse_missing_answers(values, place, called)
+    missing = values == "" if values.dtype.kind == "U" else values != values
+    refuse_rows(missing, place, f"of {called} holds no class or number", "fill it in or leave these rows out")
     if (made := answers_by_rule(values, options, column, place)) is not None:
         return made
     names = {hugging_face_names(table.schema.metadata, column) for table in given}
@@ -295,8 +296,9 @@ def _features(given: Sequence[Table], schema: Any, label: str, options: ReadOpti
         )
 
     def convert(chunks: Mapping[str, Chunk], shape: object) -> _Converted:
-        columns = [_feature(chunks[name], kind, texts.get(name, ()), options.gaps) for name, kind in kinds.items()]
-        return np.stack(columns, axis=1), ()
+        columns = [_feature(chunks[name], kind, texts.get(name, ())) for name, kind in kinds.items()]
+        rows = pa.RecordBatch.from_arrays(columns, list(kinds)).to_tensor(null_to_nan=True).to_numpy()
+        return _sound(rows, [chunks[name] for name in kinds], options.gaps), ()
 
     features = tuple(kinds)
     return _Form(label, features, convert, features, tuple(texts.get(name, ()) for name in features))
@@ -344,7 +346,8 @@ def _arrays(chunk: Chunk, shape: tuple[int, ...], gaps: bool, mixed: bool) -> np
     if values.dtype == np.uint8 and tables.is_tensor(chunk.values.type):
         values = values[:, None] if values.ndim == 3 else values
     elif values.ndim == 2:
-        values = _numbers(chunk, values.astype(np.float64) if mixed else values, gaps)
+        kept = values.dtype == np.float32 and not mixed
+        values = _sound(values if kept else values.astype(np.float64), [chunk], gaps)
     else:
         values = finite_float32(values, chunk.place, f"column {chunk.column!r}", chunk.first_row)
     _refuse_other_shape(chunk, values, shape)
@@ -358,33 +361,31 @@ def _refuse_other_shape(chunk: Chunk, values: np.ndarray, shape: tuple[int, ...]
         raise chunk.error(0, f"has shape {values.shape[1:]}; expected {shape}, as the rows before")
 
 
-def _feature(chunk: Chunk, kind: Any, texts: Sequence[str], gaps: bool) -> np.ndarray:
-    """Return a feature of an Arrow type, (rows,) float64, or float32 as it is; texts are their places."""
+def _feature(chunk: Chunk, kind: Any, texts: Sequence[str]) -> Any:
+    """Return a feature of an Arrow type as a ``pyarrow.Array`` of float64, or float32 as it is; texts are places."""
     if tables.is_text(kind):
-        places = pc.index_in(chunk.values.cast(pa.string()), pa.array(texts, pa.string()))
-        return tables.to_numpy(places).astype(np.float64)
-    return _numbers(chunk, chunk.scalars(kind), gaps)
+        return pc.index_in(chunk.values.cast(pa.string()), pa.array(texts, pa.string())).cast(pa.float64())
+    # A whole number becomes the nearest float64.
+    return chunk.values.cast(kind if kind == pa.float32() else pa.float64(), safe=False)
 
 
-def _numbers(chunk: Chunk, values: np.ndarray, gaps: bool) -> np.ndarray:
-    """Return numbers of rows, (rows, ...) float64, or float32 as they are, in which gaps are nan.
+def _sound(numbers: np.ndarray, chunks: Sequence[Chunk], gaps: bool) -> np.ndarray:
+    """Return numbers of rows, (rows, columns), in which gaps are nan; they are of several chunks, or all of one.
 
     Raises:
         DataError: When a number is too large, or one is missing and may not.
     """
-    numbers: np.ndarray = values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
-    # Most columns are told to be sound without an array of comparisons.
+    # Most are told to be sound without an array of comparisons.
     if gaps and np.fmin.reduce(numbers, None) >= -_LARGEST and np.fmax.reduce(numbers, None) <= _LARGEST:
         return numbers
     wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
-    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
-    if len(rows):
-        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
+    for place, chunk in enumerate(chunks):
+        of_chunk = wrong[:, place] if len(chunks) > 1 else wrong.any(axis=1)
         advice = "" if gaps else "set data.impute, "
-        raise chunk.error(
-            int(rows[0]),
-            f"holds no finite number{others}; {advice}fill it in, leave the row out, or name other columns in "
-            "data.inputs",
+        chunk.refuse(
+            of_chunk,
+            "holds no finite number",
+            f"{advice}fill it in, leave the row out, or name other columns in data.inputs",
         )
     return numbers
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from fedstrata.base.errors import DataError, RowError, first_line
 from fedstrata.base.limits import COLUMN_CHARACTERS
 from fedstrata.data.column_roles import refuse_same_names
+from fedstrata.data.dataset import refuse_rows
 
 ROWS = 4096
 """The largest number of rows that are read at a time."""
@@ -120,6 +121,10 @@ class Chunk:
         if self.source.files:
             return DataError(f"{self.source.files[row]} {problem}")
         return RowError(self.place, row, f"of column {self.column!r} {problem}")
+
+    def refuse(self, wrong: np.ndarray, problem: str, advice: str) -> None:
+        """Refuse rows of this chunk that are wrong, (rows, ...) bool, as `refuse_rows` does."""
+        refuse_rows(wrong, self.place, f"of column {self.column!r} {problem}", advice, self.first_row)
 
     def scalars(self, kind: Any = None) -> np.ndarray:
         """Return the rows of a column of scalars as `to_numpy` does, (rows,).
