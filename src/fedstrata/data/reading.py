@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.base.limits import expansion_problem, memory_problem
+from fedstrata.base.limits import SAMPLE_NUMBERS, expansion_problem, memory_problem
 from fedstrata.base.quoting import listed
 from fedstrata.data import recordings, tables
 from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names
@@ -26,7 +26,7 @@ from fedstrata.data.column_roles import (
     may_be_feature,
     split_column,
 )
-from fedstrata.data.dataset import Dataset, channel_statistics, check_sample_size, finite_float32, is_test, refuse_rows
+from fedstrata.data.dataset import Dataset, channel_statistics, finite_float32, is_test, refuse_rows
 from fedstrata.data.images import has_colour, pixels_of
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.preparation import GAPS
@@ -55,6 +55,7 @@ class _Form:
         features: The columns that are features, if the rows of a table are.
         texts: The texts of each feature, ascending; none of a column of numbers.
         window: The readings in a window, if inputs are recordings.
+        encoded: Whether inputs are files of images.
     """
 
     label: str
@@ -63,6 +64,7 @@ class _Form:
     features: tuple[str, ...] = ()
     texts: tuple[tuple[str, ...], ...] = ()
     window: int = 0
+    encoded: bool = False
 
 
 def read_tables(
@@ -94,6 +96,7 @@ def read_tables(
         tables.require_columns(place, given[0].schema, (info.label_column, info.input_column))
     schema = _common_schema(given)
     form = _form(given, schema, options, info)
+    options.refuse(place, *(() if form.window else ("window", "step")), *(() if form.encoded else ("size",)))
     _refuse_other_inputs(given, form, options)
     writer = writer or InputWriter(place)
     rows = _read_rows(given, schema, form, writer)
@@ -169,7 +172,6 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
     scalars = {each.name: each.type for each in schema if tables.is_scalar(each.type)}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in scalars if name not in (*form.inputs, form.label)}
     stored = sum(table.source.stored for table in given)
-    encoded = tables.is_image(schema.field(form.inputs[0]).type)
     for table in given:
         count = 0
         known = [name for name in (*form.inputs, form.label, *parts) if name in table.schema.names]
@@ -177,7 +179,7 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
             samples, of_rows = form.convert(chunks, writer.shape)
             if len(samples):
                 writer.add(samples)
-            if encoded and (problem := expansion_problem(writer.nbytes, stored)):
+            if form.encoded and (problem := expansion_problem(writer.nbytes, stored)):
                 raise DataError(f"{table.place}: {problem}")
             counts += of_rows
             label = chunks[form.label]
@@ -230,11 +232,9 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
     schema = pa.schema([common.field(name) for name in given[0].schema.names])
     if recordings.holds_recordings(schema) or (info and info.input_column == recordings.SIGNAL):
         return _recordings(schema, place, options)
-    options.refuse(place, "window", "step")
     label = label_column(schema.names, options, place)
     column = info.input_column if info else _input_column(schema, label, options, place)
     if column is None:
-        options.refuse(place, "size")
         return _features(given, schema, label, options)
     kind = schema.field(column).type
     if tables.is_image(kind):
@@ -245,8 +245,8 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
             label,
             (column,),
             lambda chunks, shape: (pixels_of(chunks[column], mode, options.size, shape or known), ()),
+            encoded=True,
         )
-    options.refuse(place, "size")
     mixed = len({table.schema.field(column).type for table in given}) > 1
     return _Form(label, (column,), lambda chunks, shape: (_arrays(chunks[column], shape, options.gaps, mixed), ()))
 
@@ -324,7 +324,6 @@ def _texts_of(given: Sequence[Table], columns: Sequence[str], options: ReadOptio
 
 def _recordings(schema: Any, place: str, options: ReadOptions) -> _Form:
     """The form of recordings. Their classes are in "activity" by default."""
-    options.refuse(place, "size")
     options.refuse_other_inputs(recordings.SIGNAL, place)
     usual = recordings.ACTIVITY in schema.names and options.label is None
     label = recordings.ACTIVITY if usual else label_column(schema.names, options, place)
@@ -351,7 +350,10 @@ def _arrays(chunk: Chunk, shape: tuple[int, ...], gaps: bool, mixed: bool) -> np
     else:
         values = finite_float32(values, chunk.place, f"column {chunk.column!r}", chunk.first_row)
     _refuse_other_shape(chunk, values, shape)
-    check_sample_size(values.shape[1:], f"{chunk.place}: column {chunk.column!r}")
+    if values[0].size > SAMPLE_NUMBERS:
+        raise chunk.error(
+            0, f"holds {values[0].size:,} numbers; expected at most {SAMPLE_NUMBERS:,}, so make them smaller"
+        )
     return np.ascontiguousarray(values)
 
 
