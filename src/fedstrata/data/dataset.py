@@ -103,11 +103,8 @@ class Dataset:
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
         if not {len(self.mean), len(self.std)} == {channels}:
             raise DataError(f"{self.name}: expected a mean and a std for {channels} channels, found {self.mean}")
-        if (
-            not samples
-            or self.labels.ndim > 1
-            or not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.classes
-        ):
+        wrong = (self.labels < 0) | (self.labels >= self.classes)
+        if not samples or self.labels.ndim > 1 or wrong.any():
             raise DataError(f"{self.name}: expected samples with labels (samples,) int64 of 0 to {self.classes - 1}")
         if self.unit not in (None, *self.columns):
             raise DataError(f"{self.name}: expected a column {self.unit!r}, which is the unit")

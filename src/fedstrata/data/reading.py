@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.base.limits import SAMPLE_NUMBERS, expansion_problem, memory_problem
+from fedstrata.base.limits import SAMPLE_NUMBERS, expansion_problem
 from fedstrata.base.quoting import listed
 from fedstrata.data import recordings, tables
 from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names
@@ -170,11 +170,11 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
     counts = list[int]()
     of_tables = list[tuple[str, int]]()
     scalars = {each.name: each.type for each in schema if tables.is_scalar(each.type)}
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in scalars if name not in (*form.inputs, form.label)}
+    parts: dict[str, list[Any]] = {name: [] for name in scalars if name not in form.inputs}
     stored = sum(table.source.stored for table in given)
     for table in given:
         count = 0
-        known = [name for name in (*form.inputs, form.label, *parts) if name in table.schema.names]
+        known = [name for name in dict.fromkeys([*form.inputs, form.label, *parts]) if name in table.schema.names]
         for chunks in table.chunks(known, last=True):
             samples, of_rows = form.convert(chunks, writer.shape)
             if len(samples):
@@ -185,26 +185,21 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
             label = chunks[form.label]
             rows = len(label.values)
             count += rows
-            if form.label in scalars:
-                answers.append(label.scalars(scalars[form.label]))
-            else:
+            if form.label not in scalars:
                 answers.append(label.arrays().reshape(rows, -1))
                 _refuse_other_shape(label, answers[-1], answers[0].shape[1:])
-            for name, columns in parts.items():
-                kind = scalars[name]
-                columns.append(chunks[name].scalars(kind) if name in chunks else tables.to_numpy(pa.nulls(rows, kind)))
+            for name, column in parts.items():
+                column.append(chunks[name].values if name in chunks else pa.nulls(rows))
         tables.refuse_no_rows(count, table.place)
         of_tables.append((table.place, count))
     codes = frozenset[str]().union(*(table.source.codes for table in given))
-    further = {}
-    for name, columns in parts.items():
-        # numpy gives every text of a column the space of the longest.
-        size = max(part.dtype.itemsize for part in columns) * sum(map(len, columns))
-        if problem := memory_problem(size, stored):
-            raise DataError(f"{given[0].place}: column {name!r}: {problem}")
-        values = np.concatenate(columns)
-        further[name] = tables.as_numbers(values) if name in codes else values
-    return _Rows(np.concatenate(answers), counts, further, of_tables)
+    columns = {
+        name: tables.joined(column, scalars[name], f"{given[0].place}: column {name!r}", stored)
+        for name, column in parts.items()
+    }
+    columns |= {name: tables.as_numbers(columns[name]) for name in columns if name in codes}
+    found = columns.pop(form.label) if form.label in scalars else np.concatenate(answers)
+    return _Rows(found, counts, columns, of_tables)
 
 
 def _answers(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.base.errors import DataError, RowError, first_line
-from fedstrata.base.limits import COLUMN_CHARACTERS
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.limits import COLUMN_CHARACTERS, memory_problem
 from fedstrata.data.column_roles import refuse_same_names
 from fedstrata.data.dataset import refuse_rows
 
@@ -126,30 +126,6 @@ class Chunk:
         """Refuse rows of this chunk that are wrong, (rows, ...) bool, as `refuse_rows` does."""
         refuse_rows(wrong, self.place, f"of column {self.column!r} {problem}", advice, self.first_row)
 
-    def scalars(self, kind: Any = None) -> np.ndarray:
-        """Return the rows of a column of scalars as `to_numpy` does, (rows,).
-
-        Args:
-            kind: The Arrow type that the column has in all tables; None for its own.
-
-        Raises:
-            DataError: When a text is too long, or a value is none of this type.
-        """
-        kind = kind or self.values.type
-        # numpy would give all other texts the space of one that is too long.
-        if is_text(self.values.type):
-            lengths = pc.utf8_length(self.values)
-            longest = pc.max(lengths).as_py() or 0
-            if longest > COLUMN_CHARACTERS:
-                problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
-                raise self.error(pc.index(lengths, longest).as_py(), problem)
-        try:
-            return to_numpy(self.values.cast(kind))
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{self.place}: column {self.column!r}: {first_line(error)}; make it alike in all files"
-            ) from None
-
     def arrays(self) -> np.ndarray:
         """Return the rows of a column of lists or tensors of numbers as one array, (rows, ...).
 
@@ -232,20 +208,46 @@ class Table:
             first_row += len(batch)
 
 
-def read_column(tables: Iterable[Table], column: str) -> np.ndarray:
+def read_column(tables: Sequence[Table], column: str) -> np.ndarray:
     """Read one column of one value per row, (rows,).
 
     Raises:
         DataError: When there is no such column, or a table has no rows.
     """
     parts = list[np.ndarray]()
-    codes = False
     for table in tables:
-        parts += [chunks[column].scalars() for chunks in table.chunks([column])]
-        refuse_no_rows(sum(map(len, parts)), table.place)
-        codes = codes or column in table.source.codes
+        values = [chunks[column].values for chunks in table.chunks([column])]
+        refuse_no_rows(len(values), table.place)
+        kind = table.schema.field(column).type
+        parts.append(joined(values, kind, f"{table.place}: column {column!r}", table.source.stored))
     values = np.concatenate(parts)
-    return as_numbers(values) if codes else values
+    return as_numbers(values) if any(column in table.source.codes for table in tables) else values
+
+
+def joined(parts: Sequence[Any], kind: Any, called: str, stored: int) -> np.ndarray:
+    """Return the rows of a column of scalars as `to_numpy` does, (rows,).
+
+    Args:
+        parts: The rows, a ``pyarrow.Array`` after the other.
+        kind: The Arrow type that all of them get.
+        called: What they are called, for messages.
+        stored: The bytes that they take where they are.
+
+    Raises:
+        DataError: When a text is too long, or a value is none of this type.
+    """
+    try:
+        values = pa.chunked_array([part.cast(kind) for part in parts], kind).combine_chunks()
+    except pa.ArrowException as error:
+        raise DataError(f"{called}: {error}; make it alike in all files") from None
+    if is_text(values.type):
+        # numpy gives every text the space of the longest.
+        longest = pc.max(pc.utf8_length(values)).as_py() or 0
+        if longest > COLUMN_CHARACTERS:
+            raise DataError(f"{called} holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}")
+        if problem := memory_problem(4 * longest * len(values), stored):
+            raise DataError(f"{called}: {problem}")
+    return to_numpy(values)
 
 
 def refuse_no_rows(rows: int | bool, place: str) -> None:
