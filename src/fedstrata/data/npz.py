@@ -77,9 +77,8 @@ class ArchiveSource(Source):
                     given[name] = name + ending
             given["y"] = self._pick(members, "y")
             # What is mapped stays readable when its file is removed.
-            arrays = {
-                name: np.load(archive.extract(members[array], folder), mmap_mode="r") for name, array in given.items()
-            }
+            files = {name: archive.extract(members[array], folder) for name, array in given.items()}
+            arrays = {name: np.load(file, mmap_mode="r", allow_pickle=False) for name, file in files.items()}
         x, y = arrays["x"], arrays["y"]
         if x.dtype.kind not in "iuf" or x.ndim < 2 or min(x.shape) < 1:
             raise DataError(
