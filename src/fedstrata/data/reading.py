@@ -422,7 +422,7 @@ def _common_schema(given: Sequence[Table]) -> Any:
 
 def _alike(column: Any, schema: Any) -> bool:
     """Return whether a column of arrays can be put behind one of a schema: of one shape, both of pixels or neither."""
-    known = schema.field(column.name).type if column.name in schema.names else None
+    known: Any = schema.field(column.name).type if column.name in schema.names else None
     same_shape = tables.is_tensor(column.type) and tables.is_tensor(known) and column.type.shape == known.shape
     return same_shape and (column.type.value_type == pa.uint8()) == (known.value_type == pa.uint8())
 
