@@ -43,7 +43,7 @@ def test_clients_network_algorithm_and_rounds_are_enough(tmp_path: Path) -> None
     run = fedstrata.run(None, tmp_path / "run", clients=sites, model="mlp", algorithm="fedavg", rounds=2, quiet=True)
     assert (run.summary["algorithm"], run.summary["rounds"], len(run.names)) == ("fedavg", 2, 4)
     fewer = fedstrata.run({**KEYS, "data": {"clients": 3}}, tmp_path / "fewer", clients=clients(), quiet=True)
-    assert any("Bern of the 4 values of 'client' take no part" in each for each in fewer.warnings)
+    assert len(fewer.names) == 3
 
 
 def test_another_process_is_told_to_give_the_data_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,7 +393,7 @@ def test_folders_train_and_test_hold_files_of_the_same_names(root: Path) -> None
         (("Lyon.csv", rows().drop_columns(["b"])), "Lyon.csv has no column 'b'"),
         (
             ("Lyon.csv", rows(b=["5", "q"])),
-            "Lyon.csv: row 1 of column 'b' holds no double .*'q'.*; make the column alike",
+            "Lyon.csv: Unable to merge: Field b has incompatible types: int64 vs string, as in .*Ghent.csv; make",
         ),
         (
             ("Lyon.csv", rows(a=[1.0, float("inf")])),

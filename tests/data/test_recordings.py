@@ -102,8 +102,8 @@ def test_recordings_that_are_all_shorter_than_a_window_are_refused(tmp_path: Pat
 
 def test_a_file_of_usc_had_without_a_column_of_recordings_is_named(tmp_path: Path) -> None:
     columns = recordings([4])
-    del columns["channels"]
-    with pytest.raises(DataError, match="has no column 'channels'"):
+    del columns["signal"]
+    with pytest.raises(DataError, match="has no column 'signal'"):
         read(tmp_path, columns)
 
 

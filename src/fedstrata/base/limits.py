@@ -85,8 +85,6 @@ COLUMN_CHARACTERS = 10_000
 """Characters in a text that is the class of a sample or stands in another column."""
 ZIP_DIRECTORY_BYTES = 1 * MIB
 """Bytes of the directory of an `.npz` file."""
-NPY_HEADER_BYTES = 10_000
-"""Bytes of the header of an array in an `.npz` file."""
 PARQUET_COLUMNS = 1_000
 """Columns of a Parquet file."""
 ROWS_BEYOND_BYTES = 1_000_000

@@ -115,20 +115,18 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
             f"data.memory = 'disk': expected data in files, found {location.name}, which is read into memory as it is; "
             "save it as Parquet files and name these, or leave data.memory out"
         )
-    if "test" in splits and not has_own_test(location):
-        raise DataError(f"{location.name} has no test file; hold out a part of its training samples instead")
     dataset: Dataset = load_object(info.reader)() if info and info.reader else _read(location, options)
     # Notes about files are no part of the copy that is kept of them: the folder may hold others the next time.
     dataset = replace(dataset, notes=location.notes + dataset.notes)
-    tests = 0
+    testing = dataset.columns.get(SPLIT_COLUMN, np.zeros(len(dataset), np.str_)) == "test"
+    if "test" in splits and not testing.any():
+        raise DataError(f"{location.name} has no test file; hold out a part of its training samples instead")
     if SPLIT_COLUMN in dataset.columns:
-        testing = dataset.columns[SPLIT_COLUMN] == "test"
-        tests = int(testing.sum())
         places = {"train": np.flatnonzero(~testing), "test": np.flatnonzero(testing)}
         dataset = dataset.rows(np.concatenate([places[split] for split in splits]))
     if not options.scale:
         dataset = replace(dataset, mean=(0.0,) * len(dataset.mean), std=(1.0,) * len(dataset.std))
-    return dataset, tests
+    return dataset, int(testing.sum())
 
 
 def _read(location: Location, options: ReadOptions) -> Dataset:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.limits import CLASSES
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import Comparison, ReadOptions
-from fedstrata.data.dataset import check_class_count, expected_classes, finite_float32, is_number
+from fedstrata.data.dataset import finite_float32, is_number
 
 COMPARED = ("no", "yes")
 """The values that a comparison makes of a column; they are its classes, unless others are given to them."""
@@ -62,15 +63,16 @@ def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ..
         names = tuple(found.tolist())
         known = len(names)
     classes = known or len(names) or max(1, 1 + int(values.max()))
-    check_class_count(classes, f"{place}: {called}")
+    if classes > CLASSES:
+        raise DataError(f"{place}: {called} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
     values = values.astype(np.int64)
     if values.ndim == 2:
         return Answers(np.zeros(len(values), np.int64), classes, targets=values)
     wrong = (values < 0) | (values >= classes)
     if wrong.any():
         row = int(np.argmax(wrong))
-        label = int(values[row])
-        raise RowError(place, row, f"of {called} holds class {label}; {expected_classes(label, classes)}")
+        hint = "; if numbers shall be learned, write them with a decimal point" if values[row] < 0 else ""
+        raise RowError(place, row, f"of {called} holds class {values[row]}; expected 0 to {classes - 1}{hint}")
     return Answers(values, classes, names if len(names) == classes else ())
 
 
@@ -117,26 +119,6 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
             "data.classes, or leave these rows out",
         )
     return Answers(labels, len(names), names)
-
-
-def refuse_missing_answers(values: np.ndarray, place: str, called: str) -> None:
-    """Refuse rows without a class, or without a number to learn.
-
-    Args:
-        values: What is to be learnt, (rows, ...); missing texts are empty, and missing numbers nan.
-        place: Where they come from, for messages.
-        called: What they are called there.
-
-    Raises:
-        RowError: When one is missing.
-    """
-    missing = values == "" if values.dtype.kind == "U" else values != values
-    rows = np.flatnonzero(missing.reshape(len(values), -1).any(axis=1))
-    if len(rows):
-        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
-        raise RowError(
-            place, int(rows[0]), f"of {called} holds no class or number{others}; fill it in or leave these rows out"
-        )
 
 
 def hugging_face_names(metadata: dict[bytes, bytes] | None, column: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,8 @@ def cached(
     # A copy that is absent, cut short or written by something else is decoded again.
     with suppress(Exception):
         return _read(rest, inputs, memory)
-    with InputWriter(str(files[0]), memory, inputs) as writer:
-        dataset = decode(writer)
+    with ExitStack() as drafts:
+        dataset = decode(InputWriter(str(files[0]), memory, inputs, drafts))
     if keep or dataset.on_disk:
         with suppress(OSError):
             _write(rest, inputs, dataset)

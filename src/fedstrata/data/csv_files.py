@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, file_
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.location import COMPRESSIONS
 from fedstrata.data.preparation import GAPS
-from fedstrata.data.tables import FileSource, refuse_no_rows
+from fedstrata.data.tables import Source, refuse_no_rows
 
 _BLOCK_BYTES = MIB
 """The bytes of a file that are parsed at a time. No row may have more."""
@@ -35,8 +36,8 @@ _NOT_CONVERTED = re.compile(r"In CSV column #(\d+): (Row #\d+: )?CSV conversion 
 """What Arrow says of a value that is not of the type of its column."""
 
 
-@dataclass(frozen=True)
-class CsvSource(FileSource):
+@dataclass(frozen=True, eq=False)
+class CsvSource(Source):
     """A CSV file. The type of a column is the narrowest that holds all of its values.
 
     Attributes:
@@ -92,7 +93,7 @@ class CsvSource(FileSource):
             else:
                 break
         if len(schema) > PARQUET_COLUMNS:
-            raise DataError(f"{self.file} has {len(schema):,} columns; expected at most {PARQUET_COLUMNS:,}")
+            raise DataError(f"{self.place} has {len(schema):,} columns; expected at most {PARQUET_COLUMNS:,}")
         for field in schema:
             if pa.types.is_binary(field.type):
                 raise self._not_utf8(f"column {field.name!r}")
@@ -122,12 +123,12 @@ class CsvSource(FileSource):
             for batch in reader:
                 decoded += batch.nbytes
                 if problem := expansion_problem(decoded, self.stored):
-                    raise DataError(f"{self.file}: {problem}")
+                    raise DataError(f"{self.place}: {problem}")
                 yield batch
 
     @property
     def _compression(self) -> str | None:
-        return COMPRESSIONS.get(self.file.suffix.lower())
+        return COMPRESSIONS.get(Path(self.place).suffix.lower())
 
     @contextmanager
     def _opened(
@@ -147,7 +148,7 @@ class CsvSource(FileSource):
         convert = csv.ConvertOptions(column_types=types, include_columns=columns, null_values=_GAPS)
         try:
             with (
-                pa.input_stream(str(self.file), compression=self._compression) as stream,
+                pa.input_stream(self.place, compression=self._compression) as stream,
                 (_read_whole if whole else csv.open_csv)(stream, read, parse, convert) as reader,
             ):
                 yield reader
@@ -157,35 +158,35 @@ class CsvSource(FileSource):
             if wrong_rows:
                 row = wrong_rows[0]
                 raise DataError(
-                    f"{self.file}: row {row.number:,} (the header is row 1): expected {row.expected_columns:,} values "
+                    f"{self.place}: row {row.number:,} (the header is row 1): expected {row.expected_columns:,} values "
                     f"as in the header, found {row.actual_columns:,}; correct the row"
                 ) from None
             if found := _NOT_CONVERTED.match(str(error)):
                 raise _WrongTypeError(int(found[1])) from error
             raise DataError(
-                f"{self.file} is no readable CSV file with a header ({first_line(error)}); correct the file"
+                f"{self.place} is no readable CSV file with a header ({first_line(error)}); correct the file"
             ) from error
 
     def _check_header(self) -> None:
         """Refuse what is no file, no text, or a file whose columns are separated by something else than commas."""
-        if reason := file_problem(self.file):
-            raise DataError(f"{self.file} is no readable file ({reason}); copy or download it again")
+        if reason := file_problem(Path(self.place)):
+            raise DataError(f"{self.place} is no readable file ({reason}); copy or download it again")
         header = b""
         # What else is wrong is found when it is read.
-        with suppress(OSError), pa.input_stream(str(self.file), compression=self._compression) as stream:
+        with suppress(OSError), pa.input_stream(self.place, compression=self._compression) as stream:
             header = stream.read(MIB).partition(b"\n")[0]
         if header.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise self._not_utf8("the header")
         found = next((name for mark, name in _OTHER_MARKS.items() if mark.encode() in header), None)
         if found and b"," not in header:
             raise DataError(
-                f"{self.file}: expected columns separated by commas, found {found} in the header; save it with commas, "
-                "and with points in numbers"
+                f"{self.place}: expected columns separated by commas, found {found} in the header; save it with "
+                "commas, and with points in numbers"
             )
 
     def _not_utf8(self, part: str) -> DataError:
         advice = "save the file as UTF-8, which spreadsheets call 'CSV UTF-8'"
-        return DataError(f"{self.file}: {part} holds text that is not UTF-8; {advice}")
+        return DataError(f"{self.place}: {part} holds text that is not UTF-8; {advice}")
 
 
 def _read_whole(*given: Any) -> Any:

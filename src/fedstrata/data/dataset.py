@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.base.limits import CLASSES, SAMPLE_NUMBERS
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, resize
@@ -102,22 +101,13 @@ class Dataset:
             if len(part) != samples:
                 raise DataError(f"{self.name}: {name} has {len(part)} rows, but there are {samples} labels")
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
-        expected = {
-            "at least one sample": samples > 0,
-            f"labels (samples,) int64 of 0 to {self.classes - 1}": (
-                self.labels.dtype == torch.int64
-                and self.labels.ndim == 1
-                and bool(((self.labels >= 0) & (self.labels < self.classes)).all())
-            ),
-            f"a mean and a std > 0 for {channels} channels, found {self.mean} and {self.std}": (
-                {len(self.mean), len(self.std)} == {channels} and min(self.std, default=1) > 0
-            ),
-            f"{self.classes} class names or none": len(self.class_names) in (0, self.classes),
-            f"a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
-        }
-        for what, holds in expected.items():
-            if not holds:
-                raise DataError(f"{self.name}: expected {what}")
+        if not {len(self.mean), len(self.std)} == {channels}:
+            raise DataError(f"{self.name}: expected a mean and a std for {channels} channels, found {self.mean}")
+        wrong = (self.labels < 0) | (self.labels >= self.classes)
+        if not samples or self.labels.ndim > 1 or wrong.any():
+            raise DataError(f"{self.name}: expected samples with labels (samples,) int64 of 0 to {self.classes - 1}")
+        if self.unit not in (None, *self.columns):
+            raise DataError(f"{self.name}: expected a column {self.unit!r}, which is the unit")
         if self.units is not None:
             # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
             missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
@@ -353,20 +343,28 @@ def finite_float32(values: np.ndarray, place: str, of: str, first_row: int = 0) 
     """
     with np.errstate(over="ignore"):
         values = values.astype(np.float32, copy=False)
-    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-    if len(wrong):
-        problem = f"of {of} holds a value that is not a finite float32 number; correct it or leave the row out"
-        raise RowError(place, first_row + int(wrong[0]), problem)
+    problem = f"of {of} holds a value that is not a finite float32 number"
+    refuse_rows(~np.isfinite(values), place, problem, "correct it or leave the row out", first_row)
     return values
 
 
-def check_sample_size(shape: Sequence[int], place: str) -> None:
-    """Refuse samples of more than `SAMPLE_NUMBERS` numbers with a `DataError` that names their place."""
-    numbers = prod(shape)
-    if numbers > SAMPLE_NUMBERS:
-        raise DataError(
-            f"{place} has samples of {numbers:,} numbers; expected at most {SAMPLE_NUMBERS:,}, so make them smaller"
-        )
+def refuse_rows(wrong: NDArray[np.bool_], place: str, problem: str, advice: str, first_row: int = 0) -> None:
+    """Refuse rows that are wrong: the first of them is named, and the others are counted.
+
+    Args:
+        wrong: What is wrong, (rows, ...).
+        place: Where the rows come from.
+        problem: What is wrong with each.
+        advice: What settles it.
+        first_row: The number of the first row.
+
+    Raises:
+        RowError: When there are any.
+    """
+    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
+    if len(rows):
+        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
+        raise RowError(place, first_row + int(rows[0]), f"{problem}{others}; {advice}")
 
 
 def numbers_as_names(labels: Tensor) -> tuple[tuple[str, ...], Tensor]:
@@ -380,22 +378,6 @@ def numbers_as_names(labels: Tensor) -> tuple[tuple[str, ...], Tensor]:
     """
     numbers, places = labels.unique(return_inverse=True)
     return tuple(map(str, numbers.tolist())), places
-
-
-NUMBERS_HINT = "if numbers shall be learned, write them with a decimal point"
-"""What to do about whole numbers that are taken for classes and are none."""
-
-
-def expected_classes(label: int, classes: int) -> str:
-    """What was expected of a label that is no class, and what to do where it was not meant as one."""
-    hint = f"; {NUMBERS_HINT}" if label < 0 else ""
-    return f"expected 0 to {classes - 1}{hint}"
-
-
-def check_class_count(classes: int, place: str) -> None:
-    """Refuse more classes than `CLASSES` with a `DataError` that names their place."""
-    if classes > CLASSES:
-        raise DataError(f"{place} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
 
 
 def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:

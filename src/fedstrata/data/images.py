@@ -29,24 +29,16 @@ _FILES = 64
 """The number of files that are read at a time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSource(Source):
     """A folder of images.
 
     Attributes:
-        folder: The folder.
-        clients: Whether there are folders of clients.
-        files: Its files: ``<class>/<image>`` or ``<client>/<class>/<image>``, below further folders.
+        clients: Whether there are folders of clients. Files are ``<class>/<image>`` or ``<client>/<class>/<image>``,
+            below further folders.
     """
 
-    folder: Path
     clients: bool
-    files: tuple[Path, ...]
-
-    @property
-    def place(self) -> str:
-        """Return the path of the folder."""
-        return str(self.folder)
 
     @cached_property
     def stored(self) -> int:

@@ -136,7 +136,7 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
         if files and location.kind == "images":
             from fedstrata.data.images import ImageSource
 
-            found[split].append(Table(ImageSource(location.folder or Path(), bool(location.client_column), files)))
+            found[split].append(Table(ImageSource(str(location.folder), bool(location.client_column), files=files)))
             continue
         for file in files:
             constants = values_of_folders(file, location.folder)
@@ -160,18 +160,18 @@ def _sources(file: Path, options: ReadOptions) -> list[Source]:
         case ".npz":
             from fedstrata.data.npz import ArchiveSource, has_test
 
-            return [ArchiveSource(file, split) for split in SPLITS[: 1 + has_test(file)]]
+            return [ArchiveSource(str(file), split) for split in SPLITS[: 1 + has_test(file)]]
         case ".parquet":
             from fedstrata.data.parquet import ParquetSource
 
-            return [ParquetSource(file)]
+            return [ParquetSource(str(file))]
         case ".feather" | ".arrow":
             from fedstrata.data.parquet import ArrowSource
 
-            return [ArrowSource(file)]
+            return [ArrowSource(str(file))]
     from fedstrata.data.csv_files import CsvSource
 
-    return [CsvSource(file, options)]
+    return [CsvSource(str(file), options)]
 
 
 def has_own_test(location: Location) -> bool:

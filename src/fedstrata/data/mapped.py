@@ -11,8 +11,7 @@ from functools import cached_property
 from io import BytesIO
 from math import prod
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy
@@ -127,19 +126,20 @@ def blocks(inputs: Inputs, rows: Tensor | None = None) -> Iterator[Tensor]:
 class InputWriter:
     """Collects the inputs of a data set, some samples after the others, in memory or in a file.
 
-    Inside a ``with`` block; what was written to a file is gone when the block raises.
-
     Args:
         place: Where the inputs come from, for messages.
         memory: Where they are collected.
         path: The file; needed unless `memory` is "ram". Its folder is made.
+        drafts: What removes a file that was not finished.
 
     Attributes:
         shape: The shape of one sample; empty before the first.
         nbytes: The bytes of all samples so far.
     """
 
-    def __init__(self, place: str, memory: Memory = "ram", path: Path | None = None) -> None:
+    def __init__(
+        self, place: str, memory: Memory = "ram", path: Path | None = None, drafts: ExitStack | None = None
+    ) -> None:
         """Write nothing yet."""
         self.shape: tuple[int, ...] = ()
         self.nbytes = 0
@@ -149,15 +149,7 @@ class InputWriter:
         self._dtype = np.dtype(np.uint8)
         self._count = 0
         self._written: BinaryIO = BytesIO()
-        self._drafts = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Remove a file that was not finished."""
-        self._drafts.__exit__(kind, error, at)
+        self._drafts = drafts or ExitStack()
 
     def add(self, block: NDArray[Any]) -> None:
         """Add some samples, (s, ...), of the same shape and type as those before.

@@ -19,7 +19,6 @@ from fedstrata.data.column_roles import (
     CLIENT_COLUMN,
     SPLIT_COLUMN,
     is_nameless_index,
-    refuse_same_names,
     split_column,
 )
 from fedstrata.data.dataset import SPLITS, Split
@@ -87,7 +86,6 @@ def _tables(client: str | int, data: Any) -> Iterator[Table]:
     for split, part in parts:
         try:
             rows = _rows(part)
-            refuse_same_names(rows.column_names, "it")
         # Arrow, numpy, pandas and torch raise errors of these types about values that make no table.
         except (DataError, pa.ArrowException, ValueError, TypeError) as error:
             reason = "; ".join(" ".join(str(part).split()) for part in error.args)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from fedstrata.base.errors import DataError
-from fedstrata.base.limits import MIB, NPY_HEADER_BYTES, ZIP_DIRECTORY_BYTES, expansion_problem, memory_problem
+from fedstrata.base.limits import MIB, ZIP_DIRECTORY_BYTES, expansion_problem
 from fedstrata.data.dataset import Split
-from fedstrata.data.tables import FileSource, tensors
+from fedstrata.data.tables import Source, tensors
 
 _NAMES = {"x": ("x", "inputs"), "y": ("y", "labels")}
 """The names that the arrays of inputs and of classes may have."""
@@ -29,62 +29,8 @@ _BLOCK_BYTES = 16 * MIB
 """The bytes of an array that are read at a time."""
 
 
-@dataclass(frozen=True)
-class _Array:
-    """What the header of an array says.
-
-    Attributes:
-        member: The name of its file in the archive.
-        start: The bytes of the header.
-        shape: The shape, (rows, ...).
-        order: "C" for numbers row after row, "F" for numbers column after column.
-        dtype: The type of a number or text.
-    """
-
-    member: str
-    start: int
-    shape: tuple[int, ...]
-    order: Any
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, archive: ZipFile, member: str) -> _Array:
-        """Read a header.
-
-        Raises:
-            ValueError: When it is none, or the array does not have the size that the archive declares.
-        """
-        with archive.open(member) as stream:
-            header = io.BytesIO(stream.read(NPY_HEADER_BYTES))
-        first = np.lib.format.read_magic(header) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(header, max_header_size=NPY_HEADER_BYTES)
-        stored = archive.getinfo(member).file_size - header.tell()
-        # Any number of texts without characters takes no bytes.
-        if dtype.hasobject or not dtype.itemsize or prod(shape) * dtype.itemsize != stored:
-            raise ValueError(f"{member} has {stored:,} bytes; expected {dtype} {shape}, and no objects")
-        return cls(member, header.tell(), shape, "F" if fortran else "C", dtype)
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of a row."""
-        return prod(self.shape[1:]) * self.dtype.itemsize
-
-    def blocks(self, archive: ZipFile, rows: int) -> Iterator[np.ndarray]:
-        """Yield so many rows after the other."""
-        # Column after column, the numbers of a row are found in the whole array alone.
-        rows_at_once = rows if self.order == "C" else self.shape[0]
-        with archive.open(self.member) as stream:
-            stream.seek(self.start)
-            for start in range(0, self.shape[0], rows_at_once):
-                shape = (min(rows_at_once, self.shape[0] - start), *self.shape[1:])
-                content = stream.read(shape[0] * self.row_bytes)
-                read = np.frombuffer(content, self.dtype).reshape(shape, order=self.order)
-                yield from (read[first : first + rows] for first in range(0, len(read), rows))
-
-
-@dataclass(frozen=True)
-class ArchiveSource(FileSource):
+@dataclass(frozen=True, eq=False)
+class ArchiveSource(Source):
     """The arrays of one split in a ``.npz`` file.
 
     They are ``x`` or ``inputs``, (samples, channels, ...) numbers, and ``y`` or ``labels``, (samples,) integers, texts
@@ -104,51 +50,48 @@ class ArchiveSource(FileSource):
         Raises:
             DataError: When an array is missing or does not fit.
         """
-        rows = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in self._arrays.items()}
-        return pa.schema({name: self._column(name, row).type for name, row in rows.items()})
+        return pa.schema({name: self._column(name, array[:1]).type for name, array in self._arrays.items()})
 
     def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield the rows."""
         arrays = [self._arrays[name] for name in columns]
-        rows = max(1, _BLOCK_BYTES // max(array.row_bytes for array in arrays))
-        with open_archive(self.file) as archive:
-            for blocks in zip(*(array.blocks(archive, rows) for array in arrays), strict=True):
-                yield pa.RecordBatch.from_arrays(list(map(self._column, columns, blocks)), columns)
+        rows = max(1, _BLOCK_BYTES // max(array[0].nbytes for array in arrays))
+        for start in range(0, len(arrays[0]), rows):
+            blocks = [self._column(name, self._arrays[name][start : start + rows]) for name in columns]
+            yield pa.RecordBatch.from_arrays(blocks, columns)
 
     def _column(self, name: str, rows: np.ndarray) -> Any:
         """Return rows as a column, in the order of bytes of this machine."""
-        return tensors(rows.astype(rows.dtype.newbyteorder("="), copy=False), f"{self.file}: {name}")
+        return tensors(rows.astype(rows.dtype.newbyteorder("="), copy=False), f"{self.place}: {name}")
 
     @cached_property
-    def _arrays(self) -> dict[str, _Array]:
-        """Return all arrays of the split by their names without ``_test``."""
-        with open_archive(self.file) as archive:
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays of the split by their names without ``_test``. They are in files that are mapped."""
+        ending = "_test" if self.split == "test" else ""
+        with _opened(Path(self.place)) as archive, TemporaryDirectory() as folder:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            ending = "_test" if self.split == "test" else ""
             given = {"x": self._pick(members, "x")}
             for name in members:
                 is_test_of = name.removesuffix("_test") if name.endswith("_test") else None
                 if name not in _RESERVED and is_test_of not in members and name + ending in members:
                     given[name] = name + ending
             given["y"] = self._pick(members, "y")
-            arrays = {name: _Array.of(archive, members[array]) for name, array in given.items()}
+            # What is mapped stays readable when its file is removed.
+            files = {name: archive.extract(members[array], folder) for name, array in given.items()}
+            arrays = {name: np.load(file, mmap_mode="r", allow_pickle=False) for name, file in files.items()}
         x, y = arrays["x"], arrays["y"]
-        if x.dtype.kind not in "iuf" or len(x.shape) < 2 or min(x.shape) < 1:
+        if x.dtype.kind not in "iuf" or x.ndim < 2 or min(x.shape) < 1:
             raise DataError(
-                f"{self.file}: {given['x']} is {x.dtype} {x.shape}; expected numbers, (rows, channels, ...)"
+                f"{self.place}: {given['x']} is {x.dtype} {x.shape}; expected numbers, (rows, channels, ...)"
             )
         if y.shape[1:] == (1,) and y.dtype.kind != "f":
-            arrays["y"] = replace(y, shape=y.shape[:1])
+            arrays["y"] = y[:, 0]
         for name, array in arrays.items():
             if array.shape[:1] != x.shape[:1] or (array.shape[1:] and name not in _NAMES):
                 raise DataError(
-                    f"{self.file}: {given[name]} is {array.dtype} {array.shape}; expected a value for each of the "
+                    f"{self.place}: {given[name]} is {array.dtype} {array.shape}; expected a value for each of the "
                     f"{x.shape[0]} rows of {given['x']}"
                 )
-        # All but inputs that are stored row after row is in memory.
-        held = [array for name, array in arrays.items() if name != "x" or array.order == "F"]
-        if problem := memory_problem(sum(array.shape[0] * array.row_bytes for array in held), self.stored):
-            raise DataError(f"{self.file}: {problem}")
         return arrays
 
     def _pick(self, names: Collection[str], role: str) -> str:
@@ -157,14 +100,14 @@ class ArchiveSource(FileSource):
         found = [name for name in wanted if name in names]
         if len(found) != 1:
             raise DataError(
-                f"{self.file}: expected one array {' or '.join(wanted)}, found {', '.join(names) or 'none'}"
+                f"{self.place}: expected one array {' or '.join(wanted)}, found {', '.join(names) or 'none'}"
             )
         return found[0]
 
 
 def has_test(file: Path) -> bool:
     """Return whether a file has test samples."""
-    with open_archive(file) as archive:
+    with _opened(file) as archive:
         return any(name.removesuffix(".npy") in _RESERVED and "_test" in name for name in archive.namelist())
 
 
@@ -183,7 +126,7 @@ class _SmallReads(io.FileIO):
 
 
 @contextmanager
-def open_archive(file: Path) -> Iterator[ZipFile]:
+def _opened(file: Path) -> Iterator[ZipFile]:
     """Open an archive of numpy arrays.
 
     Raises:
@@ -193,12 +136,11 @@ def open_archive(file: Path) -> Iterator[ZipFile]:
     try:
         with _SmallReads(file) as source, ZipFile(source) as archive:
             members = archive.infolist()
-        # zipfile limits what it decompresses at a time in these two alone.
-        if any(member.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for member in members):
-            raise ValueError("an array is compressed in another way")
-        if problem := expansion_problem(sum(member.file_size for member in members), file.stat().st_size):
-            raise DataError(f"{file}: {problem}")
-        with ZipFile(file) as archive:
+            # zipfile limits what it decompresses at a time in these two alone.
+            if any(member.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for member in members):
+                raise ValueError("an array is compressed in another way")
+            if problem := expansion_problem(sum(member.file_size for member in members), file.stat().st_size):
+                raise DataError(f"{file}: {problem}")
             yield archive
     except DataError:
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "
 """The bytes of a decoded value, by its physical type."""
 
 
-class ParquetSource(tables.FileSource):
+class ParquetSource(tables.Source):
     """A Parquet file."""
 
     @cached_property
@@ -49,15 +48,15 @@ class ParquetSource(tables.FileSource):
                 take far more memory than it takes on disk.
         """
         with (
-            _readable(self.file, "Parquet"),
-            pq.ParquetFile(self.file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet,
+            _readable(self.place, "Parquet"),
+            pq.ParquetFile(self.place, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet,
         ):
             if problem := _size_problem(parquet.metadata, self.stored):
-                raise DataError(f"{self.file}: {problem}")
+                raise DataError(f"{self.place}: {problem}")
             yield parquet
 
 
-class ArrowSource(tables.FileSource):
+class ArrowSource(tables.Source):
     """A file of Arrow, which is also called feather."""
 
     @cached_property
@@ -75,7 +74,7 @@ class ArrowSource(tables.FileSource):
                 batch.validate(full=True)
                 decoded += batch.nbytes
                 if problem := expansion_problem(decoded, self.stored):
-                    raise DataError(f"{self.file}: {problem}")
+                    raise DataError(f"{self.place}: {problem}")
                 for start in range(0, len(batch), tables.ROWS):
                     yield batch.select(columns).slice(start, tables.ROWS)
 
@@ -83,15 +82,15 @@ class ArrowSource(tables.FileSource):
     def _opened(self) -> Iterator[Any]:
         """Open a ``pyarrow.ipc.RecordBatchFileReader``."""
         with (
-            _readable(self.file, "Arrow"),
-            pa.memory_map(str(self.file)) as mapped,
+            _readable(self.place, "Arrow"),
+            pa.memory_map(self.place) as mapped,
             pa.ipc.open_file(mapped) as reader,
         ):
             yield reader
 
 
 @contextmanager
-def _readable(file: Path, kind: str) -> Iterator[None]:
+def _readable(file: str, kind: str) -> Iterator[None]:
     """Turn what is wrong with a file, or with a part that is read from it inside the block, into one line."""
     try:
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.lazy_torch import torch
-from fedstrata.base.limits import expansion_problem, memory_problem
+from fedstrata.base.limits import SAMPLE_NUMBERS, expansion_problem
 from fedstrata.base.quoting import listed
 from fedstrata.data import recordings, tables
-from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names, refuse_missing_answers
+from fedstrata.data.answers import Answers, answers_by_rule, answers_of, hugging_face_names
 from fedstrata.data.column_roles import (
     ROW_COLUMN,
     SPLIT_COLUMN,
@@ -26,7 +26,7 @@ from fedstrata.data.column_roles import (
     may_be_feature,
     split_column,
 )
-from fedstrata.data.dataset import Dataset, channel_statistics, check_sample_size, finite_float32, is_test
+from fedstrata.data.dataset import Dataset, channel_statistics, finite_float32, is_test, refuse_rows
 from fedstrata.data.images import has_colour, pixels_of
 from fedstrata.data.mapped import InputWriter
 from fedstrata.data.preparation import GAPS
@@ -55,6 +55,7 @@ class _Form:
         features: The columns that are features, if the rows of a table are.
         texts: The texts of each feature, ascending; none of a column of numbers.
         window: The readings in a window, if inputs are recordings.
+        encoded: Whether inputs are files of images.
     """
 
     label: str
@@ -63,6 +64,7 @@ class _Form:
     features: tuple[str, ...] = ()
     texts: tuple[tuple[str, ...], ...] = ()
     window: int = 0
+    encoded: bool = False
 
 
 def read_tables(
@@ -89,8 +91,12 @@ def read_tables(
         DataError: When the tables do not fit together, or a column or row is missing or broken.
     """
     place = given[0].place
+    if info:
+        options = replace(options, label=info.label_column, inputs=(info.input_column,))
+        tables.require_columns(place, given[0].schema, (info.label_column, info.input_column))
     schema = _common_schema(given)
     form = _form(given, schema, options, info)
+    options.refuse(place, *(() if form.window else ("window", "step")), *(() if form.encoded else ("size",)))
     _refuse_other_inputs(given, form, options)
     writer = writer or InputWriter(place)
     rows = _read_rows(given, schema, form, writer)
@@ -102,7 +108,7 @@ def read_tables(
     except RowError as error:
         raise error.in_part(rows.of_tables) from None
     # Beside arrays, every further one is a column.
-    alone = not (info or form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
+    alone = not (form.features or tables.is_tensor(schema.field(form.inputs[0]).type))
     notes = _unread_numbers(columns, form.inputs[0], options) if alone else ()
     if form.window:
         counts = np.array(rows.counts)
@@ -164,42 +170,36 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
     counts = list[int]()
     of_tables = list[tuple[str, int]]()
     scalars = {each.name: each.type for each in schema if tables.is_scalar(each.type)}
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in scalars if name not in (*form.inputs, form.label)}
+    parts: dict[str, list[Any]] = {name: [] for name in scalars if name not in form.inputs}
     stored = sum(table.source.stored for table in given)
-    encoded = tables.is_image(schema.field(form.inputs[0]).type)
     for table in given:
         count = 0
-        known = [name for name in (*form.inputs, form.label, *parts) if name in table.schema.names]
+        known = [name for name in dict.fromkeys([*form.inputs, form.label, *parts]) if name in table.schema.names]
         for chunks in table.chunks(known, last=True):
             samples, of_rows = form.convert(chunks, writer.shape)
             if len(samples):
                 writer.add(samples)
-            if encoded and (problem := expansion_problem(writer.nbytes, stored)):
+            if form.encoded and (problem := expansion_problem(writer.nbytes, stored)):
                 raise DataError(f"{table.place}: {problem}")
             counts += of_rows
             label = chunks[form.label]
             rows = len(label.values)
             count += rows
-            if form.label in scalars:
-                answers.append(label.scalars(scalars[form.label]))
-            else:
+            if form.label not in scalars:
                 answers.append(label.arrays().reshape(rows, -1))
                 _refuse_other_shape(label, answers[-1], answers[0].shape[1:])
-            for name, columns in parts.items():
-                kind = scalars[name]
-                columns.append(chunks[name].scalars(kind) if name in chunks else tables.to_numpy(pa.nulls(rows, kind)))
+            for name, column in parts.items():
+                column.append(chunks[name].values if name in chunks else pa.nulls(rows))
         tables.refuse_no_rows(count, table.place)
         of_tables.append((table.place, count))
     codes = frozenset[str]().union(*(table.source.codes for table in given))
-    further = {}
-    for name, columns in parts.items():
-        # numpy gives every text of a column the space of the longest.
-        size = max(part.dtype.itemsize for part in columns) * sum(map(len, columns))
-        if problem := memory_problem(size, stored):
-            raise DataError(f"{given[0].place}: column {name!r}: {problem}")
-        values = np.concatenate(columns)
-        further[name] = tables.as_numbers(values) if name in codes else values
-    return _Rows(np.concatenate(answers), counts, further, of_tables)
+    columns = {
+        name: tables.joined(column, scalars[name], f"{given[0].place}: column {name!r}", stored)
+        for name, column in parts.items()
+    }
+    columns |= {name: tables.as_numbers(columns[name]) for name in columns if name in codes}
+    found = columns.pop(form.label) if form.label in scalars else np.concatenate(answers)
+    return _Rows(found, counts, columns, of_tables)
 
 
 def _answers(
@@ -208,7 +208,8 @@ def _answers(
     """Return what is to be learnt of the values of a column of tables."""
     place = given[0].place
     called = f"column {column!r}"
-    refuse_missing_answers(values, place, called)
+    missing = values == "" if values.dtype.kind == "U" else values != values
+    refuse_rows(missing, place, f"of {called} holds no class or number", "fill it in or leave these rows out")
     if (made := answers_by_rule(values, options, column, place)) is not None:
         return made
     names = {hugging_face_names(table.schema.metadata, column) for table in given}
@@ -225,14 +226,11 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
     place = given[0].place
     schema = pa.schema([common.field(name) for name in given[0].schema.names])
     if recordings.holds_recordings(schema) or (info and info.input_column == recordings.SIGNAL):
-        return _recordings(schema, place, options, info)
-    options.refuse(place, "window", "step")
-    label = info.label_column if info else label_column(schema.names, options, place)
+        return _recordings(schema, place, options)
+    label = label_column(schema.names, options, place)
     column = info.input_column if info else _input_column(schema, label, options, place)
     if column is None:
-        options.refuse(place, "size")
         return _features(given, schema, label, options)
-    tables.require_columns(place, schema, (column, label))
     kind = schema.field(column).type
     if tables.is_image(kind):
         known = info.shape if info else ()
@@ -242,8 +240,8 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
             label,
             (column,),
             lambda chunks, shape: (pixels_of(chunks[column], mode, options.size, shape or known), ()),
+            encoded=True,
         )
-    options.refuse(place, "size")
     mixed = len({table.schema.field(column).type for table in given}) > 1
     return _Form(label, (column,), lambda chunks, shape: (_arrays(chunks[column], shape, options.gaps, mixed), ()))
 
@@ -293,8 +291,9 @@ def _features(given: Sequence[Table], schema: Any, label: str, options: ReadOpti
         )
 
     def convert(chunks: Mapping[str, Chunk], shape: object) -> _Converted:
-        columns = [_feature(chunks[name], kind, texts.get(name, ()), options.gaps) for name, kind in kinds.items()]
-        return np.stack(columns, axis=1), ()
+        columns = [_feature(chunks[name], kind, texts.get(name, ())) for name, kind in kinds.items()]
+        rows = pa.RecordBatch.from_arrays(columns, list(kinds)).to_tensor(null_to_nan=True).to_numpy()
+        return _sound(rows, [chunks[name] for name in kinds], options.gaps), ()
 
     features = tuple(kinds)
     return _Form(label, features, convert, features, tuple(texts.get(name, ()) for name in features))
@@ -318,14 +317,9 @@ def _texts_of(given: Sequence[Table], columns: Sequence[str], options: ReadOptio
     return {name: tuple(sorted(texts)) for name, texts in found.items() if len(texts) <= CATEGORIES}
 
 
-def _recordings(schema: Any, place: str, options: ReadOptions, info: DatasetInfo | None) -> _Form:
+def _recordings(schema: Any, place: str, options: ReadOptions) -> _Form:
     """The form of recordings. Their classes are in "activity" by default."""
-    options.refuse(place, "size")
     options.refuse_other_inputs(recordings.SIGNAL, place)
-    if info:
-        # Every file of a known data set has its layout.
-        needed = (recordings.SIGNAL, TRIAL_COLUMN, recordings.SUBJECT, *recordings.SIZES)
-        tables.require_columns(place, schema, needed)
     usual = recordings.ACTIVITY in schema.names and options.label is None
     label = recordings.ACTIVITY if usual else label_column(schema.names, options, place)
     window = options.window or recordings.WINDOW_READINGS
@@ -346,11 +340,15 @@ def _arrays(chunk: Chunk, shape: tuple[int, ...], gaps: bool, mixed: bool) -> np
     if values.dtype == np.uint8 and tables.is_tensor(chunk.values.type):
         values = values[:, None] if values.ndim == 3 else values
     elif values.ndim == 2:
-        values = _numbers(chunk, values.astype(np.float64) if mixed else values, gaps)
+        kept = values.dtype == np.float32 and not mixed
+        values = _sound(values if kept else values.astype(np.float64), [chunk], gaps)
     else:
         values = finite_float32(values, chunk.place, f"column {chunk.column!r}", chunk.first_row)
     _refuse_other_shape(chunk, values, shape)
-    check_sample_size(values.shape[1:], f"{chunk.place}: column {chunk.column!r}")
+    if values[0].size > SAMPLE_NUMBERS:
+        raise chunk.error(
+            0, f"holds {values[0].size:,} numbers; expected at most {SAMPLE_NUMBERS:,}, so make them smaller"
+        )
     return np.ascontiguousarray(values)
 
 
@@ -360,33 +358,31 @@ def _refuse_other_shape(chunk: Chunk, values: np.ndarray, shape: tuple[int, ...]
         raise chunk.error(0, f"has shape {values.shape[1:]}; expected {shape}, as the rows before")
 
 
-def _feature(chunk: Chunk, kind: Any, texts: Sequence[str], gaps: bool) -> np.ndarray:
-    """Return a feature of an Arrow type, (rows,) float64, or float32 as it is; texts are their places."""
+def _feature(chunk: Chunk, kind: Any, texts: Sequence[str]) -> Any:
+    """Return a feature of an Arrow type as a ``pyarrow.Array`` of float64, or float32 as it is; texts are places."""
     if tables.is_text(kind):
-        places = pc.index_in(chunk.values.cast(pa.string()), pa.array(texts, pa.string()))
-        return tables.to_numpy(places).astype(np.float64)
-    return _numbers(chunk, chunk.scalars(kind), gaps)
+        return pc.index_in(chunk.values.cast(pa.string()), pa.array(texts, pa.string())).cast(pa.float64())
+    # A whole number becomes the nearest float64.
+    return chunk.values.cast(kind if kind == pa.float32() else pa.float64(), safe=False)
 
 
-def _numbers(chunk: Chunk, values: np.ndarray, gaps: bool) -> np.ndarray:
-    """Return numbers of rows, (rows, ...) float64, or float32 as they are, in which gaps are nan.
+def _sound(numbers: np.ndarray, chunks: Sequence[Chunk], gaps: bool) -> np.ndarray:
+    """Return numbers of rows, (rows, columns), in which gaps are nan; they are of several chunks, or all of one.
 
     Raises:
         DataError: When a number is too large, or one is missing and may not.
     """
-    numbers: np.ndarray = values if values.dtype == np.float32 else values.astype(np.float64, copy=False)
-    # Most columns are told to be sound without an array of comparisons.
+    # Most are told to be sound without an array of comparisons.
     if gaps and np.fmin.reduce(numbers, None) >= -_LARGEST and np.fmax.reduce(numbers, None) <= _LARGEST:
         return numbers
     wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
-    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
-    if len(rows):
-        others = f", and so do {len(rows) - 1} others" if len(rows) > 1 else ""
+    for place, chunk in enumerate(chunks):
+        of_chunk = wrong[:, place] if len(chunks) > 1 else wrong.any(axis=1)
         advice = "" if gaps else "set data.impute, "
-        raise chunk.error(
-            int(rows[0]),
-            f"holds no finite number{others}; {advice}fill it in, leave the row out, or name other columns in "
-            "data.inputs",
+        chunk.refuse(
+            of_chunk,
+            "holds no finite number",
+            f"{advice}fill it in, leave the row out, or name other columns in data.inputs",
         )
     return numbers
 
@@ -412,36 +408,23 @@ def _common_schema(given: Sequence[Table]) -> Any:
     Raises:
         DataError: When the tables differ in the kind of a column.
     """
-    fields: dict[str, tuple[Table, Any]] = {}
-    for table in given:
-        for each in table.schema:
-            before, known = fields.setdefault(each.name, (table, each))
-            if tables.is_tensor(each.type) and _alike(each.type, known.type):
-                continue
-            try:
-                (known,) = pa.unify_schemas([pa.schema([known]), pa.schema([each])], promote_options="permissive")
-            except pa.ArrowException:
-                _refuse_texts_among_numbers(each.name, before, table)
-                raise DataError(
-                    f"{table.place}: expected {tables.described(known.type)} in column {each.name!r}, as of "
-                    f"{before.place}, found {tables.described(each.type)}; make them alike"
-                ) from None
-            fields[each.name] = (before, known)
-    return pa.schema([field for _, field in fields.values()], given[0].schema.metadata)
+    common = given[0].schema
+    for table in given[1:]:
+        others = [each for each in table.schema if not _alike(each, common)]
+        try:
+            common = pa.unify_schemas([common, pa.schema(others)], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{table.place}: {error}, as in {given[0].place}; make the column alike in all files"
+            ) from None
+    return common
 
 
-def _alike(kind: Any, other: Any) -> bool:
-    """Return whether two columns of arrays can be put together: of one shape, and both of pixels or neither."""
-    same_shape = tables.is_tensor(other) and kind.shape == other.shape
-    return same_shape and (kind.value_type == pa.uint8()) == (other.value_type == pa.uint8())
-
-
-def _refuse_texts_among_numbers(column: str, *both: Table) -> None:
-    """Refuse, with the text, a column that holds a text in one of two tables and numbers in the other."""
-    kinds = [table.schema.field(column).type for table in both]
-    if any(map(tables.is_number, kinds)):
-        for chunk in _chunks([table for table, kind in zip(both, kinds, strict=True) if tables.is_text(kind)], column):
-            chunk.scalars(pa.float64())
+def _alike(column: Any, schema: Any) -> bool:
+    """Return whether a column of arrays can be put behind one of a schema: of one shape, both of pixels or neither."""
+    known: Any = schema.field(column.name).type if column.name in schema.names else None
+    same_shape = tables.is_tensor(column.type) and tables.is_tensor(known) and column.type.shape == known.shape
+    return same_shape and (column.type.value_type == pa.uint8()) == (known.value_type == pa.uint8())
 
 
 def _refuse_other_inputs(given: Sequence[Table], form: _Form, options: ReadOptions) -> None:

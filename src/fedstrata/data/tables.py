@@ -6,46 +6,46 @@ are. Every error names the source, the column and the row, counted from 0.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedstrata.base.errors import DataError, RowError, first_line
-from fedstrata.base.limits import COLUMN_CHARACTERS
+from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.limits import COLUMN_CHARACTERS, memory_problem
 from fedstrata.data.column_roles import refuse_same_names
+from fedstrata.data.dataset import refuse_rows
 
 ROWS = 4096
 """The largest number of rows that are read at a time."""
 
 
+@dataclass(frozen=True, eq=False)
 class Source(ABC):
     """What holds rows.
 
     Attributes:
-        codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
+        place: Where it is, for messages: the path of a file, or of a folder.
         files: The file that each row is; empty where rows are no files.
+        codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
     """
 
-    codes: frozenset[str] = frozenset()
-    files: Sequence[Path] = ()
+    place: str
+    files: Sequence[Path] = field(default=(), kw_only=True)
+    codes: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where it is, for messages."""
-
-    @property
-    @abstractmethod
     def stored(self) -> int:
-        """The bytes that it takes where it is."""
+        """The bytes that it takes where it is; those of a file, unless a class says otherwise."""
+        return os.stat(self.place).st_size
 
     @property
     @abstractmethod
@@ -69,43 +69,15 @@ class Source(ABC):
         """
 
 
-@dataclass(frozen=True)
-class FileSource(Source):
-    """What is in one file.
-
-    Attributes:
-        file: The file.
-    """
-
-    file: Path
-
-    @property
-    def place(self) -> str:
-        """Return the path of the file."""
-        return str(self.file)
-
-    @property
-    def stored(self) -> int:
-        """Return the bytes of the file."""
-        return self.file.stat().st_size
-
-
 @dataclass(frozen=True, eq=False)
 class MemorySource(Source):
     """A ``pyarrow.Table``.
 
     Attributes:
-        name: Where it comes from, for messages.
         table: The table.
     """
 
-    name: str
     table: Any
-
-    @property
-    def place(self) -> str:
-        """Return where it comes from."""
-        return self.name
 
     @property
     def schema(self) -> Any:
@@ -150,33 +122,9 @@ class Chunk:
             return DataError(f"{self.source.files[row]} {problem}")
         return RowError(self.place, row, f"of column {self.column!r} {problem}")
 
-    def scalars(self, kind: Any = None) -> np.ndarray:
-        """Return the rows of a column of scalars as `to_numpy` does, (rows,).
-
-        Args:
-            kind: The Arrow type that the column has in all tables; None for its own.
-
-        Raises:
-            DataError: When a text is too long, or a value is none of this type.
-        """
-        kind = kind or self.values.type
-        # numpy would give all other texts the space of one that is too long.
-        if is_text(self.values.type):
-            lengths = pc.utf8_length(self.values)
-            longest = pc.max(lengths).as_py() or 0
-            if longest > COLUMN_CHARACTERS:
-                problem = f"holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}"
-                raise self.error(pc.index(lengths, longest).as_py(), problem)
-        try:
-            return to_numpy(self.values.cast(kind))
-        except pa.ArrowException as error:
-            # Arrow does not say which row it is.
-            if len(self.values) == 1:
-                problem = f"holds no {kind} ({first_line(error)}); make the column alike in all files"
-                raise self.error(0, problem) from None
-            for row in range(len(self.values)):
-                replace(self, first_row=self.first_row + row, values=self.values[row : row + 1]).scalars(kind)
-            raise
+    def refuse(self, wrong: np.ndarray, problem: str, advice: str) -> None:
+        """Refuse rows of this chunk that are wrong, (rows, ...) bool, as `refuse_rows` does."""
+        refuse_rows(wrong, self.place, f"of column {self.column!r} {problem}", advice, self.first_row)
 
     def arrays(self) -> np.ndarray:
         """Return the rows of a column of lists or tensors of numbers as one array, (rows, ...).
@@ -260,20 +208,46 @@ class Table:
             first_row += len(batch)
 
 
-def read_column(tables: Iterable[Table], column: str) -> np.ndarray:
+def read_column(tables: Sequence[Table], column: str) -> np.ndarray:
     """Read one column of one value per row, (rows,).
 
     Raises:
         DataError: When there is no such column, or a table has no rows.
     """
     parts = list[np.ndarray]()
-    codes = False
     for table in tables:
-        parts += [chunks[column].scalars() for chunks in table.chunks([column])]
-        refuse_no_rows(sum(map(len, parts)), table.place)
-        codes = codes or column in table.source.codes
+        values = [chunks[column].values for chunks in table.chunks([column])]
+        refuse_no_rows(len(values), table.place)
+        kind = table.schema.field(column).type
+        parts.append(joined(values, kind, f"{table.place}: column {column!r}", table.source.stored))
     values = np.concatenate(parts)
-    return as_numbers(values) if codes else values
+    return as_numbers(values) if any(column in table.source.codes for table in tables) else values
+
+
+def joined(parts: Sequence[Any], kind: Any, called: str, stored: int) -> np.ndarray:
+    """Return the rows of a column of scalars as `to_numpy` does, (rows,).
+
+    Args:
+        parts: The rows, a ``pyarrow.Array`` after the other.
+        kind: The Arrow type that all of them get.
+        called: What they are called, for messages.
+        stored: The bytes that they take where they are.
+
+    Raises:
+        DataError: When a text is too long, or a value is none of this type.
+    """
+    try:
+        values = pa.chunked_array([part.cast(kind) for part in parts], kind).combine_chunks()
+    except pa.ArrowException as error:
+        raise DataError(f"{called}: {error}; make it alike in all files") from None
+    if is_text(values.type):
+        # numpy gives every text the space of the longest.
+        longest = pc.max(pc.utf8_length(values)).as_py() or 0
+        if longest > COLUMN_CHARACTERS:
+            raise DataError(f"{called} holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}")
+        if problem := memory_problem(4 * longest * len(values), stored):
+            raise DataError(f"{called}: {problem}")
+    return to_numpy(values)
 
 
 def refuse_no_rows(rows: int | bool, place: str) -> None:
@@ -368,11 +342,6 @@ def as_numbers(texts: np.ndarray) -> np.ndarray:
     # As a float, a code of many digits would be another one.
     except pa.ArrowInvalid:
         return texts
-
-
-def described(kind: Any) -> str:
-    """Return what a column of an Arrow type holds, for a message."""
-    return f"arrays of {kind.value_type} {tuple(kind.shape)}" if is_tensor(kind) else str(kind)
 
 
 def tensors(array: np.ndarray, place: str) -> Any:

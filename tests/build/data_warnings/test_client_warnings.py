@@ -18,13 +18,6 @@ def test_natural_has_a_client_for_each_value_unless_told_otherwise(tmp_path: Pat
     assert (setup.server.problem.clients, setup.names, others(setup)) == (30, many, ())
 
 
-def test_clients_that_are_left_out_are_named(tmp_path: Path) -> None:
-    setup = built(tmp_path, arrays(), clients=2, unit="trial")
-    assert setup.names == ("Bern", "Ghent")
-    (warning,) = others(setup)
-    assert "4 values" in warning and "Lyon, Oslo" in warning
-
-
 def test_samples_of_no_client_are_refused(tmp_path: Path) -> None:
     columns = arrays()
     columns["site"][5:8] = ""

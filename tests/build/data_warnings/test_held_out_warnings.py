@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_table import others
 
 import fedstrata
 from fedstrata.base.errors import DataError, PartitionError
@@ -143,11 +142,6 @@ def test_without_a_column_of_clients_own_test_samples_follow_the_classes_of_trai
     for client, label in enumerate([0, 0, 1, 1]):
         _, labels = held.samples(held.test(client))
         assert labels.tolist() == [label] * 48
-
-
-def test_own_test_samples_that_a_share_leaves_unused_are_told(tmp_path: Path) -> None:
-    (warning,) = others(built(tmp_path, arrays() | as_test(arrays(seed=1)), unit="trial", test=0.25))
-    assert "not used" in warning and "data.test = 'own'" in warning
 
 
 def test_test_samples_of_a_client_without_training_samples_are_counted(tmp_path: Path) -> None:

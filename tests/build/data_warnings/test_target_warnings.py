@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_table import ROWS, others, table, warnings_of
+from own_table import others
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.build.build import build_run
@@ -19,13 +19,6 @@ def test_one_class_written_in_two_ways_is_noticed_but_letters_may_differ_in_case
     assert "the names 'yes', 'yes '" in warning
     columns["y"] = np.array(["a", "A", "b"])[np.arange(len(columns["y"])) % 3]
     assert others(built(tmp_path, columns, unit="trial")) == ()
-
-
-def test_one_class_and_numbers_that_leave_classes_out_are_noticed(tmp_path: Path) -> None:
-    (warning,) = warnings_of(tmp_path, table(outcome=["ill"] * ROWS))
-    assert "only 1 of 1 classes have samples, the first of them ill" in warning
-    (warning,) = warnings_of(tmp_path, table(outcome=np.arange(ROWS) % 2 + 1))
-    assert "only 2 of 3 classes have samples, the first of them 1" in warning
 
 
 def test_numbers_to_learn_have_a_metric_of_numbers_whatever_the_loss(tmp_path: Path) -> None:

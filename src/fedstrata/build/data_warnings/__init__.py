@@ -3,7 +3,7 @@
 Nothing here changes a result. Each warning says what was found, where, and what settles it. A check is a function from
 the data of a run to its warnings, and looks at the samples, whatever they were read from: `clients` has those about who
 the clients are and what they are tested on, `copies` about samples that depend on each other, and `values` about
-features and targets.
+features.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.data import DATASETS
 
 _OF_ALL_DATA: tuple[Callable[[RunData], Iterator[str]], ...] = (
-    clients.left_out_clients,
     clients.names_in_two_ways,
     clients.divided_units,
     clients.halves_without_classes,
@@ -33,7 +32,6 @@ _OF_OWN_DATA: tuple[Callable[[RunData], Iterator[str]], ...] = (
     values.numbers_among_texts,
     values.telling_features,
     values.missing_codes,
-    values.classes_without_samples,
 )
 """The checks of a user's own data, after those. Known data sets are what they are."""
 

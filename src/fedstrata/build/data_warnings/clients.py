@@ -10,26 +10,10 @@ import numpy as np
 from fedstrata.algorithms import Strata
 from fedstrata.base.quoting import listed
 from fedstrata.build.data_warnings.run_data import RunData, first_few
-from fedstrata.config.tables import OWN_TEST
-from fedstrata.data import find, has_own_test
 from fedstrata.data.column_roles import looks_like_client
 
 _FEWEST_OF_CLASS = 5
 """Fewer test samples of a class say nearly nothing about how often it is recognised."""
-
-
-def left_out_clients(data: RunData) -> Iterator[str]:
-    """Values of the column of the clients that are more than ``data.clients``."""
-    column = data.dataset.columns.get(data.client_column)
-    if column is None:
-        return
-    values = np.unique(column[: len(data.dataset) - data.own_test]).astype(np.str_)
-    others = np.setdiff1d(values, data.partition.names)
-    if len(others):
-        yield (
-            f"data.clients = {data.experiment.data.clients}: {first_few(others)} of the {len(values)} values of "
-            f"{data.client_column!r} take no part"
-        )
 
 
 def names_in_two_ways(data: RunData) -> Iterator[str]:
@@ -55,15 +39,9 @@ def clients_by_chance(data: RunData) -> Iterator[str]:
 
 
 def unused_test_samples(data: RunData) -> Iterator[str]:
-    """Test samples of the user that no client is tested on. Those of known data sets are documented as unused."""
-    wanted = data.experiment.data
+    """Test samples of the user that no client is tested on."""
     unused = data.own_test - sum(map(len, data.partition.test))
-    if not data.own_test and has_own_test(find(wanted.name, wanted.root)):
-        yield (
-            f"the data have test samples of their own, and data.test = {wanted.test} holds out training samples in "
-            f"their place: they are not used. Set data.test = {OWN_TEST!r} to use them"
-        )
-    elif data.own_test and unused:
+    if data.own_test and unused:
         yield (
             f"{unused:,} of the {data.own_test:,} test samples are not used: no client has training samples of "
             "their client or class"

@@ -1,4 +1,4 @@
-"""What looks wrong with the values of features, whatever their source, and with the classes or numbers to learn."""
+"""What looks wrong with the values of features, whatever their source."""
 
 from __future__ import annotations
 
@@ -115,15 +115,3 @@ def _codes(values: NDArray[np.float64]) -> list[float]:
         if counts[outside].min() >= _FEWEST_CODES and distance > needed * (rest[-1] - rest[0]):
             best = levels[outside].tolist()
     return best
-
-
-def classes_without_samples(data: RunData) -> Iterator[str]:
-    """One class alone, and whole numbers that leave some out: 1 and 2 are taken for two of the classes 0, 1 and 2."""
-    present = len(np.unique(data.labels))
-    unnamed = not data.dataset.class_names and present < data.dataset.classes
-    if data.dataset.targets is None and (unnamed or present == 1):
-        yield (
-            f"only {present} of {data.dataset.classes:,} classes have samples, the first of them "
-            f"{data.class_names[data.labels.min()]}. Number classes from 0 without gaps, or name their column in "
-            "data.label"
-        )
