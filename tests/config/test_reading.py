@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedstrata.algorithms import ALGORITHMS
-from fedstrata.base.errors import ExperimentError
+from fedstrata.base.errors import ExperimentError, InputError
 from fedstrata.config import Experiment, choose_all, load_experiment
 from fedstrata.config.reading import plain_keys
 from fedstrata.config.tables import DataTable, LocalTable
@@ -172,7 +172,7 @@ LARGE = [{"data": {"name": "x" * 10_001}}, {"model": {"a": [[[]] * 40]}}, {1: 2}
 
 @pytest.mark.parametrize("given", LARGE)
 def test_a_mapping_is_as_small_as_a_file(given: Any) -> None:
-    with pytest.raises(ExperimentError):
+    with pytest.raises(InputError):
         load_experiment(given)
 
 
