@@ -216,10 +216,10 @@ def read_column(tables: Sequence[Table], column: str) -> np.ndarray:
     """
     parts = list[np.ndarray]()
     for table in tables:
-        values = [chunks[column].values for chunks in table.chunks([column])]
-        refuse_no_rows(len(values), table.place)
+        rows = [chunks[column].values for chunks in table.chunks([column])]
+        refuse_no_rows(len(rows), table.place)
         kind = table.schema.field(column).type
-        parts.append(joined(values, kind, f"{table.place}: column {column!r}", table.source.stored))
+        parts.append(joined(rows, kind, f"{table.place}: column {column!r}", table.source.stored))
     values = np.concatenate(parts)
     return as_numbers(values) if any(column in table.source.codes for table in tables) else values
 
@@ -247,7 +247,8 @@ def joined(parts: Sequence[Any], kind: Any, called: str, stored: int) -> np.ndar
             raise DataError(f"{called} holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}")
         if problem := memory_problem(4 * longest * len(values), stored):
             raise DataError(f"{called}: {problem}")
-    return to_numpy(values)
+    # What Arrow holds must not be written to.
+    return np.array(to_numpy(values))
 
 
 def refuse_no_rows(rows: int | bool, place: str) -> None:
