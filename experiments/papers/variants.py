@@ -43,7 +43,7 @@ from fedstrata.core import (
 
 from .measures import overlap
 
-NEVER_REACHED = 1e30
+NEVER_REACHED = 1e9
 """A threshold that no norm and no stability reaches."""
 
 TOP_SHARE = 0.05

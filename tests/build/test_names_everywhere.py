@@ -69,7 +69,7 @@ def test_the_terminal_names_the_members_and_who_joined(tmp_path: Path, capsys: p
         cli.main(["run", str(experiment), "--out", str(tmp_path / "run")])
     told = capsys.readouterr()
     assert "cluster 0: clients Bern, Ghent, Lyon, Oslo" in told.out
-    assert "join clients Lyon" in told.err
+    assert "join: clients Lyon" in told.err
 
 
 def test_numbers_of_a_column_are_names_too(tmp_path: Path) -> None:

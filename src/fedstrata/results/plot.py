@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fedstrata.base.errors import InputError
 from fedstrata.report.charts import all_charts
@@ -16,11 +16,16 @@ from fedstrata.report.reader import read
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from fedstrata.comparison import Comparison
-    from fedstrata.results.run import Run
+
+class InFolder(Protocol):
+    """What has a folder of records: a run or a comparison."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
 
 
-def plot(of: Run | Comparison | Path | str, chart: str | None = None) -> Figure:
+def plot(of: InFolder | Path | str, chart: str | None = None) -> Figure:
     """Draw one of the charts of the page of a run or a comparison.
 
     Args:
@@ -44,7 +49,7 @@ def plot(of: Run | Comparison | Path | str, chart: str | None = None) -> Figure:
     return figure.update_layout(title_text=found[name].title, margin_t=60)
 
 
-def charts(of: Run | Comparison | Path | str) -> dict[str, Chart]:
+def charts(of: InFolder | Path | str) -> dict[str, Chart]:
     """The charts of a run or a comparison by their names, in the order of the page."""
     folder = Path(of) if isinstance(of, Path | str) else of.folder
     if (folder / "comparison.json").exists():
