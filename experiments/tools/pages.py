@@ -59,9 +59,9 @@ the rounds of its splits, and of federations of clients that are alike how many 
 [`defaults.py`](../../../experiments/papers/defaults.py). What 50 rounds do to alike clients, also to eight and to three
 of them, is in [another table](../../evidence/strata-results.md#clients-that-are-alike).""",
     "ifca_starts": """Twenty clients in four rotations, 20 rounds. A start has collapsed if the groups of the last round
-are not the true ones: some model is nobody's, or two groups share one. On MNIST restarts help, and no kind of start
-is safe; five federations are few. Start a run with several seeds, or take an algorithm that needs no start. The table
-is made by
+are not the true ones; with eight models that cannot be told from the ARI. No kind of start is safe, and five
+federations are too few to rank them. Start a run with several seeds, or take an algorithm that needs no start. The
+table is made by
 [`ifca_starts.py`](../../../experiments/papers/ifca_starts.py).""",
     "preclustered": """The paper's partition, with SGD and the automatic cut: 100 clients in five groups, 80 % of a
 client's MNIST images are of one class, pre-clustering is on. The clients are clustered once, after round 1
