@@ -305,11 +305,12 @@ GROUPED: Mapping[str, Mapping[str, Any]] = {
     "strata": {"algorithm": {"name": "strata"}},
     "strata_unchecked": {"algorithm": {"name": "strata"}, "server": {"checks": []}},
     "strata_best": {"algorithm": {"name": "strata"}, "personal": {"method": "best"}},
-    "layercfl": {"algorithm": {"name": "layercfl"}},
+    # Fewer than eight clients are never split by default.
+    "layercfl": {"algorithm": {"name": "layercfl", "min_split": 2}},
     "adacfl": {"algorithm": {"name": "adacfl"}},
     "hicfl": {"algorithm": {"name": "hicfl"}},
 }
-"""Methods that give hospitals different models, with their default keys."""
+"""Methods that give hospitals different models, with their default keys but for what four hospitals need."""
 
 
 def _published() -> dict[str, Case]:

@@ -32,8 +32,7 @@ DIGITS: dict[str, Any] = {
     "partition": {"scheme": "iid"},
     "local": {"epochs": 1, "batch": 10, "lr": 0.1},
 }
-BIPARTITIONS = ("cfl", "layercfl")
-ALL = (*BIPARTITIONS, "adacfl")
+ALL = ("cfl", "layercfl", "adacfl")
 
 GROUPS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "digits, labels of half of the clients permuted": (
@@ -96,11 +95,8 @@ def grouped(name: str, seed: int) -> dict[str, Any]:
 
 def alike(name: str, seed: int) -> dict[str, Any]:
     """The round in which each algorithm first splits a federation without groups."""
-    keys = {**ALIKE[name], "seed": seed}
-    splits = {
-        step.name: step.state.round for step in follow(keys, {each: {"name": each} for each in ALL}) if step.split
-    }
-    return {"seed": seed, "splits": splits}
+    steps = follow({**ALIKE[name], "seed": seed}, {each: {"name": each} for each in ALL})
+    return {"seed": seed, "splits": {step.name: step.state.round for step in steps if step.split}}
 
 
 def defaults(algorithm: str) -> str:

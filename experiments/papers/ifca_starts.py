@@ -8,33 +8,21 @@ last round are not the true ones.
 
 from __future__ import annotations
 
-import argparse
 from statistics import mean
 from typing import Any
 
-from experiments.strata.federations import RESULTS, gather, outcomes_of, read
+from experiments.papers.defaults import DIGITS, IMAGES
+from experiments.strata.federations import outcomes_of, read, run_study
 from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
 
-PATH = RESULTS / "ifca_starts.json"
+ROTATED: dict[str, Any] = {"rounds": 20, "partition": IMAGES["partition"]}
+GROUPS: int = IMAGES["partition"]["groups"]
 
 CASES: dict[str, dict[str, Any]] = {
-    "digits": {
-        "rounds": 20,
-        "data": {"name": "digits", "clients": 20, "samples": 64},
-        "partition": {"scheme": "rotation", "groups": 4},
-        "local": {"epochs": 1, "batch": 10, "lr": 0.1},
-    },
-    "mnist": {
-        "rounds": 20,
-        "data": {"name": "mnist", "clients": 20, "samples": 400, "test": 0.2},
-        "partition": {"scheme": "rotation", "groups": 4},
-        "local": {"epochs": 1, "batch": 50, "lr": 0.05},
-    },
+    "digits": {**DIGITS, **ROTATED},
+    "mnist": {**IMAGES, **ROTATED, "data": {**IMAGES["data"], "name": "mnist"}},
 }
-
-GROUPS = 4
-"""The true groups of each case."""
 
 METHODS: dict[str, dict[str, Any]] = {
     title: {"algorithm": {"name": "ifca", **keys}}
@@ -49,13 +37,9 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Compute what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--federations", type=int, default=10, help="of each data set")
-    given = parser.parse_args()
-    for name, keys in CASES.items():
-        gather(PATH, name, {"keys": keys, "methods": METHODS}, one, range(given.federations), given.jobs)
-        print(starts(), flush=True)
+    conditions = {name: {"keys": keys, "methods": METHODS} for name, keys in CASES.items()}
+    run_study("ifca_starts", __doc__, conditions, one, federations=10)
+    print(starts())
 
 
 def one(name: str, seed: int) -> dict[str, Any]:

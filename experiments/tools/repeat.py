@@ -4,7 +4,8 @@
 
 Where the machine and the versions of the libraries are those of the result, every number is the same to the last digit.
 Elsewhere the measures in `TOLERANCES` differ by no more than is said there, and those in `EQUAL` not at all;
-`instructions.py` measured by how much. Results that do not tell their machine are left out. Exhibits take longer;
+`instructions.py` measured by how much. Results that do not tell their machine, or whose data are not here, are left
+out. Exhibits take longer;
 ``python -m experiments.papers.reproduce`` runs them again.
 """
 
@@ -15,11 +16,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from experiments.strata.study import outcomes
 from experiments.tools.outcomes import RESULTS
+from fedstrata.base.errors import DataError
+from fedstrata.config import load_experiment
 
 EXPERIMENTS = {path.stem: path for path in Path(__file__).parents[1].glob("*/*.toml")}
 
@@ -77,9 +81,20 @@ def main() -> None:
 def cheapest(count: int) -> list[Committed]:
     """The results that took the least time, one for each variant of an experiment."""
     found = dict[tuple[Path, str], Committed]()
-    for each in sorted(committed(), key=lambda each: float(each.result["seconds"])):
+    here = [each for each in committed() if _has_data(each.experiment)]
+    for each in sorted(here, key=lambda each: float(each.result["seconds"])):
         found.setdefault((each.experiment, each.result["variant"]), each)
     return list(found.values())[:count]
+
+
+@cache
+def _has_data(experiment: Path) -> bool:
+    """Whether the data of an experiment are found."""
+    try:
+        load_experiment(experiment)
+    except DataError:
+        return False
+    return True
 
 
 def committed() -> Iterator[Committed]:

@@ -41,8 +41,8 @@ class FedClust(core.Algorithm[SignatureState]):
 
     Attributes:
         layers: What is uploaded and compared; by default the last layer.
-        cut: The distance up to which clusters merge. "auto" is where the mean
-            silhouette is highest, if it is above 0.25; otherwise all clients are one cluster.
+        cut: The distance up to which clusters merge. "auto" is where the mean silhouette is highest, if it is above
+            0.25; otherwise all clients are one cluster.
         linkage: How far apart two groups are.
         quorum: The share of all clients that must have sent their layer, in whatever rounds they were selected. Those
             that come later are assigned by it.

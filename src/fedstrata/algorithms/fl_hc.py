@@ -49,8 +49,8 @@ class FLHC(core.Algorithm[FLHCState]):
     Attributes:
         round: The round of the clustering (n + 1). Until then all train one model. It is put off until enough clients
             answer.
-        cut: The distance up to which clusters merge. "auto" is where the mean
-            silhouette is highest, if it is above 0.25; otherwise all clients are one cluster.
+        cut: The distance up to which clusters merge. "auto" is where the mean silhouette is highest, if it is above
+            0.25; otherwise all clients are one cluster.
         linkage: How far apart two groups are.
         measure: What clients are compared by. A name with d, such as dl2, compares updates; one without compares
             weights. A cosine counts as the distance 1 minus cosine.

@@ -50,8 +50,8 @@ class PACFL(core.Algorithm[SignatureState]):
     server also learns which classes a client has.
 
     Attributes:
-        cut: The angle in degrees up to which clusters merge. "auto" is where the mean
-            silhouette is highest, if it is above 0.25; otherwise all clients are one cluster.
+        cut: The angle in degrees up to which clusters merge. "auto" is where the mean silhouette is highest, if it is
+            above 0.25; otherwise all clients are one cluster.
         linkage: How far apart two groups are.
         angle: Which angle between two clients' subspaces counts: the smallest (Eq. 2), or the mean of all principal
             angles (Eq. 3, whose sum grows with the number of classes). Where two clients together have more vectors

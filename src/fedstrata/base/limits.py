@@ -30,7 +30,7 @@ MAX_LABEL_CHARACTERS = 200
 """Longer labels of runs fit no table, and no name of a folder."""
 
 MAX_SEED = 10**18 - 1
-"""A seed. Records hold it as a number in JSON, which is read with at most 18 digits."""
+"""A seed. It fits the 64 bits of a number in records and messages."""
 MAX_RUNS = 10_000
 """Runs of one comparison."""
 

@@ -23,7 +23,7 @@ Linkage = Literal["single", "complete", "average"]
 Group = tuple[int, ...]
 """The rows of a group, ascending."""
 
-LEAST_SILHOUETTE = 0.25
+_LEAST_SILHOUETTE = 0.25
 """The mean silhouette that groups must exceed; up to it, "no substantial structure has been found"."""
 
 
@@ -101,7 +101,7 @@ def silhouette_cut(distance: Array, linkage: Linkage = "average", resolution: fl
     apart = matrix + resolution
     np.fill_diagonal(apart, 0.0)
     cut = math.inf
-    best = LEAST_SILHOUETTE
+    best = _LEAST_SILHOUETTE
     for count in range(len(done) - 1, 0, -1):
         lower, upper = done[count - 1][0], done[count][0]
         # Where two heights differ by rounding alone, no cut lies between them.

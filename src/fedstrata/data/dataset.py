@@ -101,13 +101,22 @@ class Dataset:
             if len(part) != samples:
                 raise DataError(f"{self.name}: {name} has {len(part)} rows, but there are {samples} labels")
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
-        if not {len(self.mean), len(self.std)} == {channels}:
-            raise DataError(f"{self.name}: expected a mean and a std for {channels} channels, found {self.mean}")
-        wrong = (self.labels < 0) | (self.labels >= self.classes)
-        if not samples or self.labels.ndim > 1 or wrong.any():
-            raise DataError(f"{self.name}: expected samples with labels (samples,) int64 of 0 to {self.classes - 1}")
-        if self.unit not in (None, *self.columns):
-            raise DataError(f"{self.name}: expected a column {self.unit!r}, which is the unit")
+        expected = {
+            "at least one sample": samples > 0,
+            f"labels (samples,) int64 of 0 to {self.classes - 1}": (
+                self.labels.dtype == torch.int64
+                and self.labels.ndim == 1
+                and bool(((self.labels >= 0) & (self.labels < self.classes)).all())
+            ),
+            f"a mean and a std > 0 for {channels} channels, found {self.mean} and {self.std}": (
+                {len(self.mean), len(self.std)} == {channels} and min(self.std, default=1) > 0
+            ),
+            f"{self.classes} class names or none": len(self.class_names) in (0, self.classes),
+            f"a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
+        }
+        for what, holds in expected.items():
+            if not holds:
+                raise DataError(f"{self.name}: expected {what}")
         if self.units is not None:
             # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
             missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
