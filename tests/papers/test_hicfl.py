@@ -8,14 +8,22 @@ their ratio is at least rho.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from builders import layout_with
+from fedstrata.algorithms.fedavg import FedAvg
 from fedstrata.algorithms.hicfl import HiCFL
+from fedstrata.core import LocalTraining
+from fedstrata.data import Dataset
+from fedstrata.engine import ClientData, Loop
+from fedstrata.models import layout_of
+from fedstrata.partition import Partition as Deal
 from fedstrata.testing import toy_problem
 from papers.scripts import (
     FEW_AND_SOME,
@@ -26,6 +34,7 @@ from papers.scripts import (
     as_sent,
     assert_same_values,
     clusters_and_splits,
+    partition,
     rounds,
 )
 
@@ -188,3 +197,68 @@ def test_both_children_start_from_the_updated_model_of_their_parent() -> None:
     state, _ = list(rounds(algorithm, toy_problem(4, LAYERS), updates, np.ones(4, dtype=np.int64)))[-1]
     assert len(state.models) == 2
     assert state.models.double().numpy() == pytest.approx(np.full((2, LAYERS.p), 1.5))
+
+
+@pytest.mark.parametrize(("scale", "norm", "count"), [(1.0, 0.0, 2), (0.99, 0.0, 1), (0.99, 9.0, 1)])
+def test_nothing_is_split_where_the_longest_update_is_shorter_than_eps2(scale: float, norm: float, count: int) -> None:
+    """Sattler et al., whom section IV-B follows: |(3, 4)| = 5 is exactly eps2. Normalisation is not looked at."""
+    updates = np.zeros((3, 4, LAYERS.p))
+    updates[:, :, COLUMNS["conv"][0]] = 3 * scale * np.array([1.0, 0.5, 0.5, -0.5])
+    updates[:, :, COLUMNS["fc1"][0]] = 4 * scale * np.array([1.0, 0.5, 0.5, -0.5])
+    updates[:, :, 6] = norm
+    history = list(rounds(HiCFL(eps2=5.0, **KEYS), toy_problem(4, LAYERS), updates, np.ones(4, dtype=np.int64)))
+    assert [len(state.models) for state, _ in history] == [1, 1, count]
+
+
+@pytest.mark.parametrize(
+    ("ending", "eps2", "labels"),
+    [
+        ("none", 0.0, [0, 0, 0, 1, 2, 2]),
+        ("none", 2.0, [0, 0, 0, 1, 1, 1]),
+        ("fine", 2.0, [0, 0, 0, 1, 2, 2]),
+        ("personal", 2.0, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_eps2_ends_the_splitting_and_a_personal_ending_leaves_every_client_alone(
+    ending: Any, eps2: float, labels: list[int]
+) -> None:
+    """Two sides of length 10 part in round 3. Then all updates have the length 1.
+
+    Those of clients 0 to 2 are equal, so that Eq. 18 never parts them. Client 3 wants the opposite of 4 and 5, so that
+    their cluster can still be split. Endings begin in round 6, when windows are full again, and ignore eps2.
+    """
+    updates = np.zeros((12, 6, LAYERS.p))
+    first, second = COLUMNS["conv"][:2]
+    updates[:3, :, first] = [10, 10, 10, -10, -10, -10]
+    updates[3:, :3, first] = 1
+    updates[3:, 3:, second] = [1, -1, -1]
+    algorithm = HiCFL(ending=ending, eps2=eps2, patience=2, **KEYS)
+    history = list(rounds(algorithm, toy_problem(6, LAYERS), updates, np.ones(6, dtype=np.int64)))
+    assert history[4][0].labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert partition(history[-1][0].labels.tolist()) == partition(labels)
+
+
+@pytest.mark.parametrize(
+    ("samples", "drop_last", "epochs", "steps"),
+    [(5, False, 1, 3), (5, True, 1, 2), (5, True, 2, 4), (4, True, 1, 2), (1, True, 1, 1)],
+)
+def test_drop_last_leaves_out_the_short_last_batch_of_an_epoch(
+    samples: int, drop_last: bool, epochs: int, steps: int
+) -> None:
+    """5 = 2 x 2 + 1 images, as 513 = 2 x 256 + 1. A client with fewer than a batch steps with all of them.
+
+    All images are 0 and of class 0, so only the two biases move. The logits differ by d, which a step of the rate ln 3
+    raises by 2 ln 3 / (1 + e^d): after one step d is ln 3, after two 1.5 ln 3, as 1 + e^(ln 3) = 4.
+    """
+    data = Dataset("black", torch.zeros(samples + 1, 1), torch.zeros(samples + 1, dtype=torch.int64), 2, (), ())
+    parts = Deal((np.arange(samples),), (np.array([samples]),), None, np.zeros(1, np.int64), np.arange(2)[None])
+    module = nn.Linear(1, 2)
+    training = LocalTraining(epochs=epochs, batch=2, lr=np.log(3), drop_last=drop_last)
+    layout = layout_of(module)
+    problem = replace(toy_problem(1, layout), training=training)
+    plan = FedAvg().plan(problem, FedAvg().init(problem), torch.arange(1))
+    update = Loop(module, layout, ClientData(data, parts, seed=0)).run(plan).results["train"].updates.values[0]
+    d = 0.0
+    for _ in range(steps):
+        d += 2 * np.log(3) / (1 + np.exp(d))
+    assert update.tolist() == pytest.approx([0, 0, d / 2, -d / 2], abs=1e-6)
