@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments.papers.fedtsdp_variants import HalfLayers
 
 from builders import layout_with
 from fedstrata.algorithms.fedtsdp import FedTSDP, FedTSDPState
 from fedstrata.core import Metric, Problem
+from fedstrata.models import layout_of, make
 from fedstrata.testing import Scripted, toy_problem
 from papers.scripts import FEW_AND_SOME, Floats, Ids, as_sent, partition
 
@@ -262,3 +264,43 @@ def test_shared_layers_become_fewer_one_at_a_time() -> None:
         server.shared_layers = max(1.0, server.shared_layers * PSI)
     assert [shared[place] for place in (0, 1, 14, 15, 34, 35, 69)] == [8, 6, 6, 4, 4, 2, 2]
     assert all(before - after in (0, 2) for before, after in pairwise(shared))
+
+
+LAST_LAYER = ["fc2.weight", "fc2.bias"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shrink", "clusterings", "personal"),
+    [
+        (FedTSDP, 0.875, 1, LAST_LAYER),  # 4 x 0.875 = 3.5 layers: 3 whole ones, or 7 tensors
+        (HalfLayers, 0.875, 1, LAST_LAYER[1:]),
+        (FedTSDP, PSI, 0, []),
+        (HalfLayers, PSI, 0, []),
+        (FedTSDP, PSI, 6, LAST_LAYER),  # 3.54
+        (HalfLayers, PSI, 6, LAST_LAYER[1:]),
+        (FedTSDP, PSI, 7, LAST_LAYER),  # 3.47
+        (HalfLayers, PSI, 7, LAST_LAYER),
+    ],
+)
+def test_a_layer_becomes_personal_as_a_whole_or_first_its_bias(
+    kind: type[FedTSDP], shrink: float, clusterings: int, personal: list[str]
+) -> None:
+    """Eq. 11 by layers, which is the default, and by halves of layers (Figure 11)."""
+    algorithm = kind(batch=4, threshold=0.0, shrink=shrink, **KEYS)
+    rng = np.random.default_rng(0)
+    problem, _ = problem_of(rng, 4)
+    _, _, clients = random_clients(rng, 4, clusterings + 1)
+    state = algorithm.init(problem)
+    for _ in range(clusterings):
+        report = clients.run(algorithm.plan(problem, state, torch.arange(4)))
+        state, _ = algorithm.update(problem, state, report)
+    own = algorithm.plan(problem, state, torch.arange(4)).tasks["train"].load_local
+    assert state.triggers == clusterings
+    assert [tensor.name for tensor, kept in zip(LAYERS.tensors, own, strict=True) if kept] == personal
+
+
+@pytest.mark.parametrize(("kind", "count"), [(FedTSDP, 512 * 10 + 10), (HalfLayers, 10)])
+def test_half_a_layer_would_leave_a_client_ten_numbers_of_its_own(kind: type[FedTSDP], count: int) -> None:
+    """The paper's network on CIFAR-10 after the first clustering."""
+    layout = layout_of(make("tsdp_cnn", (3, 32, 32), 10, seed=0))
+    assert len(layout.columns(kind().personal(layout, 4 * PSI))) == count
