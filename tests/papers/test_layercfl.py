@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from builders import layout_with
+from fedstrata.algorithms.cfl import CFL
 from fedstrata.algorithms.layercfl import LayerCFL
 from fedstrata.testing import toy_problem
 from papers.scripts import (
@@ -187,6 +188,46 @@ def test_the_automatic_eps1_is_a_tenth_of_the_maximum_average_update_norm() -> N
         means = np.linalg.norm(updates[:, :, STAR["all"]].mean(axis=1), axis=1)
         found = [values["eps1"] for values in automatic_thresholds(updates, "all")]
         assert found == pytest.approx(np.maximum.accumulate(means) / 10, rel=1e-5)
+
+
+def test_the_automatic_eps1_is_of_the_whole_update_and_eps2_of_the_compared_layer() -> None:
+    """Updates of the lengths 5, 5 and 10, which are 3, 4 and 6 in conv2, for 20, 10 and 10 samples.
+
+    eps1 is 1.5 sqrt((1/2)^2 25 + (1/4)^2 25 + (1/4)^2 100) = 1.5 x 3.75 of this round, and eps2 0.35 x 6 of the longest
+    so far. In round 2 updates are half as long. Normalisation is in neither.
+    """
+    updates = np.zeros((2, 3, LAYERS.p))
+    updates[0, :, 5], updates[0, :, 10], updates[0, :, 8] = [3, 4, 6], [4, 3, 8], 100.0
+    updates[1] = updates[0] / 2
+    algorithm = LayerCFL(layers="conv2", **KEYS)
+    history = list(rounds(algorithm, toy_problem(3, LAYERS), updates, np.array([20, 10, 10])))
+    found = [state.tree[0].decision for state, _ in history]
+    values = [each.values[key] for key in ("eps1", "eps2") for each in found if each]
+    assert values == pytest.approx([5.625, 5.625 / 2, 2.1, 2.1])
+
+
+@pytest.mark.parametrize("kind", [CFL, LayerCFL])
+@pytest.mark.parametrize(("length", "count"), [(3.5, 4), (3.25, 2)])
+def test_the_automatic_eps2_remembers_the_longest_update_of_a_cluster_before_it_was_split(
+    kind: type[CFL] | type[LayerCFL], length: float, count: int
+) -> None:
+    """0.35 of 10 is 3.5, which is long enough."""
+    updates = np.zeros((2, 4, LAYERS.p))
+    updates[0, :, 10] = [10, 10, -10, -10]
+    updates[1, :, 11] = np.array([1, -1, 1, -1]) * length
+    state, _ = list(rounds(kind(**KEYS), toy_problem(4, LAYERS), updates, np.ones(4, dtype=np.int64)))[-1]
+    assert len(state.models) == count
+
+
+@pytest.mark.parametrize("kind", [CFL, LayerCFL])
+@pytest.mark.parametrize(("n", "count"), [(7, 1), (8, 2)])
+def test_fewer_than_eight_answers_are_not_split_by_default(
+    kind: type[CFL] | type[LayerCFL], n: int, count: int
+) -> None:
+    updates = np.zeros((1, n, LAYERS.p))
+    updates[0, :, 10] = [1, -1, 1, -1, 1, -1, 1, -1][:n]
+    state, _ = list(rounds(kind(), toy_problem(n, LAYERS), updates, np.ones(n, dtype=np.int64)))[-1]
+    assert len(state.models) == count
 
 
 @pytest.mark.xfail(strict=True, reason="the automatic eps2 follows the compared layer and eps1 the whole update")
