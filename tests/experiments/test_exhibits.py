@@ -228,6 +228,56 @@ def test_gaps_and_matrices_are_read_from_the_files_of_a_run(tmp_path: Path) -> N
     assert run.matrix(1, "js", "predictions").tolist() == [[0.0, 6.0], [5.0, 0.0]]  # client 2 first
 
 
+def with_gaps(path: Path, gaps: Mapping[tuple[str, str], list[float]]) -> RunFolder:
+    """A run folder with Gaps, one a round of each layer and measure."""
+    (path / "gaps").mkdir(parents=True)
+    length = len(next(iter(gaps.values())))
+    for n in range(length):
+        rows = [{"layer": layer, "measure": name, "gap": curve[n]} for (layer, name), curve in gaps.items()]
+        pq.write_table(pa.Table.from_pylist(rows), path / "gaps" / f"{n + 1:05}.parquet")
+    return folder(path, [{"round": n + 1, "loss": 1.0} for n in range(length)])
+
+
+def test_the_gaps_of_layers_are_those_of_the_updates_in_figures_5_and_8(tmp_path: Path) -> None:
+    """By the updates of the last round, convolutions have -0.2, -0.1 to 1.0, and linear layers -0.1, 0.1 and 0.3.
+
+    By the weights it is the other way round: 0, which does not separate, and 0.9.
+    """
+    gaps = {(f"conv{n}", "dcos"): [0.0] * 4 + [0.1, (n - 3) / 10] for n in range(1, 14)}
+    gaps |= {(f"linear{n}", "dcos"): [0.0] * 4 + [-0.1, 0.2 * n - 0.3] for n in range(1, 4)}
+    gaps |= {(layer, "cos"): [0.9 * layer.startswith("linear")] * 6 for layer, _ in list(gaps)}
+    figures = [EXHIBITS["L-F5"], EXHIBITS["L-F8"]]
+    found = [each.measure({"one": with_gaps(tmp_path / each.id, gaps)}) for each in figures if each.measure]
+    expected = {
+        "dcos: median Gap of convolutions": 0.4,
+        "dcos: median Gap of linear layers": 0.1,
+        "dcos: convolutions that separate, %": 100 * 10 / 13,
+        "dcos: linear layers that separate, %": 100 * 2 / 3,
+        "dcos, round 5: linear layers that separate, %": 0.0,
+        "cos: convolutions that separate, %": 0.0,
+    }
+    assert [{name: each[name] for name in expected} for each in found] == [pytest.approx(expected)] * 2
+    verdicts = [each.verdict(Measured.of({0: found[0]})) for each in figures]
+    assert [list(each.conditions.values()) for each in verdicts] == [[True, True], [False, True]]
+
+
+def test_blue_is_the_cosine_of_all_layers_in_figure_11(tmp_path: Path) -> None:
+    """Of four rounds, dcos has a Gap above 0 in three, cosP in two, as 0 is not above, and dcosP in one."""
+    curves = {("all", "dcos"): [0.1, 0.2, -0.1, 0.1], ("linear1", "cos"): [0.0, 0.1, 0.1, -0.2]}
+    curves |= {("linear1", "dcos"): [-0.1, -0.1, -0.1, 0.5], ("all", "cos"): [0.1] * 4}
+    figure = EXHIBITS["L-F11"]
+    assert figure.measure and figure.conditions
+    found = figure.measure({name: with_gaps(tmp_path / name, curves) for name in figure.settings})
+    assert found == {
+        f"{name} {each}": rounds
+        for name in figure.settings
+        for each, rounds in (("dcos", 3.0), ("cosP", 2.0), ("dcosP", 1.0))
+    }
+    assert list(figure.conditions(Measured.of({0: found})).values()) == [True, True, True]
+    orange = {name: 4.0 if name.endswith("cosP") and "dcosP" not in name else value for name, value in found.items()}
+    assert list(figure.conditions(Measured.of({0: orange})).values()) == [False, True, True]
+
+
 def exhibit(settings: Mapping[str, Setting]) -> Exhibit:
     """An exhibit that measures how many rounds there were."""
     return Exhibit(
