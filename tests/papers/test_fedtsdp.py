@@ -8,7 +8,6 @@ is shared or personal as a whole. One layer stays shared.
 """
 
 from dataclasses import replace
-from itertools import pairwise
 from math import ceil, floor
 from typing import Any
 
@@ -253,17 +252,6 @@ def test_of_the_connected_clients_all_are_clustered_and_nobody_else(seeds: range
                 mean = sizes[connected[group]] @ models[group] / sizes[connected[group]].sum()
                 label = state.labels[connected[group[0]]]
                 assert state.models[label][:shared].numpy() == pytest.approx(mean[:shared], abs=1e-4)
-
-
-def test_shared_layers_become_fewer_one_at_a_time() -> None:
-    """4 layers become 3.92 at the first clustering, 2.95 at the 15th and 1.97 at the 35th (Figure 11)."""
-    server = Server(toy_problem(3, LAYERS), np.zeros((1, FEATURES)), 1, 0.0)
-    shared = list[int]()
-    for _ in range(70):
-        shared.append(EDGES.index(server.shared))
-        server.shared_layers = max(1.0, server.shared_layers * PSI)
-    assert [shared[place] for place in (0, 1, 14, 15, 34, 35, 69)] == [8, 6, 6, 4, 4, 2, 2]
-    assert all(before - after in (0, 2) for before, after in pairwise(shared))
 
 
 LAST_LAYER = ["fc2.weight", "fc2.bias"]

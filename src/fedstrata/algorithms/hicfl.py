@@ -87,9 +87,9 @@ class HiCFL(Algorithm[HiCFLState]):
         xi: How much an update must change in a weight for stability to look at the weight (Eq. 19). "auto" is a
             twentieth of the step size, as in section V-A. Where no weight of a layer changes so much, it looks at all.
         ending: What happens after `patience` rounds without a split. "none" is nothing. "fine" splits each cluster once
-            more. "personal" splits until each cluster has one client; members that all point to one side are split by
-            complete linkage of their cosines, for which the paper has no rule. These two ignore epsilon, rho and eps2.
-            "reorganise" merges clusters that move alike.
+            more. "personal" splits until each cluster has one client, or fewer than `min_split`; members that all point
+            to one side are split by complete linkage of their cosines, for which the paper has no rule. These two
+            ignore epsilon, rho and eps2. "reorganise" merges clusters that move alike.
         window: The number of a client's last uploads (W) by which stability is measured, the mean of W - 2 values of S.
             With 3 it is a single S, which sections IV-B and IV-E exclude: they average several. With 4, four clusters
             would take 8 rounds, because a window starts anew after a split; the paper has 7 (Table III).
