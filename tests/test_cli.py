@@ -127,19 +127,6 @@ def test_compare_prints_the_table_the_share_and_what_failed(compared: Mock, caps
     assert err.startswith("fedstrata: strata with seed 0 failed: ZeroDivisionError: division by zero\n")
 
 
-def test_compare_puts_finished_runs_into_a_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tabulate = Mock(return_value=Comparison(Path("c"), {}, RUNS[:1]))
-    monkeypatch.setattr("fedstrata.comparison.tabulate", tabulate)
-    Path("a").mkdir()
-    Path("b").mkdir()
-    assert status("compare", "a", "b") == 0
-    tabulate.assert_called_once_with([Path("a"), Path("b")], None)
-    out, err = capsys.readouterr()
-    assert out.splitlines()[2:] == WRITTEN and not err
-
-
 @pytest.mark.parametrize(
     ("command", "again"),
     [

@@ -40,11 +40,13 @@ def html_pages() -> dict[Path, str]:
 
 def make_pages(folder: Path) -> list[Path]:
     """Make the published pages in a folder, from copies of the records."""
-    from fedstrata.comparison import tabulate
+    from fedstrata.comparison.collect import conclude
+    from fedstrata.config import load_experiment
     from fedstrata.report import build
 
     for name in SHOWN:
         shutil.copytree(RUNS / name, folder / name)
     pages = [build(folder / name) for name in SHOWN]
-    compared = tabulate([folder / name for name in COMPARED], folder / COMPARISON.name)
+    runs = {folder / name: load_experiment(folder / name / "experiment.toml", find_data=False) for name in COMPARED}
+    compared = conclude(runs, folder / COMPARISON.name, {}, None)
     return [*pages, compared.folder / "comparison.html"]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedstrata.algorithms.strata import Strata as Strata
     from fedstrata.comparison import Comparison as Comparison
     from fedstrata.comparison import Sweep as Sweep
-    from fedstrata.comparison import tabulate as tabulate
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS as DATASETS
     from fedstrata.data.memory import Clients
@@ -55,7 +54,6 @@ _HOMES = {
     "export": "fedstrata.results.export",
     "load": "fedstrata.results.run",
     "plot": "fedstrata.results.plot",
-    "tabulate": "fedstrata.comparison",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
 

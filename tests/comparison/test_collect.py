@@ -13,7 +13,9 @@ from comparing import KEYS
 
 import fedstrata as fs
 from fedstrata.base.errors import RecordError
-from fedstrata.comparison import tabulate
+from fedstrata.comparison import Comparison
+from fedstrata.comparison.collect import read_outcome
+from fedstrata.comparison.document import write_comparison
 from fedstrata.config import choose_all, dumps
 from fedstrata.report.reader import read
 
@@ -29,56 +31,21 @@ def run(name: str, algorithm: dict[str, Any], **changes: Any) -> Path:
     return fs.run(keys, name, quiet=True).folder
 
 
-def test_finished_runs_give_the_same_table_as_their_comparison(tmp_path: Path) -> None:
+def test_what_is_written_of_a_comparison(tmp_path: Path) -> None:
     both = fs.compare(KEYS, ["fedavg", "ifca"], [0, 1], "both", sets=["rounds=2"], quiet=True)
-    table = tabulate([run.folder for run in both.runs])
-    assert table.folder == Path("runs/compare") and tabulate([both.runs[0].folder]).folder == Path("runs/compare-2")
-    assert (table.table, table.experiment, table.jobs) == (both.table, both.experiment, None)
-    content = json.loads((table.folder / "comparison.json").read_text())
-    assert [each["folder"] for each in content["runs"]][:2] == ["../../both/fedavg-0", "../../both/ifca-0"]
+    content = json.loads((both.folder / "comparison.json").read_text())
+    assert [each["folder"] for each in content["runs"]][:2] == ["fedavg-0", "ifca-0"]
     assert content["runs"][3]["clients"].keys() == {str(client) for client in range(8)}
-    assert content["experiment"]["rounds"] == 2 and content["jobs"] is None
-    assert table.differences == both.differences and len(both.differences) == 1
-    lead = content["differences"][0]
+    assert content["experiment"]["rounds"] == 2
+    (lead,) = content["differences"]
     assert lead["seeds"] == [0, 1] and lead["mean"] == sum(lead["values"]) / 2 and lead["above"] <= 2
     written = (both.folder / "comparison.md").read_text(encoding="utf-8")
     assert f"- {lead['algorithm']} cannot be told from {lead['other']}: " in written and not lead["clear"]
     assert "8 clients, partition rotation, network mlp, 2 rounds, seeds 0, 1." in written and str(both.jobs) in written
     assert "| fedavg | 2 | " in written and "|" + " --- |" * 9 in written
-    assert "jobs" not in (table.folder / "comparison.md").read_text(encoding="utf-8")
 
 
-def test_runs_of_one_algorithm_are_told_apart_by_their_keys() -> None:
-    folders = [run("a", {"name": "ifca", "k": 2}), run("b", {"name": "ifca", "k": 3}), run("c", {"name": "fedavg"})]
-    assert [row.algorithm for row in tabulate(folders).table] == ["ifca k=2", "ifca k=3", "fedavg"]
-
-
-def test_fedavg_with_personal_models_is_no_reference_of_runs_without() -> None:
-    personal = {"personal": {"method": "finetune"}}
-    folders = [run("a", {"name": "fedavg"}, **personal), run("b", {"name": "ifca"})]
-    table = tabulate(folders)
-    assert [row.algorithm for row in table.table] == ["fedavg personal.method=finetune", "ifca"]
-    both = tabulate([folders[0], run("c", {"name": "ifca"}, **personal)])
-    assert [row.algorithm for row in both.table] == ["fedavg", "ifca"]
-
-
-def test_what_cannot_be_compared_is_refused() -> None:
-    first = run("first", {"name": "fedavg"})
-    again, other = run("again", {"name": "fedavg"}), run("other", {"name": "fedavg"}, seed=1, local={"lr": 0.2})
-    with pytest.raises(RecordError, match="found fedavg with seed 0 in first and in again; leave one out"):
-        tabulate([first, again])
-    with pytest.raises(RecordError, match="found fedavg with seed 0 in first and in first; leave one out"):
-        tabulate([first, Path("./first")])
-    with pytest.raises(RecordError, match="found another 'local' in other than in first"):
-        tabulate([first, other])
-    with pytest.raises(RecordError, match="'runs': expected a run folder, found no experiment"):
-        tabulate([Path("runs"), Path("runs")])
-    with pytest.raises(RecordError, match="'first': expected a new or empty folder"):
-        tabulate([first], first)
-    assert not Path("runs").exists()
-
-
-def test_runs_on_other_samples_are_not_compared() -> None:
+def test_runs_on_other_samples_are_no_reference_of_each_other() -> None:
     """The files have changed between two runs, and the experiment has not."""
     rng = np.random.default_rng(0)
     own = {"data": {"name": "visits.npz", "clients": 4}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
@@ -86,11 +53,6 @@ def test_runs_on_other_samples_are_not_compared() -> None:
         if number != 1:
             np.savez("visits.npz", x=rng.random((40, 2), dtype=np.float32), y=np.arange(40) % 2)
         run(f"runs/{algorithm}", {"name": algorithm}, **own)
-    assert [each.algorithm for each in tabulate([Path("runs/fedavg"), Path("runs/local")]).runs] == ["fedavg", "local"]
-    with pytest.raises(
-        RecordError, match=r"expected runs on the same data, found other samples of its clients in runs.ifca"
-    ):
-        tabulate([Path("runs/fedavg"), Path("runs/ifca")])
     assert list(read(Path("runs/local")).references) == ["fedavg"]
     assert read(Path("runs/ifca")).references == {}
 
@@ -107,17 +69,15 @@ def damage(path: Path, content: str | dict[str, Any]) -> None:
         ("summary.json", '{"rounds', "expected a summary in JSON"),
         ("summary.json", {"rounds": "four"}, "expected a summary in JSON, found: rounds: "),
         ("summary.json", {"seconds": float("inf")}, "expected a summary in JSON, found: "),
-        ("metric.json", '{"name', "expected what the run's metric is"),
         ("clients/00001.parquet", "PAR1", "expected the last score of at least one client"),
-        ("experiment.toml", 'label = "', "expected the experiment of a run, found: Unterminated"),
     ],
 )
 def test_a_damaged_run_is_refused_and_named(name: str, content: str | dict[str, Any], why: str) -> None:
-    whole, broken = run("whole", {"name": "ifca", "k": 2}), run("broken", {"name": "fedavg"})
+    broken = run("broken", {"name": "fedavg"})
     damage(broken / name, content)
     with pytest.raises(RecordError, match=why) as refused:
-        tabulate([broken, whole])
-    assert "broken" in str(refused.value) and not Path("runs").exists()
+        read_outcome("fedavg", 0, broken)
+    assert "broken" in str(refused.value)
 
 
 def write_scores(folder: Path, accuracies: list[float]) -> None:
@@ -128,18 +88,16 @@ def write_scores(folder: Path, accuracies: list[float]) -> None:
 
 
 def test_a_client_of_unknown_score_is_left_out_of_the_comparison_and_the_others_are_compared() -> None:
-    one, other = run("one", {"name": "fedavg"}), run("other", {"name": "ifca", "k": 2})
+    one = run("one", {"name": "fedavg"})
     write_scores(one, [0.5, float("nan"), 0.25])
-    write_scores(other, [0.25, 0.5, 0.5])
-    comparison = tabulate([one, other])
-    assert comparison.runs[0].clients == {0: 0.5, 2: 0.25}
+    assert read_outcome("fedavg", 0, one).clients == {0: 0.5, 2: 0.25}
 
 
 def test_a_run_without_any_known_score_is_refused_with_advice_that_helps() -> None:
-    whole, unknown = run("whole", {"name": "fedavg"}), run("unknown", {"name": "ifca", "k": 2})
+    unknown = run("unknown", {"name": "fedavg"})
     write_scores(unknown, [float("nan")])
     with pytest.raises(RecordError, match=r"unknown.* found none that is known.* local\.metric"):
-        tabulate([whole, unknown])
+        read_outcome("fedavg", 0, unknown)
 
 
 def test_the_page_says_how_to_make_the_comparison_again() -> None:
@@ -156,9 +114,6 @@ def test_the_page_says_how_to_make_the_comparison_again() -> None:
             del keys["engine"]
             keys.pop("algorithms", None)  # of the others
         assert again == made
-    table = tabulate([run.folder for run in both.runs], Path("tables/all"))
-    page = (table.folder / "comparison.html").read_text(encoding="utf-8")
-    assert "fedstrata compare ../../both/fedavg-0 ../../both/ifca-0 ../../both/fedavg-1 " in page
 
 
 def test_runs_on_other_samples_than_those_before_count_as_failed_in_a_comparison_that_goes_on(tmp_path: Path) -> None:
@@ -181,6 +136,7 @@ def test_runs_on_other_samples_than_those_before_count_as_failed_in_a_comparison
 
 
 def test_a_bar_in_a_label_is_not_the_end_of_a_cell() -> None:
-    table = tabulate([run("a", {"name": "fedavg"}, label="left|right"), run("b", {"name": "ifca", "k": 2})])
+    outcome = read_outcome("left|right", 0, run("a", {"name": "fedavg"}))
+    table = write_comparison(Comparison(Path("both"), {"data": {"name": "digits"}}, (outcome,)))
     written = (table.folder / "comparison.md").read_text(encoding="utf-8")
     assert "| left&#124;right | 1 |" in written

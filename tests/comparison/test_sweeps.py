@@ -195,8 +195,6 @@ def test_one_algorithm_takes_part_several_times(tmp_path: Path) -> None:
     assert (tmp_path / "named/few-0/report.html").exists()
     objects = fedstrata.compare(keys, [IFCA(k=2), IFCA(k=4)], out=tmp_path / "objects", quiet=True)
     assert [row.algorithm for row in objects.table] == ["ifca k=2", "ifca k=4"]
-    again = fedstrata.tabulate([tmp_path / "named/few-0", tmp_path / "named/many-0"], tmp_path / "again")
-    assert [row.algorithm for row in again.table] == ["few", "many"]
     with pytest.raises(fedstrata.InputError, match="which would have one folder"):
         fedstrata.compare(keys, [IFCA(k=2), IFCA(k=2)])
 

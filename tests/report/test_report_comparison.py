@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic_comparison import GAINS, compare, run
+from synthetic_comparison import GAINS, compare, compare_folders, run
 from synthetic_run import edit, edit_rounds, figures_of, text_of
 
 from fedstrata.base.errors import RecordError
-from fedstrata.comparison import Comparison, tabulate
+from fedstrata.comparison import Comparison
 from fedstrata.comparison.document import write_comparison
 from fedstrata.report.comparison.folder import JobCount, Outcome, Statistic
 from fedstrata.report.comparison.page import build_comparison
@@ -90,7 +90,7 @@ def test_the_same_records_give_the_same_bytes(both: Comparison) -> None:
 
 
 def test_runs_that_failed_are_named_with_the_reason(tmp_path: Path) -> None:
-    good = tabulate([run(tmp_path / "fedavg-0", "fedavg", 0)], tmp_path / "good")
+    good = compare_folders([run(tmp_path / "fedavg-0", "fedavg", 0)], tmp_path / "good")
     failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
     jobs = JobCount(40, 10)
     told = write_comparison(Comparison(tmp_path / "failed", good.experiment, (*good.runs, failed), jobs))
@@ -183,7 +183,7 @@ def test_a_comparison_names_the_attackers_and_has_the_scores_of_the_honest_clien
         edit(folder / "summary.json", attack={"clients": attackers, "acc_honest": 0.75})
         file = folder / "experiment.toml"
         file.write_text(file.read_text() + '\n[attack]\nkind = "sign_flip"\nshare = 0.4\n')
-    compared = tabulate(folders, tmp_path / "both")
+    compared = compare_folders(folders, tmp_path / "both")
     assert all(row.figures["acc_honest"] == Statistic(0.75, 0.0, 0.75, 0.75) for row in compared.table)
     told = page(compared.folder)
     assert "sign_flip by clients 1\N{EN DASH}3 with seed 0; clients 0, 4 with seed 1. All figures" in told

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,7 +21,6 @@ import fedstrata
 from fedstrata.base.errors import ExperimentError
 from fedstrata.cli.terminal import (
     AnyFolder,
-    AsJson,
     ExperimentFile,
     NewFolder,
     PlainCommand,
@@ -34,7 +32,6 @@ from fedstrata.cli.terminal import (
     resumable,
     resume_command,
     say,
-    say_json,
     show_table,
 )
 
@@ -56,18 +53,11 @@ def run_command(
     out: NewFolder = None,
     resume: Resume = False,
     quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Run an experiment, by default handwritten digits in four hidden groups, and write its report."""
     with resumable("run"):
         finished = fedstrata.run(experiment, out, sets=sets or (), resume=resume, quiet=quiet)
-    if as_json:
-        report = str(finished.folder / "report.html")
-        say_json(
-            {"folder": str(finished.folder), "report": report, "summary": finished.summary, "labels": finished.labels}
-        )
-    else:
-        _show_run(finished)
+    _show_run(finished)
     from fedstrata.report.summary import warnings
 
     for warning in [*finished.warnings, *warnings(finished.summary)]:
@@ -92,40 +82,25 @@ def _show_run(finished: Run) -> None:
 
 @app.command("compare", cls=PlainCommand)
 def compare_command(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="EXPERIMENT.toml | DIR...", help="An experiment, or the folders of finished runs."),
-    ] = None,
     algorithms: Annotated[
-        str | None,
+        str,
         typer.Option(metavar="NAME,NAME", help="The algorithms, with the keys of [algorithms.NAME]."),
-    ] = None,
+    ],
+    experiment: ExperimentFile = None,
     seeds: Seeds = None,
     sets: Sets = None,
     out: NewFolder = None,
     resume: Resume = False,
     quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Run several algorithms side by side, with equal local work done once, or put finished runs into one table."""
-    given = sources or []
-    folders = [Path(source) for source in given if Path(source).is_dir()]
-    command = ("compare", *given, f"--algorithms={algorithms}", *_options(sets, seeds))
-    if algorithms and not folders and len(given) <= 1:
-        names = [name.strip() for name in algorithms.split(",")]
-        experiment = given[0] if given else None
-        with resumable(*command):
-            comparison = fedstrata.compare(
-                experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
-            )
-    elif folders and len(folders) == len(given) and not (algorithms or seeds or sets or resume):
-        comparison = fedstrata.tabulate(folders, out)
-    else:
-        raise ExperimentError(
-            "compare: expected one experiment file with --algorithms NAME,NAME, or folders of finished runs alone; "
-            f"found {given}, of which {len(folders)} are folders"
+    """Run several algorithms side by side, with equal local work done once."""
+    command = ("compare", *([experiment] if experiment else []), f"--algorithms={algorithms}", *_options(sets, seeds))
+    names = [name.strip() for name in algorithms.split(",")]
+    with resumable(*command):
+        comparison = fedstrata.compare(
+            experiment, names, _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
         )
-    _show_comparison(comparison, command, as_json=as_json)
+    _show_comparison(comparison, command)
 
 
 @app.command("sweep", cls=PlainCommand)
@@ -140,7 +115,6 @@ def sweep_command(
     out: NewFolder = None,
     resume: Resume = False,
     quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Run an experiment with every combination of some values, and choose the best on validation data."""
     from fedstrata.config import parse_grid
@@ -150,7 +124,7 @@ def sweep_command(
         swept = fedstrata.sweep(
             experiment, parse_grid(grid), _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
         )
-    _show_comparison(swept.comparison, command, as_json=as_json)
+    _show_comparison(swept.comparison, command)
 
 
 def _options(sets: Sequence[str] | None, seeds: str | None) -> list[str]:
@@ -165,22 +139,19 @@ def _numbers(text: str | None) -> Any:
     return None if text is None else parse_value(f"[{text}]")
 
 
-def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json: bool) -> None:
+def _show_comparison(comparison: Comparison, command: Sequence[str]) -> None:
     """Print the table of a comparison, its files and what went wrong, and exit with 1 if anything did."""
     from fedstrata.report.comparison.words import choice_text, row_kind, table_of
 
-    if as_json:
-        say_json({"folder": str(comparison.folder), **json.loads((comparison.folder / "comparison.json").read_text())})
-    else:
-        metric = comparison.metric
-        table = table_of(comparison.table, metric, row_kind(comparison.sweep))
-        show_table(tuple(table.titles), table.rows, headed=True)
-        if comparison.jobs:
-            say(comparison.jobs)
-        if comparison.sweep:
-            say(choice_text(comparison.sweep, metric))
-        say(f"comparison: {comparison.folder / 'comparison.md'}")
-        say(f"page: {comparison.folder / 'comparison.html'}")
+    metric = comparison.metric
+    table = table_of(comparison.table, metric, row_kind(comparison.sweep))
+    show_table(tuple(table.titles), table.rows, headed=True)
+    if comparison.jobs:
+        say(comparison.jobs)
+    if comparison.sweep:
+        say(choice_text(comparison.sweep, metric))
+    say(f"comparison: {comparison.folder / 'comparison.md'}")
+    say(f"page: {comparison.folder / 'comparison.html'}")
     for warning in comparison.warnings:
         fail(warning, 0)
     for trouble in comparison.troubles:
@@ -194,7 +165,6 @@ def _show_comparison(comparison: Comparison, command: Sequence[str], *, as_json:
 @app.command("report", cls=PlainCommand)
 def report_command(
     folder: AnyFolder,
-    as_json: AsJson = False,
     figures: Annotated[
         str | None, typer.Option(metavar="png|svg|pdf", help="Save the pictures as files of this kind instead.")
     ] = None,
@@ -208,7 +178,8 @@ def report_command(
     if figures is not None:
         from fedstrata.report.export import save_figures
 
-        _say_files(save_figures(folder, figures), as_json=as_json)
+        for path in save_figures(folder, figures):
+            say(path)
         return
     from fedstrata import report
     from fedstrata.report.comparison.page import build_comparison
@@ -221,30 +192,17 @@ def report_command(
             report.follow(folder, partial(time.sleep, _SECONDS_BETWEEN_LOOKS), partial(print, file=sys.stderr))
     else:
         report.build(folder)
-    _say_files([folder / ("comparison.html" if compared else "report.html")], as_json=as_json)
-
-
-def _say_files(paths: Sequence[Path], *, as_json: bool) -> None:
-    """Print the files that a command has written."""
-    if as_json:
-        say_json({"files": [str(path) for path in paths]})
-    else:
-        for path in paths:
-            say(path)
+    say(folder / ("comparison.html" if compared else "report.html"))
 
 
 @app.command("runs", cls=PlainCommand)
 def runs_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs.")] = Path("runs"),
-    as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder, and those of the comparisons in it."""
     from fedstrata.report.runs import find_runs
 
     runs = find_runs(folder)
-    if as_json:
-        say_json([asdict(run) for run in runs])
-        return
     rows = []
     for run in runs:
         name = os.path.relpath(run.folder, folder)
@@ -304,7 +262,6 @@ def export_command(
     format: Annotated[
         Literal["safetensors", "torch", "onnx"], typer.Option(help="torch and onnx also write programs.")
     ] = "safetensors",
-    as_json: AsJson = False,
 ) -> None:
     """Write models with their normalisation, class names and clients' own layers; print the files.
 
@@ -313,7 +270,8 @@ def export_command(
     from fedstrata.results.export import export
     from fedstrata.results.run import load
 
-    _say_files(export(load(folder), target, clients or (), format), as_json=as_json)
+    for path in export(load(folder), target, clients or (), format):
+        say(path)
 
 
 @app.command("list", cls=PlainCommand)
@@ -321,7 +279,6 @@ def list_command(
     kind: Annotated[
         Literal["algorithms", "datasets", "partitions", "models", "personal"], typer.Argument(metavar="KIND")
     ],
-    as_json: AsJson = False,
 ) -> None:
     """List the algorithms, datasets, partitions, models or personal methods that an experiment can name."""
     rows = []
@@ -330,10 +287,7 @@ def list_command(
             rows.append((name, thing.about, thing.origin))
         else:
             rows.append((name, (thing.__doc__ or "").partition("\n")[0], getattr(thing, "source", "")))
-    if as_json:
-        say_json([dict(zip(("name", "about", "source"), row, strict=True)) for row in rows])
-    else:
-        show_table(("name", "what it is", "source"), rows)
+    show_table(("name", "what it is", "source"), rows)
 
 
 @app.command("scout", cls=PlainCommand)
@@ -344,7 +298,6 @@ def scout_command(
         int, typer.Option(min=2, help="Rounds of FedAvg to watch; the first tells the sample counts.")
     ] = 3,
     quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Say which layers separate the clients of an experiment, and what kind of skew that suggests.
 
@@ -363,9 +316,6 @@ def scout_command(
     choice = scan_experiment(checked, rounds, (lambda line: None) if quiet else tell, warn=tell)
     decision = choice.decision
     said = sentence(decision.kind, decision.layer, decision.values)
-    if as_json:
-        say_json({"layers": [asdict(score) for score in choice.scores], **asdict(decision), "sentence": said})
-        return
     rows = [
         (score.name, f"{score.correlation:.2f}", f"{score.apart:.2f}", f"{score.common:.2f}", f"{score.p:.2g}")
         for score in choice.scores

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedstrata.base.files import parse_json, read_file
-from fedstrata.cli.terminal import AsJson, ExperimentFile, NewFolder, PlainCommand, Sets, say, say_json
+from fedstrata.cli.terminal import ExperimentFile, NewFolder, PlainCommand, Sets, say
 
 commands = typer.Typer(rich_markup_mode=None, help="Run the same experiment on real devices, with Flower.")
 
@@ -38,7 +37,6 @@ def deploy_run(
     simulated: Annotated[
         bool, typer.Option("--simulated", help="In Flower's simulation on this machine: no node has to be up.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Run an experiment on a federation that is up, or in Flower's simulation of it."""
     if simulated:
@@ -49,25 +47,15 @@ def deploy_run(
         from fedstrata.flower.deploy import run_on_federation
 
         folder = run_on_federation(experiment, federation, out, sets or ())
-    _say_run(folder, as_json=as_json)
+    say(f"run folder: {folder}")
 
 
 @commands.command("resume", cls=PlainCommand)
 def deploy_resume(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder.")],
     federation: _FederationFolder,
-    as_json: AsJson = False,
 ) -> None:
     """Go on with a run after its server was lost."""
     from fedstrata.flower.deploy import resume
 
-    _say_run(resume(out, federation), as_json=as_json)
-
-
-def _say_run(folder: Path, *, as_json: bool) -> None:
-    """Print where the records of a run are; as JSON, with its summary."""
-    if as_json:
-        summary = parse_json(read_file(folder / "summary.json"))
-        say_json({"folder": str(folder), "report": str(folder / "report.html"), "summary": summary})
-    else:
-        say(f"run folder: {folder}")
+    say(f"run folder: {resume(out, federation)}")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import click
 import typer
@@ -37,8 +37,6 @@ Seeds = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
 
 AnyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -80,13 +78,6 @@ def _discard(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
-
-
-def say_json(value: Any) -> None:
-    """Print a result as JSON."""
-    from fedstrata.base.files import json_text
-
-    say(json_text(value, indent=1))
 
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], headed: bool = False) -> None:

@@ -1,6 +1,5 @@
 """Several algorithms on the same federations: run side by side, and in one table."""
 
-from fedstrata.comparison.collect import tabulate
 from fedstrata.comparison.document import Comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.comparison.sweep import Sweep, sweep_experiments
@@ -10,5 +9,4 @@ __all__ = [
     "Sweep",
     "compare_experiments",
     "sweep_experiments",
-    "tabulate",
 ]

@@ -67,8 +67,7 @@ class Comparison:
         folder: The folder with ``comparison.json``, ``comparison.md`` and ``comparison.html``.
         experiment: The keys that all runs have in common.
         runs: The outcome of each run.
-        jobs: The number of shared jobs since the comparison was begun or resumed; None when the runs were made one by
-            one.
+        jobs: The number of shared jobs since the comparison was begun or resumed; None where the runs shared none.
         data_warnings: What looks wrong with the data of the runs, in a line each.
         names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
         sweep: The choice among the runs, where they are the settings of a sweep.

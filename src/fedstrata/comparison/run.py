@@ -104,7 +104,7 @@ def compare_experiments(
             failures |= {folder_of(out, own[name]): failure for name, failure in lockstep.failures.items()}
             del lockstep, setups, setup  # and with them the data, before those of the next federation are read
         lock()
-        return conclude(experiments, out, failures, jobs)
+        return conclude({folder_of(out, each): each for each in experiments}, out, failures, jobs)
 
 
 class _Federation(NamedTuple):

@@ -137,9 +137,6 @@ def _command(document: Document) -> str:
         grid = document.sweep.grid or {"KEY": ("VALUE", "VALUE")}
         swept = [word for key, values in grid.items() for word in ("--grid", f"{key}={','.join(values)}")]
         return shlex.join(["fedstrata", "sweep", "experiment.toml", *swept, "--seeds", seeds, "--out", "again"])
-    if document.jobs is None:
-        given = [str(run.folder) for run in document.runs]
-    else:
-        names = ",".join(row.algorithm for row in document.table)
-        given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]
+    names = ",".join(row.algorithm for row in document.table)
+    given = ["experiment.toml", "--algorithms", names, "--seeds", seeds]
     return shlex.join(["fedstrata", "compare", *given, "--out", "again"])
