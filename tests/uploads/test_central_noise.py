@@ -113,7 +113,7 @@ def test_all_bits_of_a_secret_count() -> None:
     hidden = torch.zeros(4, dtype=torch.float64)
 
     def noise(secret: int) -> torch.Tensor:
-        return gaussian_noise(hidden, 1.0, NoiseSeed(secret), purpose="train", round=1, place=0)
+        return gaussian_noise(hidden, 1.0, NoiseSeed(secret), ("train", 1, 0))
 
     assert torch.equal(noise(7), noise(7))
     assert not bool((noise(7) == noise(7 + 2**32)).any()) and not bool((noise(7) == noise(7 + 2**127)).any())

@@ -94,7 +94,7 @@ class CentralNoise:
         each = torch.eye(k, dtype=torch.bool)
         members = placed.bincount(minlength=k)
         means = self.means_of_unions(updates, labels, each, members, purpose, round, share)
-        return means, self._large_enough(members)
+        return means, members >= self.least_clients
 
     def group_means(
         self,
@@ -140,11 +140,8 @@ class CentralNoise:
         sums = self.sums(updates, subsets, contained.shape[1], purpose, round)
         # It depends on the decision who is in a union, and on nothing else that clients sent.
         expected = share * members.clamp(min=1).double()
-        scale = torch.where(self._large_enough(members), 1 / expected, 0.0)
+        scale = torch.where(members >= self.least_clients, 1 / expected, 0.0)
         return ((contained.double() @ sums) * scale[:, None]).float()
-
-    def _large_enough(self, members: torch.Tensor) -> torch.Tensor:
-        return members >= self.least_clients
 
     def sums(self, updates: Rows, subsets: torch.Tensor, count: int, purpose: str, round: int) -> torch.Tensor:
         """The noisy sums of the clipped updates of disjoint subsets, (a, p) float64; with noise even where nobody sent.
@@ -161,13 +158,9 @@ class CentralNoise:
         for row in updates.clients.argsort().tolist():
             total[int(subsets[row])] += clip_to_norm(updates.values[row, columns], self.clip_norm)
         for subset in range(count):
+            names = (f"central {purpose}", round, subset)
             total[subset] += gaussian_noise(
-                total[subset],
-                self.noise_multiplier * self.clip_norm,
-                self.noise_seed,
-                purpose=f"central {purpose}",
-                round=round,
-                place=subset,
+                total[subset], self.noise_multiplier * self.clip_norm, self.noise_seed, names
             )
         sums = torch.zeros(count, updates.values.shape[1], dtype=torch.float64)
         sums[:, columns] = total
@@ -181,9 +174,7 @@ def clip_to_norm(update: torch.Tensor, norm: float) -> torch.Tensor:
     return values * (norm / length) if length > norm else values
 
 
-def gaussian_noise(
-    hidden: torch.Tensor, scale: float, seed: NoiseSeed, *, purpose: str, round: int, place: int
-) -> torch.Tensor:
+def gaussian_noise(hidden: torch.Tensor, scale: float, seed: NoiseSeed, names: tuple[str, int, int]) -> torch.Tensor:
     """Gaussian noise for some numbers, (p,) float64.
 
     The same numbers get the same noise, so that a resumed run goes on with the same bits. Other numbers get other
@@ -193,12 +184,9 @@ def gaussian_noise(
         hidden: The numbers that the noise will be added to, (p,) float64.
         scale: The standard deviation.
         seed: What the noise is drawn from.
-        purpose: What the numbers are for.
-        round: The round.
-        place: The client, or the subset of the clients.
+        names: What the numbers are for; the round; and the client, or the subset of the clients.
     """
-    names = (seed.run, purpose, round, place, len(hidden))
-    draw = secret_generator(seed.secret, names, hidden.contiguous().numpy().data)
+    draw = secret_generator(seed.secret, (seed.run, *names, len(hidden)), hidden.contiguous().numpy().data)
     return torch.from_numpy(scale * draw.standard_normal(len(hidden)))
 
 
@@ -235,14 +223,8 @@ class LocalNoise:
         for row, client in enumerate(sent.clients.tolist()):
             values[row] = sent.values[row]
             update = clip_to_norm(sent.values[row, columns], self.clip_norm)
-            noise = gaussian_noise(
-                update,
-                self.noise_multiplier * self.clip_norm,
-                self.noise_seed,
-                purpose=f"local {name}",
-                round=round,
-                place=client,
-            )
+            names = (f"local {name}", round, client)
+            noise = gaussian_noise(update, self.noise_multiplier * self.clip_norm, self.noise_seed, names)
             values[row, columns] = (update + noise).float()
         return replace(result, updates=Rows(sent.clients, values))
 

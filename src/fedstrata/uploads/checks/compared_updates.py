@@ -171,12 +171,18 @@ class UpdatesOfClusters:
             found: Floats = np.linalg.matrix_power(scaled, _AXIS_STEPS) @ products.sum(axis=1)
             return found
         columns = evenly_spread(self.values.shape[1], _AXIS_COLUMNS)
-        some = self.values.index_select(1, columns).index_select(0, torch.from_numpy(self.rows))
-        units = some / torch.from_numpy(self.norms)[:, None]
+        compared = self.values.index_select(1, columns).index_select(0, torch.from_numpy(self.rows))
+        units = compared / torch.from_numpy(self.norms)[:, None]
         along = np.zeros(len(counted))
         for members in self._members():
             places = members[counted[members]]
-            along[places] = _along_axis(units.index_select(0, torch.from_numpy(places)))
+            some = units.index_select(0, torch.from_numpy(places))
+            # Power iterations, which begin with the sum of the rows.
+            axis = some.sum(dim=0)
+            for _ in range(_AXIS_STEPS):
+                axis = some.T @ (some @ axis)
+                axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
+            along[places] = (some @ axis).numpy()
         return along
 
     @cached_property
@@ -197,18 +203,6 @@ class UpdatesOfClusters:
         """The places of the clients of each cluster among the m."""
         for cluster in range(self.clusters.count):
             yield np.flatnonzero(self.clusters.of == cluster)
-
-
-def _along_axis(units: torch.Tensor) -> Floats:
-    """How far rows of norm 1, (m, k), point along their first principal axis, (m,).
-
-    The axis is found by power iterations that begin with the sum of the rows.
-    """
-    axis = units.sum(dim=0)
-    for _ in range(_AXIS_STEPS):
-        axis = units.T @ (units @ axis)
-        axis = axis / torch.linalg.vector_norm(axis).clamp_min(ZERO_NORM)
-    return (units @ axis).numpy()
 
 
 def of_clients(history: Any, ids: Ints) -> dict[str, NDArray[Any]]:

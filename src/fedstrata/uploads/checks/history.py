@@ -34,11 +34,6 @@ class DirectionHistory:
     left_out: torch.Tensor
     doubted: torch.Tensor
 
-    @property
-    def means(self) -> torch.Tensor:
-        """The mean cosine of each client, (n,); 0 before its first upload."""
-        return self.cosines / self.weights.clamp_min(1.0)
-
     def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
         """The same without what is known of some clients, bool (n,), but for whom to doubt."""
         return replace(_without(self, clients), doubted=self.doubted | (self.left_out & clients))

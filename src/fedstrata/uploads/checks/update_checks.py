@@ -7,14 +7,14 @@ group that wants another model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.groups import Bools, Floats, Ints
+from fedstrata.clustering.groups import Bools, Floats
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.core.server import CheckedUpdates
 from fedstrata.core.state import ServerMemory
@@ -72,7 +72,9 @@ class Checks:
         directions = known.directions
         if directions is not None:
             directions = with_directions(directions, updates, before)
-        checked, who = _check_norms(layout, known.norms, report, before, labels, updates.norms, newcomers, chose)
+        norms, shorter, counted, who = _check_norms(
+            layout, known.norms, report, before, labels, updates.norms, newcomers, chose
+        )
         if not torch.equal(labels, before):
             updates = replace(updates, own=own_clusters(report, labels))
             if directions is not None:
@@ -89,11 +91,6 @@ class Checks:
             directions = None if directions is None else directions.doubting(torch.tensor(found))
         copies = copied(updates, left_out | on_one_side) if "copies" in self.names else nobody
         not_counted = left_out | on_one_side | copies
-        assert isinstance(checked.history, CheckHistory)
-        checked = replace(checked, history=replace(checked.history, directions=directions))
-        # In most rounds nobody is found.
-        if not (not_counted | who["clipped"] | who["drifted"]).any():
-            return checked
         # Of what does not count, nothing is told but the reason.
         who = {
             "reversed": reversed_,
@@ -102,7 +99,9 @@ class Checks:
             "one_sided": on_one_side & ~left_out,
             "copied": copies & ~on_one_side & ~left_out,
         }
-        return replace(checked, counted=_without(checked.counted, not_counted), events=_events(who, updates.clients))
+        told = ((kind, updates.clients[those[updates.clients]].tolist()) for kind, those in who.items())
+        events = tuple({"kind": kind, "clients": ids} for kind, ids in told if ids)
+        return CheckedUpdates(CheckHistory(directions, norms), shorter, _without(counted, not_counted), events)
 
 
 def _check_norms(
@@ -114,17 +113,16 @@ def _check_norms(
     norms: Floats,
     newcomers: torch.Tensor | None,
     chose: torch.Tensor | None,
-) -> tuple[CheckedUpdates, dict[str, Bools]]:
+) -> tuple[NormHistory | None, Report, Report, dict[str, Bools]]:
     """Find the clients whose updates are much longer, if norms are checked: by their norms, float32 (m,).
 
     Returns:
-        What is known of norms, and the reports in which no update is longer than it may be; and who was found, bool
-        (n,), by the kind of event.
+        What is known of norms; the reports for decisions and for means, in which no update is longer than it may be;
+        and who was found, bool (n,), by the kind of event.
     """
     nobody = np.zeros(len(labels), np.bool_)
     if before is None:
-        nothing_found = dict.fromkeys(("oversized", "clipped", "drifted"), nobody)
-        return CheckedUpdates(CheckHistory(), report, report), nothing_found
+        return None, report, report, dict.fromkeys(("oversized", "clipped", "drifted"), nobody)
     if chose is not None and before.drifted.numpy().any():
         # Whoever was offered other models has now chosen.
         answered = torch.zeros_like(before.drifted).index_fill(0, report.results[TRAIN].updates.clients, True)
@@ -140,14 +138,7 @@ def _check_norms(
         "clipped": clipped,
         "drifted": history.drifted.numpy() & ~before.drifted.numpy(),
     }
-    shorter = clip_to_median_of_others(layout, report, history.left_out)
-    return CheckedUpdates(CheckHistory(norms=history), shorter, counted), who
-
-
-def _events(who: Mapping[str, Bools], clients: Ints) -> tuple[dict[str, Any], ...]:
-    """An event of each kind, with those who have answered of the clients, bool (n,), that it is about."""
-    answered = ((kind, clients[found[clients]].tolist()) for kind, found in who.items())
-    return tuple({"kind": kind, "clients": ids} for kind, ids in answered if ids)
+    return history, clip_to_median_of_others(layout, report, history.left_out), counted, who
 
 
 def _without(report: Report, who: Bools) -> Report:
