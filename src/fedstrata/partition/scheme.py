@@ -16,6 +16,7 @@ from annotated_types import Interval
 from numpy.typing import NDArray
 from pydantic import ConfigDict, InstanceOf, Strict, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 from fedstrata.base.errors import ExperimentError, PartitionError
 from fedstrata.base.key_errors import explain, unknown
@@ -355,15 +356,10 @@ def keys_of(scheme: Scheme) -> dict[str, object]:
     for name in _key_names(type(scheme)):
         value = getattr(scheme, name)
         if value is not None:
-            keys[name] = keys_of(value) if isinstance(value, Scheme) else _as_lists(value)
+            keys[name] = keys_of(value) if isinstance(value, Scheme) else to_jsonable_python(value)
     return keys
 
 
 def _key_names(kind: type[Scheme]) -> list[str]:
     """List the keys of a scheme, with `inside` last as in an experiment file."""
     return sorted((field.name for field in fields(kind)), key="inside".__eq__)
-
-
-def _as_lists(value: object) -> object:
-    """Turn tuples into lists, as a file has them."""
-    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value

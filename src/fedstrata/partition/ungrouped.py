@@ -235,7 +235,8 @@ class Natural(Ungrouped):
         Where the mean size is given, every client keeps the same share of its own samples.
         """
         column = self._column_of(pool)
-        if missing := int(_is_missing(column).sum()):
+        # Nan among numbers, which is not itself, or a text without characters.
+        if missing := int((column == "" if column.dtype.kind == "U" else column != column).sum()):
             raise PartitionKeyError(
                 f"partition.column = {shown(self.column)}: {missing} samples have no value in it, so they belong to "
                 "no client; fill it in, or leave these samples out"
@@ -267,9 +268,3 @@ class Natural(Ungrouped):
             known = ", ".join(pool.columns) or "no further columns"
             raise PartitionKeyError(f"partition.column = {shown(self.column)}: the data has {known}")
         return pool.columns[self.column]
-
-
-def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values of a column are missing: nan among numbers, or a text without characters."""
-    missing: NDArray[np.bool_] = values == "" if values.dtype.kind == "U" else values != values  # nan is not itself
-    return missing

@@ -47,7 +47,6 @@ class DittoBeside:
 
     source: ClassVar[str] = "Li et al., ICML 2021"
     sends: ClassVar[str] = ""
-    no_central_noise: ClassVar[str] = ""
 
     lam: NonNegative = 1.0
     epochs: PositiveInteger | Auto = "auto"

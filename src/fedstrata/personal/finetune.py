@@ -35,7 +35,6 @@ class FineTuned:
 
     source: ClassVar[str] = "Wang et al., arXiv 1910.10252, 2019"
     sends: ClassVar[str] = ""
-    no_central_noise: ClassVar[str] = ""
 
     epochs: PositiveInteger = 10
     layers: Selectors = ALL

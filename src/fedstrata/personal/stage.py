@@ -69,14 +69,13 @@ class PersonalMethod(Protocol):
         source: Where it comes from.
         sends: What clients send for it beside what the algorithm asks, in words for whoever reads what an epsilon does
             not cover; "" for nothing.
+
+    A method that does not fit ``privacy.kind = "central"`` says why in `no_central_noise`, after the key that makes it
+    so; "" where it fits.
     """
 
     source: ClassVar[str]
     sends: ClassVar[str]
-
-    @property
-    def no_central_noise(self) -> str:
-        """Why it does not fit ``privacy.kind = "central"``, after the key that makes it so; "" where it fits."""
 
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
         """Refuse an algorithm or a network that the method does not fit.

@@ -38,7 +38,7 @@ def save_figures(folder: Path, kind: str) -> list[Path]:
     if (folder / "comparison.json").is_file():
         raise InputError(f"--figures: expected the folder of a run, found that of a comparison; name a run in {folder}")
     try:
-        import kaleido.errors
+        from kaleido import errors
     except ImportError:
         raise InputError('--figures: expected kaleido, found none; pip install "fedstrata[figures]"') from None
     charts = [chart for found in all_charts(Clusters(read(folder))).values() for chart in found]
@@ -48,15 +48,10 @@ def save_figures(folder: Path, kind: str) -> list[Path]:
         logging.getLogger("choreographer").setLevel(logging.CRITICAL + 1)
         try:
             images = asyncio.run(_draw(charts, kind))
-        except kaleido.errors.ChromeNotFoundError:
+        except (errors.ChromeNotFoundError, errors.BrowserFailedError, errors.BrowserClosedError):
             raise InputError(
-                "--figures: expected Chromium or Chrome, which draws the charts, found none; "
+                "--figures: expected Chromium or Chrome, which draws the charts, found none that starts; "
                 "install one, or let `kaleido_get_chrome` install one"
-            ) from None
-        except (kaleido.errors.BrowserFailedError, kaleido.errors.BrowserClosedError):
-            raise InputError(
-                "--figures: expected Chromium or Chrome to draw the charts, but it ended as soon as it was started; "
-                "see what `chromium --headless about:blank` says"
             ) from None
         out = subfolder(folder, "figures")
         for chart, image in zip(charts, images, strict=True):

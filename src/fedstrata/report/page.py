@@ -19,7 +19,6 @@ from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
     IN_MEMORY,
-    ClientNames,
     capital,
     data_name,
     duration,
@@ -112,7 +111,11 @@ def render(records: RunRecords) -> str:
         in_memory=_name(records, "data", "name").startswith(IN_MEMORY),
         details=details is not None,
         clients=client_rows(clusters)[:MOST_ROWS],
-        events=event_rows(records, clusters.names),
+        events=[
+            (each.round, event.kind, event_line(dict(event), clusters.names))
+            for each in records.rounds
+            for event in each.events
+        ],
     )
 
 
@@ -266,10 +269,3 @@ def client_rows(clusters: Clusters) -> list[dict[str, Any]]:
         rows.append(row | {name: count[client] for name, count in clusters.counts.items()})
     quality = {client: records.metric.quality(value) for client, (_, value) in clusters.measured.items()}
     return sorted(rows, key=lambda row: quality.get(row["client"], inf))
-
-
-def event_rows(records: RunRecords, names: ClientNames) -> list[tuple[int, str, str]]:
-    """Return the round, the kind and the description of each event."""
-    return [
-        (each.round, event.kind, event_line(dict(event), names)) for each in records.rounds for event in each.events
-    ]

@@ -65,11 +65,6 @@ class Exposure:
     sampled: tuple[Sampled, ...] = ()
 
     @property
-    def sensitivity(self) -> float:
-        """How far a sum differs between two such federations, in units of the clipping norm."""
-        return 1.0 if self.adjacency == "add_or_remove_one" else 2.0
-
-    @property
     def with_full_participation(self) -> Exposure:
         """The same as if every client were drawn in every round. It gives away no less."""
         return replace(self, queries=self.queries + sum(each.rounds for each in self.sampled), sampled=())
@@ -83,7 +78,9 @@ def epsilon_of(exposure: Exposure, noise_multiplier: float, delta: float) -> flo
         noise_multiplier: The standard deviation of the noise of a sum, divided by the clipping norm.
         delta: The delta that goes with it, in (0, 1).
     """
-    noise = noise_multiplier / exposure.sensitivity
+    # How far a sum differs between two such federations, in units of the clipping norm.
+    sensitivity = 1.0 if exposure.adjacency == "add_or_remove_one" else 2.0
+    noise = noise_multiplier / sensitivity
     epsilon = _of_gaussians(exposure.with_full_participation.queries, noise, delta)
     if not exposure.sampled or noise < _LITTLE_NOISE:
         return epsilon

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import generator
-from fedstrata.core import Layout, LocalTask, Plan, Report, Result, Rows
+from fedstrata.core import Layout, Plan, Report, Result, Rows
 from fedstrata.uploads.attacks.updates import Attack, Knowledge
 
 Losses = Literal["honest", "for_splits", "against_splits"]
@@ -87,7 +87,10 @@ class ByzantineClients:
             return result
         columns = self.layout.columns(task.upload)
         sent = result.updates.values.clone()
-        origins = self._origins(plan, task, result)
+        # Of tensors that are sent as they are, an update is what is added to the model that the client was given.
+        origins = None
+        if any(task.upload_values):
+            origins = plan.models[result.chosen] * self.layout.column_mask(task.upload_values)
         updates = result.updates if origins is None else Rows(result.updates.clients, sent - origins)
         # Whoever has diverged is no example: its update would make nan of all that is sent.
         known = ~byzantine & sent.isfinite().all(dim=1)
@@ -116,15 +119,6 @@ class ByzantineClients:
             if origins is not None:
                 sent[rows, columns] += origins[rows, columns]
         return replace(result, updates=Rows(result.updates.clients, sent))
-
-    def _origins(self, plan: Plan, task: LocalTask, result: Result) -> torch.Tensor | None:
-        """What has to be taken off what clients send to have updates, (m, p); None where they send updates alone.
-
-        Of tensors that are sent as they are, it is the model that the client was given.
-        """
-        if not any(task.upload_values):
-            return None
-        return plan.models[result.chosen] * self.layout.column_mask(task.upload_values)
 
     def _layers(self, columns: torch.Tensor) -> dict[str, torch.Tensor]:
         """The places of each layer's weights among some columns, of those layers that are there."""
