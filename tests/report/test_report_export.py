@@ -73,6 +73,8 @@ def test_a_machine_without_a_browser_is_told_what_draws_the_charts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BROWSER_PATH", str(folder / "nowhere"))
-    with pytest.raises(InputError, match=r"expected Chromium or Chrome, .*found none that starts; .*kaleido_get_chrome"):
+    with pytest.raises(
+        InputError, match=r"expected Chromium or Chrome, .*found none that starts; .*kaleido_get_chrome"
+    ):
         save_figures(folder, "png")
     assert not (folder / "figures").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,17 +116,3 @@ class TrainedModel(nn.Module):
             raise DataError("predict_proba: expected a model of classes or labels, found one of numbers; use predict")
         outputs = self.outputs(samples)
         return (outputs.sigmoid() if self.sample_format.answer == "labels" else outputs.softmax(-1)).numpy()
-
-
-def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a network, by their names in its state dict. Those that are not named stay as they are.
-
-    Raises:
-        ValueError: When the network has no such tensor, or one of another shape. The text says which.
-    """
-    state = network.state_dict()
-    for name, values in tensors.items():
-        if name not in state or state[name].shape != values.shape:
-            found = tuple(state[name].shape) if name in state else "none"
-            raise ValueError(f"a tensor {name} of shape {tuple(values.shape)}, and the network has {found}")
-        state[name].copy_(values)

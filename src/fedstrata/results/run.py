@@ -25,7 +25,7 @@ from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat, load_dataset, raw_rows
 from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network
-from fedstrata.models.trained import TrainedModel, load_tensors
+from fedstrata.models.trained import TrainedModel
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.client_models import ClientModels, UsedModel
 from fedstrata.records.folder import Folder
@@ -238,14 +238,15 @@ class Run:
         if used is not None:
             tensors |= self._models.personal_tensors(used, self.names[used.client])
         try:
-            missing = [spec.name for spec in layout_of(network).tensors if spec.name not in tensors]
-            if missing:
-                raise ValueError(f"none of the name {missing[0]}")
-            load_tensors(network, tensors)
-        except ValueError as error:
+            missing, unknown = network.load_state_dict(tensors, strict=False)
+            # A state dict has more than the tensors that are kept, such as counters.
+            wrong = [*unknown, *(spec.name for spec in layout_of(network).tensors if spec.name in missing)]
+            if wrong:
+                raise RuntimeError(f"{wrong[0]} is in one of the two alone")
+        except RuntimeError as error:
             raise RecordError(
-                f"{self.folder}: expected the tensors of its network, found {error}; give the network that the run was "
-                "made with"
+                f"{self.folder}: expected the tensors of its network, found others: {' '.join(str(error).split())}; "
+                "give the network that the run was made with"
             ) from None
         form = self.sample_format
         if (prepared := form.preparation) is not None and prepared.options.own:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import radians, sin, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy import float64
@@ -45,14 +45,8 @@ LEAST_DEVIATION = 0.5
 _MOST_TICKS = 40
 """Names below the columns of a chart; of more columns, every second, third, ... has one."""
 
-_MOST_SLANTED = 12
-"""Names that fit beside each other at an angle; more are upright."""
-
 _LETTER_PIXELS = 7
 """The width of a letter below a chart."""
-
-_CHART_PIXELS = 280
-"""The width of a chart of which two are beside each other, without its margins."""
 
 DEVIATIONS = [[0, "#a3480b"], [0.5, "#f3f6fa"], [1, "#12365f"]]
 """Colour scale of deviations from the mean of all: orange is less, blue is more."""
@@ -228,31 +222,19 @@ def _rows(
 ) -> Figure:
     """Draw a heat map with a row for each final cluster."""
     low, high = limits
-    ticks, room = _column_ticks(columns)
+    shown = columns[:: -(-len(columns) // _MOST_TICKS)]
+    # Two long names may be shortened to one text. So the whole names tell the columns apart, and the texts only show.
+    texts = [shortened(name) for name in shown]
+    ticks = {"tickvals": [clean(name) for name in shown], "ticktext": [clean(text) for text in texts]}
     look = {"zmin": low, "zmax": high, "xgap": 1, "ygap": 1, "colorbar": COLOUR_BAR}
     places = {"x": [clean(name) for name in columns], "y": [f"node {node}" for node in clusters.finals]}
     z = [rounded(row, 3) for row in values.tolist()]
     cells = heat_map(z, f"%{{y}}<br>{hover}", scale, **places, **look)
-    height = 110 + 26 * len(clusters.finals) + room
+    # Plotly turns names that do not fit beside each other; the longest then stands upright.
+    height = 110 + 26 * len(clusters.finals) + _LETTER_PIXELS * max(map(len, texts))
     rows = axis(autorange="reversed", type="category", **BARE)
     across = axis(title, showgrid=False, type="category", **ticks)
     return figure([cells], height, hovermode="closest", xaxis=across, yaxis=rows)
-
-
-def _column_ticks(columns: Sequence[str]) -> tuple[Figure, int]:
-    """Return the names below the columns, and the height in pixels that they need beyond a line.
-
-    Two long names may be shortened to one text. So the whole names tell the columns apart, and the texts only show.
-    """
-    step = -(-len(columns) // _MOST_TICKS)
-    shown = columns[::step]
-    texts = [shortened(name) for name in shown]
-    ticks = {"tickvals": [clean(name) for name in shown], "ticktext": [clean(text) for text in texts]}
-    longest = _LETTER_PIXELS * max(map(len, texts))
-    if longest * len(shown) <= _CHART_PIXELS:
-        return {**ticks, "tickangle": 0}, 0
-    angle = 30 if len(shown) <= _MOST_SLANTED else 90
-    return {**ticks, "tickangle": angle}, round(longest * sin(radians(angle)))
 
 
 def mean_images(clusters: Clusters, means: NDArray[np.float32]) -> Chart:
