@@ -26,7 +26,7 @@ RNG = np.random.default_rng(0)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many blocks."""
     monkeypatch.setattr("fedstrata.data.csv_files._BLOCK_BYTES", 1500)
-    monkeypatch.setattr("fedstrata.data.npz._BLOCK_BYTES", 100)
+    monkeypatch.setattr("fedstrata.data.tables.ROWS_BYTES", 100)
     monkeypatch.setattr("fedstrata.data.tables.ROWS", 4)
     monkeypatch.setattr("fedstrata.data.mapped.BLOCK_SAMPLES", 5)
 

@@ -16,7 +16,8 @@ from builders import left
 from fedstrata.build.build import build_run
 from fedstrata.build.data_warnings import run_data
 from fedstrata.config import load_experiment
-from fedstrata.data import mapped, parquet
+from fedstrata.data import mapped
+from fedstrata.data import tables as data_tables
 from fedstrata.data.mapped import InputWriter
 from fedstrata.engine import ClientData, client_data
 from fedstrata.engine.parallel.messages import pack, unpack
@@ -93,7 +94,7 @@ def trained(folder: str, memory: str) -> None:
     # The memory that is used is that of a few blocks. Small ones need no large file to show it.
     mapped._BLOCK_NUMBERS = client_data._NUMBERS_AT_ONCE = client_descriptions._NUMBERS_AT_ONCE = 2**18
     run_data._MOST_BYTES = 2**20
-    parquet._ROWS_BYTES = 2**20
+    data_tables.ROWS_BYTES = 2**20
     peak = 0
 
     def measured(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -158,9 +158,9 @@ def _sources(file: Path, options: ReadOptions) -> list[Source]:
     """Return what reads a file. Of the arrays of both splits in one file, it is a source for each."""
     match ending_of(file):
         case ".npz":
-            from fedstrata.data.npz import ArchiveSource, has_test
+            from fedstrata.data.npz import read_archive
 
-            return [ArchiveSource(str(file), split) for split in SPLITS[: 1 + has_test(file)]]
+            return [*read_archive(file)]
         case ".parquet":
             from fedstrata.data.parquet import ParquetSource
 

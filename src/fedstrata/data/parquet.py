@@ -18,9 +18,6 @@ _BUFFER_BYTES = MIB
 """The bytes of a column that are read at a time. A part of a column, which may be the whole of it, is never in memory
 at once."""
 
-_ROWS_BYTES = 16 * MIB
-"""The largest number of bytes that are decoded at a time."""
-
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 """The bytes of a decoded value, by its physical type."""
 
@@ -119,7 +116,7 @@ def _rows_at_once(metadata: Any, columns: Collection[str]) -> int:
             # A text that many rows share is stored once. None is larger than the part of the column that holds it.
             numbers = part.physical_type in _VALUE_BYTES
             largest = max(largest, _value_bytes(part) // rows if numbers else part.total_uncompressed_size)
-    return max(1, min(tables.ROWS, _ROWS_BYTES // largest))
+    return max(1, min(tables.ROWS, tables.ROWS_BYTES // largest))
 
 
 def _parts(metadata: Any) -> Iterator[tuple[int, Any]]:

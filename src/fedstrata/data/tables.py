@@ -20,12 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.base.limits import COLUMN_CHARACTERS, memory_problem
+from fedstrata.base.limits import COLUMN_CHARACTERS, MIB, memory_problem
 from fedstrata.data.column_roles import refuse_same_names
 from fedstrata.data.dataset import refuse_rows
 
 ROWS = 4096
 """The largest number of rows that are read at a time."""
+
+ROWS_BYTES = 16 * MIB
+"""The largest number of bytes in them, unless a row has more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,8 @@ class MemorySource(Source):
 
     def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
         """Yield the rows of the table."""
-        yield from self.table.select(columns).to_batches(ROWS)
+        table = self.table.select(columns)
+        yield from table.to_batches(max(1, min(ROWS, len(table) * ROWS_BYTES // max(1, table.nbytes))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,6 +359,7 @@ def tensors(array: np.ndarray, place: str) -> Any:
     Raises:
         DataError: When it has several axes, and holds no numbers.
     """
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     try:
         if array.ndim == 1:
             return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
