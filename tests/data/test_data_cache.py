@@ -9,7 +9,7 @@ from data_layouts import noise
 
 from fedstrata.data import Dataset
 from fedstrata.data.cache import cache_folder, cached
-from fedstrata.data.mapped import InputWriter
+from fedstrata.data.mapped import Collect
 
 
 class Decode:
@@ -29,7 +29,7 @@ class Decode:
             class_names=("a", "b"),
         )
 
-    def __call__(self, writer: InputWriter) -> Dataset:
+    def __call__(self, collect: Collect) -> Dataset:
         self.calls += 1
         return self.dataset
 

@@ -16,9 +16,8 @@ from builders import left
 from fedstrata.build.build import build_run
 from fedstrata.build.data_warnings import run_data
 from fedstrata.config import load_experiment
-from fedstrata.data import mapped
+from fedstrata.data import mapped, reading
 from fedstrata.data import tables as data_tables
-from fedstrata.data.mapped import InputWriter
 from fedstrata.engine import ClientData, client_data
 from fedstrata.engine.parallel.messages import pack, unpack
 from fedstrata.play import client_descriptions
@@ -106,7 +105,7 @@ def trained(folder: str, memory: str) -> None:
 
         return measure
 
-    InputWriter.add = measured(InputWriter.add)  # type: ignore[method-assign]
+    reading._arrays = measured(reading._arrays)
     ClientData.raw_samples = measured(ClientData.raw_samples)  # type: ignore[method-assign]
     tables = {
         "rounds": 1,

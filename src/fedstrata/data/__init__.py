@@ -107,9 +107,9 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
     """Read some splits, normalised by the training split, and return how many test samples the files have."""
     info = location.info
     if info:
-        options.refuse(location.name, "label", "classes", "inputs", "size")
-        if info.input_column != "signal":
-            options.refuse(location.name, "window", "step")
+        options.refuse(
+            location.name, "label", "classes", "inputs", "size", *(("window", "step") if info.reader else ())
+        )
     if options.memory == "disk" and not location.train:
         raise DataError(
             f"data.memory = 'disk': expected data in files, found {location.name}, which is read into memory as it is; "
@@ -146,4 +146,4 @@ def _read(location: Location, options: ReadOptions) -> Dataset:
         "options": asdict(decoded),
     }
     slow = location.kind == "images" or ending_of(files[0]) == ".parquet"
-    return cached(files, parameters, lambda writer: read(writer=writer), options.memory, keep=slow)
+    return cached(files, parameters, lambda collect: read(collect=collect), options.memory, keep=slow)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.errors import DataError
 from fedstrata.base.limits import CLASSES
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import Comparison, ReadOptions
-from fedstrata.data.dataset import finite_float32, is_number
+from fedstrata.data.dataset import finite_float32, is_number, refuse_rows
 
 COMPARED = ("no", "yes")
 """The values that a comparison makes of a column; they are its classes, unless others are given to them."""
@@ -69,10 +69,8 @@ def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ..
     if values.ndim == 2:
         return Answers(np.zeros(len(values), np.int64), classes, targets=values)
     wrong = (values < 0) | (values >= classes)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        hint = "; if numbers shall be learned, write them with a decimal point" if values[row] < 0 else ""
-        raise RowError(place, row, f"of {called} holds class {values[row]}; expected 0 to {classes - 1}{hint}")
+    advice = f"expected 0 to {classes - 1}; if numbers shall be learned, write them with a decimal point"
+    refuse_rows(wrong, place, f"of {called} holds class {values[np.argmax(wrong)]}", advice)
     return Answers(values, classes, names if len(names) == classes else ())
 
 
@@ -110,14 +108,9 @@ def answers_by_rule(values: np.ndarray, options: ReadOptions, column: str, place
     distinct, rows = np.unique(values, return_inverse=True)
     places = [names.index(class_of[value]) if value in class_of else -1 for value in distinct.tolist()]
     labels = np.array(places, np.int64)[rows]
-    if -1 in places:
-        # The value itself is not told: a device must not send any text of its data to the server.
-        raise RowError(
-            place,
-            int(np.argmin(labels)),
-            f"of {called} holds a value without a class, as {places.count(-1)} of its values do; add them to "
-            "data.classes, or leave these rows out",
-        )
+    # The value itself is not told: a device must not send any text of its data to the server.
+    advice = f"add values without one, {places.count(-1)} in all, to data.classes, or leave these rows out"
+    refuse_rows(labels < 0, place, f"of {called} holds a value without a class", advice)
     return Answers(labels, len(names), names)
 
 

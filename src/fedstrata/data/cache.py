@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.base.limits import memory_limit
 from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
-from fedstrata.data.mapped import Inputs, InputWriter, MappedInputs, replacing
+from fedstrata.data.mapped import Collect, Inputs, MappedInputs, collected, replacing
 
 _VERSION = 11
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
@@ -39,7 +40,7 @@ def cache_folder() -> Path:
 def cached(
     files: Sequence[Path],
     parameters: Mapping[str, object],
-    decode: Callable[[InputWriter], Dataset],
+    decode: Callable[[Collect], Dataset],
     memory: Memory = "ram",
     *,
     keep: bool = True,
@@ -52,7 +53,7 @@ def cached(
     Args:
         files: All files that `decode` reads.
         parameters: All other values that it depends on, as JSON can write them.
-        decode: The function that makes the data set. Inputs that it gives to the writer may be left on the disk.
+        decode: The function that makes the data set. It has its inputs collected, which may leave them on the disk.
         memory: Whether inputs are read into memory, or left on the disk.
         keep: Whether samples in memory are stored as well.
 
@@ -68,8 +69,11 @@ def cached(
     # A copy that is absent, cut short or written by something else is decoded again.
     with suppress(Exception):
         return _read(rest, inputs, memory)
-    with ExitStack() as drafts:
-        dataset = decode(InputWriter(str(files[0]), memory, inputs, drafts))
+    try:
+        dataset = decode(partial(collected, place=str(files[0]), memory=memory, path=inputs))
+    except DataError:
+        inputs.unlink(missing_ok=True)
+        raise
     if keep or dataset.on_disk:
         with suppress(OSError):
             _write(rest, inputs, dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from fedstrata.base.errors import DataError, first_line
-from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, file_problem, memory_limit
+from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, memory_limit
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.location import COMPRESSIONS
 from fedstrata.data.preparation import GAPS
@@ -64,14 +65,13 @@ class CsvSource(Source):
     def _scanned(self) -> tuple[Any, list[Any]]:
         """The schema, and all rows of a file that is not large, as ``pyarrow.RecordBatch``."""
         self._check_header()
-        small = not self._compression and self.stored <= memory_limit() // _MEMORY_SHARE
-        if small:
+        if not self._compression and self.stored <= memory_limit() // _MEMORY_SHARE:
             # What is wrong is told below, with its row, which several threads do not know.
             with suppress(DataError):
-                return self._scan(keep=True, whole=True)
-        return self._scan(keep=small, whole=False)
+                return self._scan(whole=True)
+        return self._scan(whole=False)
 
-    def _scan(self, *, keep: bool, whole: bool) -> tuple[Any, list[Any]]:
+    def _scan(self, *, whole: bool) -> tuple[Any, list[Any]]:
         """Read the file, whole or some rows at a time, until the type of each column holds all of its values."""
         with self._opened({}) as reader:
             schema = reader.schema
@@ -86,7 +86,7 @@ class CsvSource(Source):
                 with self._opened(types, whole=whole) as reader:
                     schema = reader.schema
                     for batch in reader:
-                        if keep:
+                        if whole:
                             batches.append(batch)
             except _WrongTypeError as error:
                 types[names[error.column]] = _wider(types[names[error.column]])
@@ -99,7 +99,7 @@ class CsvSource(Source):
                 raise self._not_utf8(f"column {field.name!r}")
         return schema, batches
 
-    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield all rows.
 
         Raises:
@@ -108,15 +108,14 @@ class CsvSource(Source):
         types = {name: self.schema.field(name).type for name in columns}
         kept = self._scanned[1]
         if kept:
-            for place, batch in enumerate(kept):
-                yield batch.select(columns)
-                if last:
-                    kept[place] = None
-                    # The allocator would keep what is free for later.
-                    del batch
-                    pa.default_memory_pool().release_unused()
-            if last:
+            rows = deque(kept)
+            # Who reads all columns asks for none again.
+            if len(columns) == len(self.schema):
                 kept.clear()
+            while rows:
+                yield rows.popleft().select(columns)
+                # The allocator would keep what is free for later.
+                pa.default_memory_pool().release_unused()
             return
         decoded = 0
         with self._opened(types, columns) as reader:
@@ -168,9 +167,7 @@ class CsvSource(Source):
             ) from error
 
     def _check_header(self) -> None:
-        """Refuse what is no file, no text, or a file whose columns are separated by something else than commas."""
-        if reason := file_problem(Path(self.place)):
-            raise DataError(f"{self.place} is no readable file ({reason}); copy or download it again")
+        """Refuse what is no text, or a file whose columns are separated by something else than commas."""
         header = b""
         # What else is wrong is found when it is read.
         with suppress(OSError), pa.input_stream(self.place, compression=self._compression) as stream:

@@ -94,14 +94,14 @@ class Dataset:
                 "float64 rows (samples, features)"
             )
         samples = len(self.labels)
-        parts: dict[str, Any] = {**self.columns, "inputs": self.inputs if self.places is None else self.places}
-        if self.targets is not None:
-            parts["targets"] = self.targets
-        for name, part in parts.items():
-            if len(part) != samples:
-                raise DataError(f"{self.name}: {name} has {len(part)} rows, but there are {samples} labels")
+        parts = {**self.columns, "inputs": self.inputs if self.places is None else self.places}
+        parts["targets"] = self.labels if self.targets is None else self.targets
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
         expected = {
+            **{
+                f"{samples} {name}, as there are labels, found {len(part)}": len(part) == samples
+                for name, part in parts.items()
+            },
             "at least one sample": samples > 0,
             f"labels (samples,) int64 of 0 to {self.classes - 1}": (
                 self.labels.dtype == torch.int64
@@ -294,7 +294,7 @@ class Dataset:
         stored_shape = self.stored_shape or self.shape
         if isinstance(self.inputs, MappedInputs):
             return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
-        images = torch.empty((len(self), self.shape[0], side, side), dtype=torch.uint8)
+        images = torch.empty((len(self.inputs), self.shape[0], side, side), dtype=torch.uint8)
         for part, source in zip(images.split(_RESIZED), self.inputs.split(_RESIZED), strict=True):
             part.copy_(resize(source, side))
         return replace(self, inputs=images, stored_shape=stored_shape)
@@ -400,10 +400,8 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
         RowError: When a value is not "train" or "test".
     """
     texts = np.array(["" if value is None else str(value) for value in values.tolist()])
-    strange = np.flatnonzero(~np.isin(texts, SPLITS))
-    if len(strange):
-        row = int(strange[0])
-        problem = f"of column {SPLIT_COLUMN!r} holds {shown(str(texts[row]))}; expected train or test in every row"
-        raise RowError(name, row, f"{problem}; give other samples another file, or the column another name")
+    strange = ~np.isin(texts, SPLITS)
+    advice = "expected train or test in every row; give other samples another file, or the column another name"
+    refuse_rows(strange, name, f"of column {SPLIT_COLUMN!r} holds {shown(str(texts[np.argmax(strange)]))}", advice)
     testing: NDArray[np.bool_] = texts == "test"
     return testing

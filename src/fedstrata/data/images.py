@@ -51,7 +51,7 @@ class ImageSource(Source):
         columns = [("image", pa.binary()), ("label", pa.string())]
         return pa.schema([*columns, (CLIENT_COLUMN, pa.string())] if self.clients else columns)
 
-    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield the rows."""
         read = {
             "image": _content,

@@ -66,16 +66,8 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
 _NOTES = re.compile(r"(readme|licen[cs]e|citation|changelog)|.*\.md$", re.IGNORECASE)
 """The names of files that nobody takes for data."""
 
-_SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-}
-"""What a folder is for by its name, and a table by the first word of its name, in lower or upper case."""
+_SPLIT_WORDS = re.compile("(train|test)(ing)?|(?P<valid>val)(id|idation)?", re.IGNORECASE)
+"""What a folder is for by its name, and a table by the first word of its name."""
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The value of a folder whose rows have none."""
@@ -155,7 +147,13 @@ def _tables(folder: Path, split: Split) -> tuple[Path, ...]:
 
 def _split_of_table(file: Path) -> str:
     """Return what a table is for by its name; nothing where it does not say it, as trainingcentre.csv does not."""
-    return _SPLIT_WORDS.get(re.split(r"[-_.\d]", file.name.lower())[0], "")
+    return _split_of_word(re.split(r"[-_.\d]", file.name)[0])
+
+
+def _split_of_word(word: str) -> str:
+    """Return "train", "test" or "val"; nothing for a word that means none of them."""
+    found = _SPLIT_WORDS.fullmatch(word)
+    return (found[1] or found["valid"]).lower() if found else ""
 
 
 _Layout = tuple[Kind, tuple[str, ...]]
@@ -167,7 +165,7 @@ def _files_in_folders(name: str, place: Path) -> Location | None:
     found = defaultdict[str, dict[Path, _Layout]](dict)
     for path in _paths_below(place):
         folders = path.relative_to(place).parts[:-1]
-        split = _SPLIT_WORDS.get(folders[0].lower(), "") if folders else ""
+        split = _split_of_word(folders[0]) if folders else ""
         if layout := _layout(path, folders[1:] if split else folders):
             found[split][path] = layout
     train = found["train"] or found[""]
@@ -176,7 +174,7 @@ def _files_in_folders(name: str, place: Path) -> Location | None:
     first, (kind, columns) = next(iter(train.items()))
     # Without a folder for training, those of other splits would be trained on or left out.
     misnamed = [path for path in train if kind == "tables" and _split_of_table(path)]
-    misnamed += [] if found["train"] else [*found["test"], *found["validation"]]
+    misnamed += [] if found["train"] else [*found["test"], *found["val"]]
     if misnamed:
         raise DataError(
             f"{place} holds {misnamed[0].relative_to(place)}, the name of a split and not of a client or a class; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -116,6 +116,10 @@ Inputs: TypeAlias = "Tensor | MappedInputs"
 """The inputs of a data set, in memory or in files."""
 
 
+Collect: TypeAlias = "Callable[[Iterable[NDArray[Any]]], Inputs]"
+"""Makes the inputs of a data set of parts of them, as `collected` does."""
+
+
 def blocks(inputs: Inputs, rows: Tensor | None = None) -> Iterator[Tensor]:
     """Yield inputs, some samples at a time: all of them, or those at some positions, int64."""
     at_once = max(1, min(BLOCK_SAMPLES, _BLOCK_NUMBERS // max(1, prod(inputs.shape[1:]))))
@@ -123,81 +127,65 @@ def blocks(inputs: Inputs, rows: Tensor | None = None) -> Iterator[Tensor]:
     return (inputs[part] for part in chosen.split(at_once))
 
 
-class InputWriter:
-    """Collects the inputs of a data set, some samples after the others, in memory or in a file.
+def collected(parts: Iterable[NDArray[Any]], place: str, memory: Memory = "ram", path: Path | None = None) -> Inputs:
+    """Collect the inputs of a data set, in memory or in a file.
 
     Args:
+        parts: Some samples after the others, at least one, (s, ...), all of one shape and type.
         place: Where the inputs come from, for messages.
         memory: Where they are collected.
         path: The file; needed unless `memory` is "ram". Its folder is made.
-        drafts: What removes a file that was not finished.
 
-    Attributes:
-        shape: The shape of one sample; empty before the first.
-        nbytes: The bytes of all samples so far.
+    Returns:
+        A tensor, or `MappedInputs` on the file.
+
+    Raises:
+        DataError: When they take more memory than data may, or the file cannot be made.
     """
+    written: BinaryIO = BytesIO()
+    nbytes = count = 0
+    with ExitStack() as drafts:
+        for part in parts:
+            nbytes += part.nbytes
+            count += len(part)
+            if isinstance(written, BytesIO) and (memory == "disk" or nbytes > memory_limit()):
+                if memory == "ram" or path is None:
+                    raise DataError(
+                        f"{place}: the samples take {nbytes:,} bytes in memory; expected at most {memory_limit():,}; "
+                        "leave them on the disk with data.memory = 'disk', or use a part of them"
+                    )
+                before = written
+                written = drafts.enter_context(_begun(path))
+                _write_header(written, part, 0)
+                written.write(before.getbuffer())
+                del before
+            written.write(np.ascontiguousarray(part).data)
+        if isinstance(written, BytesIO):
+            return torch.from_numpy(np.frombuffer(written.getbuffer(), part.dtype).reshape(count, *part.shape[1:]))
+        written.seek(0)
+        _write_header(written, part, count)
+    assert path is not None
+    return MappedInputs(path)
 
-    def __init__(
-        self, place: str, memory: Memory = "ram", path: Path | None = None, drafts: ExitStack | None = None
-    ) -> None:
-        """Write nothing yet."""
-        self.shape: tuple[int, ...] = ()
-        self.nbytes = 0
-        self._place = place
-        self._memory = memory
-        self._path = path
-        self._dtype = np.dtype(np.uint8)
-        self._count = 0
-        self._written: BinaryIO = BytesIO()
-        self._drafts = drafts or ExitStack()
 
-    def add(self, block: NDArray[Any]) -> None:
-        """Add some samples, (s, ...), of the same shape and type as those before.
+@contextmanager
+def _begun(path: Path) -> Iterator[BinaryIO]:
+    """Begin a file of inputs, which is there under its name when it is complete."""
+    try:
+        with replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise DataError(
+            f"{path.parent}: expected a folder for inputs on disk ({error.strerror}); set FEDSTRATA_CACHE "
+            "to one that can be written, or data.memory = 'ram'"
+        ) from error
 
-        Raises:
-            DataError: When they take more memory than data may, or the file cannot be made.
-        """
-        self.shape = block.shape[1:]
-        self._dtype = block.dtype
-        self.nbytes += block.nbytes
-        if isinstance(self._written, BytesIO) and (self._memory == "disk" or self.nbytes > memory_limit()):
-            if self._memory == "ram":
-                raise DataError(
-                    f"{self._place}: the samples take {self.nbytes:,} bytes in memory; expected at most "
-                    f"{memory_limit():,}; leave them on the disk with data.memory = 'disk', or use a part of them"
-                )
-            self._begin_file(self._written)
-        self._count += len(block)
-        self._written.write(np.ascontiguousarray(block).data)
 
-    def finish(self) -> Inputs:
-        """Return all inputs, of which there are some: a tensor, or `MappedInputs` on the file."""
-        if isinstance(self._written, BytesIO):
-            numbers = np.frombuffer(self._written.getbuffer(), self._dtype)
-            return torch.from_numpy(numbers.reshape(self._count, *self.shape))
-        assert self._path is not None
-        self._written.seek(0)
-        self._write_header()
-        self._drafts.close()
-        return MappedInputs(self._path)
-
-    def _begin_file(self, before: BytesIO) -> None:
-        """Begin a file with what is in memory."""
-        assert self._path is not None, "a writer that may use the disk has a path"
-        try:
-            self._written = self._drafts.enter_context(replacing(self._path))
-        except OSError as error:
-            raise DataError(
-                f"{self._path.parent}: expected a folder for inputs on disk ({error.strerror}); set FEDSTRATA_CACHE "
-                "to one that can be written, or data.memory = 'ram'"
-            ) from error
-        self._write_header()
-        self._written.write(before.getbuffer())
-
-    def _write_header(self) -> None:
-        # numpy leaves room in it for more digits of the first axis, so that it can be written again when that is known.
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._count, *self.shape)}
-        npy.write_array_header_1_0(self._written, header)
+def _write_header(file: BinaryIO, part: NDArray[Any], count: int) -> None:
+    """Write the header of an array of so many samples like those of a part."""
+    # numpy leaves room in it for more digits of the first axis, so that it can be written again when that is known.
+    header = {"descr": part.dtype.str, "fortran_order": False, "shape": (count, *part.shape[1:])}
+    npy.write_array_header_1_0(file, header)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class ParquetSource(tables.Source):
         with self._opened() as parquet:
             return parquet.schema_arrow
 
-    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield the rows."""
         with self._opened() as parquet:
             yield from parquet.iter_batches(batch_size=_rows_at_once(parquet.metadata, columns), columns=columns)
@@ -62,7 +62,7 @@ class ArrowSource(tables.Source):
         with self._opened() as reader:
             return reader.schema
 
-    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield the rows."""
         decoded = 0
         with self._opened() as reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -28,7 +29,7 @@ from fedstrata.data.column_roles import (
 )
 from fedstrata.data.dataset import Dataset, channel_statistics, finite_float32, is_test, refuse_rows
 from fedstrata.data.images import has_colour, pixels_of
-from fedstrata.data.mapped import InputWriter
+from fedstrata.data.mapped import Collect, Inputs, collected
 from fedstrata.data.preparation import GAPS
 from fedstrata.data.registry import DatasetInfo
 from fedstrata.data.tables import Chunk, Table
@@ -72,7 +73,7 @@ def read_tables(
     given: Sequence[Table],
     options: ReadOptions,
     info: DatasetInfo | None = None,
-    writer: InputWriter | None = None,
+    collect: Collect | None = None,
 ) -> Dataset:
     """Read some tables, whose rows follow each other.
 
@@ -81,7 +82,7 @@ def read_tables(
         given: The tables. The first one says what the columns are.
         options: The columns that are inputs and classes, where they are not known.
         info: What is known of the data set.
-        writer: What gets the inputs; by default the memory.
+        collect: What puts the inputs together; by default in memory.
 
     Returns:
         The samples. Of recordings they are windows, (windows, channels, window) float32; their unit is the recording,
@@ -98,8 +99,7 @@ def read_tables(
     form = _form(given, schema, options, info)
     options.refuse(place, *(() if form.window else ("window", "step")), *(() if form.encoded else ("size",)))
     _refuse_other_inputs(given, form, options)
-    writer = writer or InputWriter(place)
-    rows = _read_rows(given, schema, form, writer)
+    rows = _read_rows(given, schema, form, collect or partial(collected, place=place))
     split = split_column(rows.columns)
     columns = {SPLIT_COLUMN if key == split else key: column for key, column in rows.columns.items()}
     try:
@@ -112,8 +112,6 @@ def read_tables(
     notes = _unread_numbers(columns, form.inputs[0], options) if alone else ()
     if form.window:
         counts = np.array(rows.counts)
-        if not counts.any():
-            raise DataError(f"{place}: no recording has {form.window} readings; set data.window lower")
         if info:
             columns[TRIAL_COLUMN] = recordings.numbers_of(columns, answers.labels, place)
         else:
@@ -126,7 +124,7 @@ def read_tables(
         answers, testing = answers.repeated(counts), np.repeat(testing, counts)
     if testing.all():
         raise DataError(f"{name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
-    inputs = writer.finish()
+    inputs = rows.inputs
     mean, std = (info.mean, info.std) if info else ((), ())
     if not mean and (inputs.ndim > 2 or not inputs.is_floating_point()):
         mean, std = channel_statistics(inputs, torch.from_numpy(np.flatnonzero(~testing)) if testing.any() else None)
@@ -149,22 +147,24 @@ def read_tables(
 
 @dataclass(frozen=True)
 class _Rows:
-    """What was read of the rows of tables beside their inputs.
+    """What was read of the rows of tables.
 
     Attributes:
+        inputs: The samples.
         answers: The column of classes, (rows, ...).
         counts: The samples of each row, where a row may have several.
         columns: The further columns, (rows,) each.
         of_tables: The place of each table, and the number of its rows.
     """
 
+    inputs: Inputs
     answers: np.ndarray
     counts: Sequence[int]
     columns: Mapping[str, np.ndarray]
     of_tables: Sequence[tuple[str, int]]
 
 
-def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWriter) -> _Rows:
+def _read_rows(given: Sequence[Table], schema: Any, form: _Form, collect: Collect) -> _Rows:
     """Read the rows of tables whose columns have the types of a ``pyarrow.Schema``."""
     answers = list[np.ndarray]()
     counts = list[int]()
@@ -172,26 +172,35 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
     scalars = {each.name: each.type for each in schema if tables.is_scalar(each.type)}
     parts: dict[str, list[Any]] = {name: [] for name in scalars if name not in form.inputs}
     stored = sum(table.source.stored for table in given)
-    for table in given:
-        count = 0
-        known = [name for name in dict.fromkeys([*form.inputs, form.label, *parts]) if name in table.schema.names]
-        for chunks in table.chunks(known, last=True):
-            samples, of_rows = form.convert(chunks, writer.shape)
-            if len(samples):
-                writer.add(samples)
-            if form.encoded and (problem := expansion_problem(writer.nbytes, stored)):
-                raise DataError(f"{table.place}: {problem}")
-            counts += of_rows
-            label = chunks[form.label]
-            rows = len(label.values)
-            count += rows
-            if form.label not in scalars:
-                answers.append(label.arrays().reshape(rows, -1))
-                _refuse_other_shape(label, answers[-1], answers[0].shape[1:])
-            for name, column in parts.items():
-                column.append(chunks[name].values if name in chunks else pa.nulls(rows))
-        tables.refuse_no_rows(count, table.place)
-        of_tables.append((table.place, count))
+
+    def samples() -> Iterator[np.ndarray]:
+        shape, nbytes = (), 0
+        for table in given:
+            count = 0
+            known = [name for name in dict.fromkeys([*form.inputs, form.label, *parts]) if name in table.schema.names]
+            for chunks in table.chunks(known):
+                converted, of_rows = form.convert(chunks, shape)
+                nbytes += converted.nbytes
+                if form.encoded and (problem := expansion_problem(nbytes, stored)):
+                    raise DataError(f"{table.place}: {problem}")
+                if len(converted):
+                    shape = converted.shape[1:]
+                    yield converted
+                counts.extend(of_rows)
+                label = chunks[form.label]
+                rows = len(label.values)
+                count += rows
+                if form.label not in scalars:
+                    answers.append(label.arrays().reshape(rows, -1))
+                    _refuse_other_shape(label, answers[-1], answers[0].shape[1:])
+                for name, column in parts.items():
+                    column.append(chunks[name].values if name in chunks else pa.nulls(rows))
+            tables.refuse_no_rows(count, table.place)
+            of_tables.append((table.place, count))
+        if form.window and not any(counts):
+            raise DataError(f"{given[0].place}: no recording has {form.window} readings; set data.window lower")
+
+    inputs = collect(samples())
     codes = frozenset[str]().union(*(table.source.codes for table in given))
     columns = {
         name: tables.joined(column, scalars[name], f"{given[0].place}: column {name!r}", stored)
@@ -199,7 +208,7 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, writer: InputWr
     }
     columns |= {name: tables.as_numbers(columns[name]) for name in columns if name in codes}
     found = columns.pop(form.label) if form.label in scalars else np.concatenate(answers)
-    return _Rows(found, counts, columns, of_tables)
+    return _Rows(inputs, found, counts, columns, of_tables)
 
 
 def _answers(

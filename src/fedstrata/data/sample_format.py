@@ -148,27 +148,24 @@ class SampleFormat:
     def _numbers(self, column: Any, at: int) -> np.ndarray[Any, Any]:
         """A column of raw rows as numbers, (rows,): texts are their codes, and gaps are nan."""
         name = name_of(self.feature_names, at)
-        values = unmasked(column)
-        if self.preparation is None or not self.preparation.texts[at]:
-            numbers = np.asarray(values)
-            if numbers.dtype.kind in "biuf":
-                return numbers
+        values = np.asarray(unmasked(column))
+        known = None if self.preparation is None or not self.preparation.texts[at] else self.preparation.codes(at)
+        if known is None and values.dtype.kind in "biuf":
+            return values
+        texts = list(map(str, values))
+        if known is None:
             try:
-                if numbers.dtype.kind not in "OU":
-                    raise TypeError(numbers.dtype)
-                return np.array([np.nan if str(value) in GAPS else float(value) for value in numbers])
-            except (TypeError, ValueError) as error:
+                return np.array([np.nan if text in GAPS else float(text) for text in texts])
+            except ValueError as error:
                 raise DataError(f"expected numbers in the column {name!r}, found others: {error}") from None
-        codes = self.preparation.codes(at)
-        texts = list(map(str, np.asarray(values, dtype=object)))
-        if strange := sorted(set(texts) - set(codes) - set(GAPS)):
+        if strange := sorted(set(texts) - set(known) - set(GAPS)):
             _logger.warning(
                 "column %s: no training row has %s, only %s; it counts as a gap",
                 shown(name),
                 listed(list(map(shown, strange))),
-                listed(list(map(shown, codes))),
+                listed(list(map(shown, known))),
             )
-        return np.array([codes.get(text, np.nan) for text in texts], dtype=np.float64)
+        return np.array([known.get(text, np.nan) for text in texts], dtype=np.float64)
 
     def _check_numbers(self, found: Tensor, values: Tensor) -> None:
         """Refuse numbers that no sample of the training could hold.

@@ -60,12 +60,11 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield a ``pyarrow.RecordBatch`` of some columns after the other.
 
         Args:
             columns: The columns.
-            last: Whether nobody will ask again, so that nothing need be kept in memory.
 
         Raises:
             DataError: When it is broken, or takes far more memory than it takes where it is.
@@ -92,7 +91,7 @@ class MemorySource(Source):
         """Return the bytes of the table."""
         return int(self.table.nbytes)
 
-    def batches(self, columns: list[str], *, last: bool = False) -> Iterator[Any]:
+    def batches(self, columns: list[str]) -> Iterator[Any]:
         """Yield the rows of the table."""
         table = self.table.select(columns)
         yield from table.to_batches(max(1, min(ROWS, len(table) * ROWS_BYTES // max(1, table.nbytes))))
@@ -192,8 +191,8 @@ class Table:
         fields += [pa.field(name, pa.scalar(value).type) for name, value in self.constants.items()]
         return pa.schema(fields, own.metadata)
 
-    def chunks(self, columns: Sequence[str], *, last: bool = False) -> Iterator[dict[str, Chunk]]:
-        """Read some columns, and yield the next rows of each by its name; `last` is that of `Source.batches`.
+    def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Chunk]]:
+        """Read some columns, and yield the next rows of each by its name.
 
         Raises:
             DataError: When the source is broken, or lacks a column.
@@ -203,7 +202,7 @@ class Table:
         first_row = 0
         # Without any column of its own, one tells how many rows there are: if there is one, one of little content.
         light = [each.name for each in self.source.schema if is_scalar(each.type)] or self.source.schema.names
-        for batch in self.source.batches(own or light[:1], last=last):
+        for batch in self.source.batches(own or light[:1]):
             if not len(batch):
                 continue
             rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
