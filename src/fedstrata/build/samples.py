@@ -173,7 +173,7 @@ def prepared(experiment: Experiment, dataset: data.Dataset, partition: Partition
     wanted = experiment.data
     if wanted.name in data.DATASETS or dataset.holds_tokens:
         return dataset
-    trained = [dataset.stored_rows(torch.from_numpy(rows)) for rows in partition.train]
+    trained = [torch.from_numpy(rows) for rows in partition.train]
     if dataset.holds_rows:
         fitted = fit(dataset.inputs, trained, dataset.feature_names, dataset.texts, wanted.preparation)
         return replace(dataset, preparation=fitted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from ast import literal_eval
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,7 +24,7 @@ from fedstrata.data.column_roles import Memory
 from fedstrata.data.dataset import Dataset
 from fedstrata.data.mapped import Collect, Inputs, MappedInputs, collected, replacing
 
-_VERSION = 11
+_VERSION = 12
 """The version of the decoding and of the files. When it is raised, older copies are no longer found."""
 
 _METADATA = ("name", "classes", "mean", "std", "unit", "class_names", "feature_names", "texts", "notes")
@@ -103,7 +104,7 @@ def _write(rest: Path, inputs: Path, dataset: Dataset) -> None:
     if dataset.targets is not None:
         columns["targets"] = dataset.targets.numpy()
     with replacing(rest) as archive:
-        np.savez(archive, metadata=json.dumps(metadata), labels=dataset.labels.numpy(), **columns)
+        np.savez(archive, metadata=repr(metadata), labels=dataset.labels.numpy(), **columns)
         if not dataset.on_disk:
             with replacing(inputs) as file:
                 np.save(file, dataset.inputs.numpy())
@@ -113,20 +114,13 @@ def _read(rest: Path, inputs: Path, memory: Memory) -> Dataset:
     """Read a copy; raises anything where it is damaged, or where it is too large for the memory."""
     with rest.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         # Reading an array to its end compares it with the checksum that the archive holds.
-        metadata = json.loads(str(arrays["metadata"]))
-        attributes: dict[str, Any] = {name: _as_tuple(value) for name, value in metadata.items()}
         return Dataset(
             inputs=_read_inputs(MappedInputs(inputs), memory),
             labels=torch.from_numpy(arrays["labels"]),
             targets=torch.from_numpy(arrays["targets"]) if "targets" in arrays.files else None,
             columns={key.removeprefix("column."): arrays[key] for key in arrays.files if key.startswith("column.")},
-            **attributes,
+            **literal_eval(str(arrays["metadata"])),
         )
-
-
-def _as_tuple(value: Any) -> Any:
-    """What JSON made a list of."""
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def _read_inputs(mapped: MappedInputs, memory: Memory) -> Inputs:

@@ -57,8 +57,6 @@ class Dataset:
             float32; or classes of tokens, (samples, length) int64, -100 where a token has none. None for the classes.
         answer: What networks say about the samples.
         notes: What looked wrong while the files were read, in a line each.
-        places: The row of `inputs` in memory that each sample is, (samples,) int64, where several samples are copies of
-            one row; None where sample i is row i.
 
     Raises:
         DataError: When the parts do not fit together.
@@ -82,7 +80,6 @@ class Dataset:
     targets: Tensor | None = None
     answer: Answer = "classes"
     notes: tuple[str, ...] = ()
-    places: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check what a reader of another package, or the unit that an experiment names, may break."""
@@ -94,7 +91,7 @@ class Dataset:
                 "float64 rows (samples, features)"
             )
         samples = len(self.labels)
-        parts = {**self.columns, "inputs": self.inputs if self.places is None else self.places}
+        parts = {**self.columns, "inputs": self.inputs}
         parts["targets"] = self.labels if self.targets is None else self.targets
         channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
         expected = {
@@ -165,32 +162,18 @@ class Dataset:
             chosen: The positions of those that are kept, in their new order, (samples',); or whether each is kept,
                 (samples,) bool.
         """
-        kept = self.stored_rows(torch.from_numpy(chosen))
-        return self._taken(chosen, self.inputs.at(kept) if isinstance(self.inputs, MappedInputs) else self.inputs[kept])
-
-    def copied(self, copies: int) -> Dataset:
-        """Return a data set in which every sample stands so many times. The inputs are stored once."""
-        if copies == 1:
-            return self
-        positions = np.tile(np.arange(len(self)), copies)
-        return (
-            self.rows(positions) if self.on_disk else self._taken(positions, self.inputs, torch.from_numpy(positions))
-        )
-
-    def _taken(self, chosen: np.ndarray, inputs: Inputs, places: Tensor | None = None) -> Dataset:
-        """Return some of the samples, whose inputs are given."""
+        kept = torch.from_numpy(chosen)
         return replace(
             self,
-            inputs=inputs,
-            places=places,
-            labels=self.labels[chosen],
-            targets=None if self.targets is None else self.targets[chosen],
+            inputs=self.inputs.at(kept) if isinstance(self.inputs, MappedInputs) else self.inputs[kept],
+            labels=self.labels[kept],
+            targets=None if self.targets is None else self.targets[kept],
             columns={name: column[chosen] for name, column in self.columns.items()},
         )
 
-    def stored_rows(self, index: Tensor) -> Tensor:
-        """Return the rows of `inputs` that hold the samples at some positions, (samples',) int64."""
-        return index if self.places is None else self.places[index]
+    def copied(self, copies: int) -> Dataset:
+        """Return a data set in which every sample stands so many times, also in memory."""
+        return self if copies == 1 else self.rows(np.tile(np.arange(len(self)), copies))
 
     @property
     def on_disk(self) -> bool:
@@ -234,7 +217,7 @@ class Dataset:
             # What is read is laid out in memory as below.
             inputs, index = self.inputs[index], torch.arange(len(index))
         else:
-            inputs, index = self.inputs, self.stored_rows(index)
+            inputs = self.inputs
         if inputs.ndim != 4:
             return inputs.index_select(0, index)
         return inputs.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
@@ -294,7 +277,7 @@ class Dataset:
         stored_shape = self.stored_shape or self.shape
         if isinstance(self.inputs, MappedInputs):
             return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
-        images = torch.empty((len(self.inputs), self.shape[0], side, side), dtype=torch.uint8)
+        images = torch.empty((len(self), self.shape[0], side, side), dtype=torch.uint8)
         for part, source in zip(images.split(_RESIZED), self.inputs.split(_RESIZED), strict=True):
             part.copy_(resize(source, side))
         return replace(self, inputs=images, stored_shape=stored_shape)

@@ -66,9 +66,8 @@ def find(name: str, root: str | Path | None = None) -> Location:
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{shown(str(place))} cannot be looked into ({reason})") from error
-    problems = [f"data set {name!r}: nothing that is read is in {' or '.join(map(str, places))}"]
-    if not places:
-        problems = [f"data set {name!r} not found; neither data.root nor FEDSTRATA_DATA is set"]
+    searched = " or ".join(map(str, places)) or "no folder, as neither data.root nor FEDSTRATA_DATA is set"
+    problems = [f"data set {name!r}: nothing that is read is in {searched}"]
     repository = info.hub_repository if info else name
     if repository and _HUB_ID.fullmatch(repository):
         try:

@@ -95,7 +95,7 @@ def read_tables(
     if info:
         options = replace(options, label=info.label_column, inputs=(info.input_column,))
         tables.require_columns(place, given[0].schema, (info.label_column, info.input_column))
-    schema = _common_schema(given)
+    schema = tables.common_schema(given)
     form = _form(given, schema, options, info)
     options.refuse(place, *(() if form.window else ("window", "step")), *(() if form.encoded else ("size",)))
     _refuse_other_inputs(given, form, options)
@@ -201,12 +201,7 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, collect: Collec
             raise DataError(f"{given[0].place}: no recording has {form.window} readings; set data.window lower")
 
     inputs = collect(samples())
-    codes = frozenset[str]().union(*(table.source.codes for table in given))
-    columns = {
-        name: tables.joined(column, scalars[name], f"{given[0].place}: column {name!r}", stored)
-        for name, column in parts.items()
-    }
-    columns |= {name: tables.as_numbers(columns[name]) for name in columns if name in codes}
+    columns = {name: tables.joined(given, name, scalars[name], column) for name, column in parts.items()}
     found = columns.pop(form.label) if form.label in scalars else np.concatenate(answers)
     return _Rows(inputs, found, counts, columns, of_tables)
 
@@ -409,31 +404,6 @@ def _unread_numbers(columns: Mapping[str, np.ndarray], read: str, options: ReadO
 
 
 # Whether tables fit together.
-
-
-def _common_schema(given: Sequence[Table]) -> Any:
-    """Return the ``pyarrow.Schema`` of all tables: the narrowest types that hold what each of them holds.
-
-    Raises:
-        DataError: When the tables differ in the kind of a column.
-    """
-    common = given[0].schema
-    for table in given[1:]:
-        others = [each for each in table.schema if not _alike(each, common)]
-        try:
-            common = pa.unify_schemas([common, pa.schema(others)], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{table.place}: {error}, as in {given[0].place}; make the column alike in all files"
-            ) from None
-    return common
-
-
-def _alike(column: Any, schema: Any) -> bool:
-    """Return whether a column of arrays can be put behind one of a schema: of one shape, both of pixels or neither."""
-    known: Any = schema.field(column.name).type if column.name in schema.names else None
-    same_shape = tables.is_tensor(column.type) and tables.is_tensor(known) and column.type.shape == known.shape
-    return same_shape and (column.type.value_type == pa.uint8()) == (known.value_type == pa.uint8())
 
 
 def _refuse_other_inputs(given: Sequence[Table], form: _Form, options: ReadOptions) -> None:

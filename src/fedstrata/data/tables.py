@@ -217,28 +217,27 @@ def read_column(tables: Sequence[Table], column: str) -> np.ndarray:
     Raises:
         DataError: When there is no such column, or a table has no rows.
     """
-    parts = list[np.ndarray]()
+    parts = list[Any]()
     for table in tables:
         rows = [chunks[column].values for chunks in table.chunks([column])]
         refuse_no_rows(len(rows), table.place)
-        kind = table.schema.field(column).type
-        parts.append(joined(rows, kind, f"{table.place}: column {column!r}", table.source.stored))
-    values = np.concatenate(parts)
-    return as_numbers(values) if any(column in table.source.codes for table in tables) else values
+        parts += rows
+    return joined(tables, column, common_schema(tables, [column]).field(column).type, parts)
 
 
-def joined(parts: Sequence[Any], kind: Any, called: str, stored: int) -> np.ndarray:
-    """Return the rows of a column of scalars as `to_numpy` does, (rows,).
+def joined(tables: Sequence[Table], column: str, kind: Any, parts: Sequence[Any]) -> np.ndarray:
+    """Return the rows of a column of scalars of some tables as `to_numpy` does, (rows,).
 
     Args:
+        tables: The tables.
+        column: The name of the column.
+        kind: The Arrow type that all rows get.
         parts: The rows, a ``pyarrow.Array`` after the other.
-        kind: The Arrow type that all of them get.
-        called: What they are called, for messages.
-        stored: The bytes that they take where they are.
 
     Raises:
         DataError: When a text is too long, or a value is none of this type.
     """
+    called = f"{tables[0].place}: column {column!r}"
     try:
         values = pa.chunked_array([part.cast(kind) for part in parts], kind).combine_chunks()
     except pa.ArrowException as error:
@@ -248,10 +247,42 @@ def joined(parts: Sequence[Any], kind: Any, called: str, stored: int) -> np.ndar
         longest = pc.max(pc.utf8_length(values)).as_py() or 0
         if longest > COLUMN_CHARACTERS:
             raise DataError(f"{called} holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}")
-        if problem := memory_problem(4 * longest * len(values), stored):
+        if problem := memory_problem(4 * longest * len(values), sum(table.source.stored for table in tables)):
             raise DataError(f"{called}: {problem}")
     # What Arrow holds must not be written to.
-    return np.array(to_numpy(values))
+    found = np.array(to_numpy(values))
+    return as_numbers(found) if any(column in table.source.codes for table in tables) else found
+
+
+def common_schema(tables: Sequence[Table], columns: Collection[str] | None = None) -> Any:
+    """Return the ``pyarrow.Schema`` of all tables: the narrowest types that hold what each of them holds.
+
+    Args:
+        tables: The tables.
+        columns: The columns that count, which all have; None for all that any has.
+
+    Raises:
+        DataError: When the tables differ in the kind of a column.
+    """
+    common = pa.schema([each for each in tables[0].schema if columns is None or each.name in columns])
+    common = common.with_metadata(tables[0].schema.metadata)
+    for table in tables[1:]:
+        own = [each for each in table.schema if columns is None or each.name in columns]
+        others = pa.schema([each for each in own if not _alike(each, common)])
+        try:
+            common = pa.unify_schemas([common, others], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{table.place}: {error}, as in {tables[0].place}; make the column alike in all files"
+            ) from None
+    return common
+
+
+def _alike(column: Any, schema: Any) -> bool:
+    """Return whether a column of arrays can be put behind one of a schema: of one shape, both of pixels or neither."""
+    known: Any = schema.field(column.name).type if column.name in schema.names else None
+    same_shape = is_tensor(column.type) and is_tensor(known) and column.type.shape == known.shape
+    return same_shape and (column.type.value_type == pa.uint8()) == (known.value_type == pa.uint8())
 
 
 def refuse_no_rows(rows: int | bool, place: str) -> None:

@@ -85,8 +85,7 @@ def with_backdoor(
         share: The share of a client's training samples of other classes than the target, rounded up.
         seed: The seed of the run.
     """
-    inputs = dataset.inputs.clone() if dataset.places is None else dataset.inputs[dataset.places]
-    labels = dataset.labels.clone()
+    inputs, labels = dataset.inputs.clone(), dataset.labels.clone()
     for client in clients:
         index = torch.from_numpy(partition.train[client])
         relabel = torch.from_numpy(partition.relabel[client])
@@ -96,7 +95,7 @@ def with_backdoor(
         turns = int(partition.turns[client]) if inputs.ndim == 4 else 0
         inputs[chosen] = _turned(trigger.stamp(_turned(inputs[chosen], turns)), -turns)
         labels[chosen] = int(np.flatnonzero(partition.relabel[client] == trigger.target)[0])
-    return replace(dataset, inputs=inputs, labels=labels, places=None)
+    return replace(dataset, inputs=inputs, labels=labels)
 
 
 def _turned(inputs: torch.Tensor, turns: int) -> torch.Tensor:
