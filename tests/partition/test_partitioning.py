@@ -176,7 +176,7 @@ def test_a_partition_checks_its_rules() -> None:
     )
     for changed, rule in (
         ({"test": good.test[:1]}, "every client has a test split"),
-        ({"test": (integers(2), integers())}, "no split is empty"),
+        ({"test": (integers(2), integers())}, "who trains is tested, and no one else"),
         ({"truth": integers(0)}, "truth has one group per client, from 0"),
         ({"truth": integers(0, 2)}, "truth has one group per client, from 0 without gaps"),
         ({"turns": integers(0, 4)}, "turns are 0 to 3 per client"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fedstrata.data import Dataset
 from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
 from fedstrata.objective.training import counted_share
+from fedstrata.partition import Partition
 
 _BATCHES_AT_ONCE = 4
 """Batches that are normalised together, if they have no more numbers than `_NUMBERS_AT_ONCE`."""
@@ -36,34 +37,6 @@ _NUMBERS_IN_LINE = 16
 
 _NUMBERS_AT_ONCE = 2**24
 """Numbers that are normalised together: 64 MB of float32. A batch is never divided."""
-
-
-class ClientSplit(Protocol):
-    """The samples of each client and how the client sees them, as a `Partition` or a device knows it."""
-
-    @property
-    def train(self) -> Sequence[np.ndarray[Any, Any]]:
-        """Indices of each client's training samples, n arrays."""
-
-    @property
-    def test(self) -> Sequence[np.ndarray[Any, Any]]:
-        """Indices of each client's test samples, n arrays."""
-
-    @property
-    def validation(self) -> Sequence[np.ndarray[Any, Any]]:
-        """Indices of each client's samples for validation, n arrays, or empty for none."""
-
-    @property
-    def turns(self) -> np.ndarray[Any, Any]:
-        """Quarter turns of each client's images, (n,)."""
-
-    @property
-    def relabel(self) -> np.ndarray[Any, Any]:
-        """The label that each client gives each class, (n, classes)."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The name of each client, (n,), or empty where the clients have none."""
 
 
 class ClientData:
@@ -90,7 +63,7 @@ class ClientData:
     def __init__(
         self,
         dataset: Dataset,
-        partition: ClientSplit,
+        partition: Partition,
         seed: int,
         handovers: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
@@ -260,7 +233,7 @@ def classes_at_both_ends(classes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.concatenate([first, others, second])
 
 
-def _refuse_padding_alone(dataset: Dataset, partition: ClientSplit) -> None:
+def _refuse_padding_alone(dataset: Dataset, partition: Partition) -> None:
     """Refuse a client that has nothing to learn or to be tested on, as all of its tokens have no class.
 
     Raises:
@@ -311,7 +284,7 @@ class SimulationSpec:
 
     network: Callable[[], nn.Module]
     dataset: Dataset
-    partition: ClientSplit
+    partition: Partition
     seed: int
     handovers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     precision: str = "float32"

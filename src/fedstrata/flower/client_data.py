@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from fedstrata.engine import ClientData
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.requests import RunConfig
 from fedstrata.models import side
-from fedstrata.partition import hold_out, holdout_rng
+from fedstrata.partition import Partition, hold_out, holdout_rng
 
 if TYPE_CHECKING:
     from fedstrata.build.run_setup import RunSetup
@@ -33,18 +33,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _Positions = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _OwnSplit:
-    """The `ClientSplit` in which only one of n clients holds anything, without turns and new labels."""
-
-    train: tuple[_Positions, ...]
-    test: tuple[_Positions, ...]
-    turns: _Positions
-    relabel: _Positions
-    validation: tuple[_Positions, ...] = ()
-    names: tuple[str, ...] = ()
 
 
 def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
@@ -132,15 +120,16 @@ def _target_dtype(config: RunConfig) -> torch.dtype:
 
 def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: int, config: RunConfig) -> ClientData:
     empty = [np.arange(0)] * config.clients
-    split = _OwnSplit(
-        (*empty[:client], train, *empty[client + 1 :]),
-        (*empty[:client], test, *empty[client + 1 :]),
-        np.zeros(config.clients, dtype=np.int64),
-        np.tile(np.arange(config.samples.classes), (config.clients, 1)),
+    partition = Partition(
+        train=(*empty[:client], train, *empty[client + 1 :]),
+        test=(*empty[:client], test, *empty[client + 1 :]),
+        truth=None,
+        turns=np.zeros(config.clients, dtype=np.int64),
+        relabel=np.tile(np.arange(config.samples.classes), (config.clients, 1)),
     )
     if (prepared := dataset.preparation) is not None and prepared.options.own and len(train):
         dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(train)))
-    return ClientData(dataset, split, config.seed)
+    return ClientData(dataset, partition, config.seed)
 
 
 def _fitting(dataset: Dataset, path: Path, config: RunConfig, location: data.Location) -> Dataset:

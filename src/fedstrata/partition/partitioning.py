@@ -53,7 +53,10 @@ class Partition:
         rules = {
             "every client has a test split": len(self.test) == n,
             "every client has a validation split, or none has": len(self.validation) in (0, n),
-            "no split is empty": all(len(split) for split in splits),
+            # On a device, all other clients have none.
+            "who trains is tested, and no one else": [bool(len(each)) for each in self.train]
+            == [bool(len(each)) for each in self.test],
+            "no validation split is empty": all(len(split) for split in self.validation),
             # Sorting is several times as fast as np.unique.
             "no sample occurs twice": bool((np.diff(positions) > 0).all()),
             "truth has one group per client, from 0 without gaps": groups.shape == (n,)
