@@ -122,8 +122,7 @@ def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> 
     if "test" in splits and not testing.any():
         raise DataError(f"{location.name} has no test file; hold out a part of its training samples instead")
     if SPLIT_COLUMN in dataset.columns:
-        places = {"train": np.flatnonzero(~testing), "test": np.flatnonzero(testing)}
-        dataset = dataset.rows(np.concatenate([places[split] for split in splits]))
+        dataset = dataset.rows(np.concatenate([np.flatnonzero(testing == (split == "test")) for split in splits]))
     if not options.scale:
         dataset = replace(dataset, mean=(0.0,) * len(dataset.mean), std=(1.0,) * len(dataset.std))
     return dataset, int(testing.sum())

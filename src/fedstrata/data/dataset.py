@@ -277,9 +277,7 @@ class Dataset:
         stored_shape = self.stored_shape or self.shape
         if isinstance(self.inputs, MappedInputs):
             return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
-        images = torch.empty((len(self), self.shape[0], side, side), dtype=torch.uint8)
-        for part, source in zip(images.split(_RESIZED), self.inputs.split(_RESIZED), strict=True):
-            part.copy_(resize(source, side))
+        images = torch.cat([resize(part, side).to(torch.uint8) for part in self.inputs.split(_RESIZED)])
         return replace(self, inputs=images, stored_shape=stored_shape)
 
 
