@@ -24,7 +24,7 @@ from fedstrata.data.column_roles import (
 from fedstrata.data.dataset import SPLITS, Split
 from fedstrata.data.location import PREFIX
 from fedstrata.data.sample_format import unmasked
-from fedstrata.data.tables import MemorySource, Table, tensors, to_numpy
+from fedstrata.data.tables import ROWS, MemorySource, Table, tensors, to_numpy
 
 Clients = Mapping[Any, Any] | Sequence[Any]
 """The data of each client, in the order of the ids; in a mapping by its name.
@@ -188,11 +188,11 @@ def _digest(tables: Sequence[Table]) -> str:
     found = hashlib.sha256()
     for table in tables:
         found.update(repr(sorted(table.constants.items())).encode())
-        schema = table.source.schema
-        found.update(repr(sorted((schema.metadata or {}).get(b"huggingface", b""))).encode())
-        rows = pa.Table.from_batches(table.source.batches(schema.names)).replace_schema_metadata(None)
+        found.update(repr(sorted((table.source.schema.metadata or {}).get(b"huggingface", b""))).encode())
+        assert isinstance(table.source, MemorySource)
+        rows = table.source.table.replace_schema_metadata(None)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
+            writer.write_table(rows, ROWS)
         found.update(sink.getvalue())
     return found.hexdigest()
