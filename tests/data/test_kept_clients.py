@@ -157,7 +157,9 @@ def test_a_column_split_of_the_users_own_says_which_rows_are_for_testing(form: s
     assert read({"Ghent": given}).inputs[:, 0].tolist() == [0.0, 3.0, 9.0]
     assert read({"Ghent": given}, "test").inputs[:, 0].tolist() == [6.0]
     wrong = {"x": X, "y": Y, "split": ["train", "test", "dev", "train"]}
-    with pytest.raises(DataError, match="client 'Ghent': row 2 of column 'split' holds 'dev'; expected train or test"):
+    with pytest.raises(
+        DataError, match=r"client 'Ghent': row 2 of column 'split' holds neither train nor test.*; found 'dev'"
+    ):
         read({"Ghent": wrong})
 
 

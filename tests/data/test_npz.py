@@ -86,7 +86,7 @@ def test_bytes_stay_bytes_and_images_get_their_channels_first(
         ({"x": X[:0], "y": [0, 1, 2]}, r"x is float64 \(0, 4\)"),
         ({"x": X[:2], "y": [0, 1, 2]}, r"y is int64 \(3,\); expected a value for each of the 2 rows of x"),
         ({"x": np.where(X == 5, np.inf, X), "y": [0, 1, 2]}, "row 1 of column 'x' holds no finite number"),
-        ({"x": X, "y": [0, -1, 2]}, "row 1 of column 'y' holds class -1"),
+        ({"x": X, "y": [0, -1, 2]}, "row 1 of column 'y' holds no class of 0 to 2; found -1"),
         (
             {"x": X, "y": [0, 1, 2], "who": [1, 2]},
             r"who is int64 \(2,\); expected a value for each of the 3 rows of x",

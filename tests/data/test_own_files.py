@@ -227,7 +227,7 @@ def test_a_missing_class_is_no_class_without_a_name(root: Path, suffix: str) -> 
         (rows(), {"inputs": ("label",)}, "data.inputs.*no such column 'label'"),
         (rows(a=[0.5, None]), {"gaps": False}, "row 1 of column 'a' holds no finite number"),
         (rows(split=["test", "test"]), {}, "marks all samples for testing"),
-        (rows(split=["train", None]), {}, "column 'split' holds ''; expected train or test in every row"),
+        (rows(split=["train", None]), {}, "column 'split' holds neither train nor test; found ''"),
         (rows(), {"window": 8}, "data.window = 8: .* has no recordings"),
         (rows(), {"size": 8}, "data.size = 8: .* has no images"),
         ("", {}, "is no readable CSV file"),

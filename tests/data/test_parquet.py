@@ -209,8 +209,8 @@ def test_rows_are_counted_within_their_own_file(tmp_path: Path) -> None:
     [
         (pa.array([0, None, 1, 2]), "row 1 of column 'label' holds no class"),
         (pa.array(["cat", "dog", "", "cat"]), "row 2 of column 'label' holds no class"),
-        (pa.array([0, 1, 2, 10]), "row 3 of column 'label' holds class 10; expected 0 to 9"),
-        (pa.array([0, -1, 2, 3]), "row 1 of column 'label' holds class -1; expected 0 to 9; if numbers shall"),
+        (pa.array([0, 1, 2, 10]), "row 3 of column 'label' holds no class of 0 to 9; found 10"),
+        (pa.array([0, -1, 2, 3]), "row 1 of column 'label' holds no class of 0 to 9; found -1; if numbers shall"),
     ],
 )
 def test_a_wrong_class_is_named_by_file_and_row(tmp_path: Path, labels: Any, message: str) -> None:

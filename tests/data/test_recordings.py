@@ -83,7 +83,7 @@ NOT_FINITE = "row 1 of column 'signal' holds a value that is not a finite"
         ({"length": ["4", "4"]}, "column 'length' holds string; expected integers"),
         ({"signal": ["a", "b"]}, "column 'signal' holds string; expected lists of numbers"),
         ({"channels": [6, 3], "length": [4, 8]}, "row 1 of column 'signal' has 3 channels; expected 6"),
-        ({"activity": [0, 12]}, "row 1 of column 'activity' holds class 12; expected 0 to 11"),
+        ({"activity": [0, 12]}, "row 1 of column 'activity' holds no class of 0 to 11; found 12"),
         ({"subject": [1, None]}, "subject and trial must be integers, in every row"),
         ({"trial": ["a", "b"]}, "subject and trial must be integers"),
     ],

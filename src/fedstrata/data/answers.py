@@ -69,8 +69,8 @@ def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ..
     if values.ndim == 2:
         return Answers(np.zeros(len(values), np.int64), classes, targets=values)
     wrong = (values < 0) | (values >= classes)
-    advice = f"expected 0 to {classes - 1}; if numbers shall be learned, write them with a decimal point"
-    refuse_rows(wrong, place, f"of {called} holds class {values[np.argmax(wrong)]}", advice)
+    advice = f"found {values[np.argmax(wrong)]}; if numbers shall be learned, write them with a decimal point"
+    refuse_rows(wrong, place, f"of {called} holds no class of 0 to {classes - 1}", advice)
     return Answers(values, classes, names if len(names) == classes else ())
 
 

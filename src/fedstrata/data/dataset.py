@@ -382,7 +382,8 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
     """
     texts = np.array(["" if value is None else str(value) for value in values.tolist()])
     strange = ~np.isin(texts, SPLITS)
-    advice = "expected train or test in every row; give other samples another file, or the column another name"
-    refuse_rows(strange, name, f"of column {SPLIT_COLUMN!r} holds {shown(str(texts[np.argmax(strange)]))}", advice)
+    first = shown(str(texts[np.argmax(strange)]))
+    advice = f"found {first}; give other samples another file, or the column another name"
+    refuse_rows(strange, name, f"of column {SPLIT_COLUMN!r} holds neither train nor test", advice)
     testing: NDArray[np.bool_] = texts == "test"
     return testing
