@@ -330,7 +330,8 @@ class Federation:
         grid = Loopback(dict(self.devices)) if twist is None else Loopback(dict(self.devices), twist)
         self.lines: list[str] = []
         config = replace(self.config, run=run)
-        return FlowerClients(grid, config, self.registry, rules or RoundRules(), self.lines.append, Ticks().clock), grid
+        clock = Ticks().clock
+        return FlowerClients(grid, self.registry, rules or RoundRules(), self.lines.append, clock, config=config), grid
 
 
 def federation(keys: dict[str, Any], folder: Path) -> Federation:

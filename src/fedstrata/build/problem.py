@@ -14,7 +14,7 @@ from fedstrata.base.errors import ExperimentError
 from fedstrata.base.randomness import model_seed
 from fedstrata.config import Experiment
 from fedstrata.config.tables import LocalTable, ServerTable
-from fedstrata.core import LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
+from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
 from fedstrata.engine.outside_state import normalises_over_batch
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
@@ -64,6 +64,21 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
             )
         return row
 
+    features = prod(as_read(experiment, shape))
+    return problem_with(experiment, layout, fresh, features=features)
+
+
+def problem_with(
+    experiment: Experiment, layout: Layout, fresh: Callable[[int], torch.Tensor], features: int | None = None
+) -> Problem:
+    """The problem of an experiment whose models are given, such as those of another framework.
+
+    Args:
+        experiment: The experiment.
+        layout: The tensors of a model.
+        fresh: Makes the first models, (p,), by their numbers from 0 on.
+        features: The numbers of an input; None where that is not known.
+    """
     return Problem(
         layout=layout,
         fresh=fresh,
@@ -81,7 +96,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
         checks=checks_of(experiment),
         extra_uploads=experiment.privacy.kind == "none",
         server=server_of(experiment.server),
-        features=prod(as_read(experiment, shape)),
+        features=features,
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read
     )
 

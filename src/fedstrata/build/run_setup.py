@@ -76,6 +76,7 @@ class RunSetup:
         byzantine: The clients that send something else than they have trained; None where all are honest.
         trigger: The trigger of their backdoor; None where they have none.
         on_devices: Whether the clients are real devices, which add noise and compress themselves.
+        knows_network: Whether the networks and samples of the clients are known here, and not arrays of an app alone.
     """
 
     server: ServerSetup
@@ -90,6 +91,7 @@ class RunSetup:
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
     on_devices: bool = False
+    knows_network: bool = True
 
     @property
     def everyone(self) -> torch.Tensor:

@@ -31,7 +31,7 @@ from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.replies import ANY_CLIENT, CLIENT_INFO, ClientInfo, Reply, write_reply
-from fedstrata.flower.requests import INFO_REQUEST, Request, RunConfig, needed_tensors, read_request, read_run_config
+from fedstrata.flower.requests import INFO_REQUEST, Request, RunConfig, missing_tensors, read_request, read_run_config
 from fedstrata.models import layout_of
 from fedstrata.uploads.compression import Packed
 from fedstrata.uploads.noise import LocalNoise, NoiseSeed, secret_seed
@@ -152,7 +152,7 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
     kept = _kept_tensors(file, request)
     store = ClientStore()
     store.restore(kept)
-    missing = _missing_tensors(request, layout, store)
+    missing = missing_tensors(request, layout, store)
     if missing:
         return Payload({"missing": {"tensors": missing}})
     _refuse_little_noise(config, request, device)
@@ -203,17 +203,6 @@ def _refuse_unknown_stats(request: Request, device: Device) -> None:
     for name in request.plan.client_stats:
         if name not in CLIENT_STATS and name not in device.client_stats:
             raise InputError(f"expected a statistic that client-stats of this node's configuration names, found {name}")
-
-
-def _missing_tensors(request: Request, layout: Layout, store: ClientStore) -> list[str]:
-    """Name the tensors that the server expects here and that are not, as after the loss of a disk."""
-    own = store.read(request.client, before=request.plan.round)
-    wanted = needed_tensors(request.plan, layout, own)
-    return [
-        spec.name
-        for tensor, spec in enumerate(layout.tensors)
-        if any(mask[tensor] and not request.sent[model][tensor] for model, mask in wanted.items())
-    ]
 
 
 def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstrata.base.errors import EngineError, InputError
 from fedstrata.base.quoting import one_line, without_paths
-from fedstrata.core import CLIENT, Plan, Report
+from fedstrata.core import CLIENT, Layout, Plan, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
@@ -33,6 +34,7 @@ from fedstrata.flower.requests import (
     write_run_config,
 )
 from fedstrata.models import layout_of
+from fedstrata.uploads.compression import Compression
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -86,7 +88,7 @@ class _Attempt:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """What a client was asked, and what it may reply.
 
     Attributes:
@@ -101,40 +103,49 @@ class _Asked:
 
 
 @dataclass(eq=False)
-class FlowerClients:
-    """Clients on a network, bit for bit as `Loop` has them.
+class NodeClients:
+    """Clients on a network that do a whole round with one message.
 
     Attributes:
         grid: Flower's grid.
-        config: The config of the run.
         registry: The registered clients. The caller replaces it when somebody comes.
         rules: When a round is over.
         tell: It takes a line for people.
         clock: It tells the time.
+        kind: The type of the messages.
         store: What is known of the devices' own stores. An empty tensor stands for one that is there, nan for one that
             is of no use.
         traffic: What became of the last plan.
     """
 
     grid: Grid
-    config: RunConfig
     registry: ClientRegistry
     rules: RoundRules = field(default_factory=RoundRules)
     tell: Callable[[str], None] = print
     clock: Clock = field(default_factory=Clock)
+    kind: ClassVar[str] = WORK
     store: ClientStore = field(init=False, default_factory=ClientStore)
     traffic: RoundTraffic = field(init=False, default_factory=RoundTraffic)
 
-    def __post_init__(self) -> None:
-        """Send nothing yet."""
-        module = self.config.network()
-        self._layout = layout_of(module)
-        self._compression = self.config.compressor(self._layout)
-        self._loop = Loop(module, self._layout, no_client_data(self.config))
+    @property
+    def layout(self) -> Layout:
+        """The tensors of the models."""
+        raise NotImplementedError
 
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Compute as `Loop.outputs` does, on the server."""
-        return self._loop.outputs(models, inputs)
+    @property
+    def compression(self) -> Compression | None:
+        """How clients compress their updates; None where they do not."""
+        return None
+
+    def content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, Asked]:
+        """Make the content of the message with a request, and say what its reply may be.
+
+        Args:
+            request: The request.
+            key: The key of the client.
+            registration: The client.
+        """
+        raise NotImplementedError
 
     def run(self, plan: Plan) -> Report:
         """Ask every client that is scored or works, in one message each; one that does not reply is an absent row.
@@ -170,13 +181,13 @@ class FlowerClients:
         attempt = _Attempt(plan.cohort.tolist(), clients, self.rules.min_reply_fraction)
         counted = _stored_rounds(self.store)
         requests = (
-            request_for(plan, client, self._layout, self.store.read(client, before=plan.round), counted[client])
+            request_for(plan, client, self.layout, self.store.read(client, before=plan.round), counted[client])
             for client in clients
         )
         self._collect(requests, attempt, end)
         if attempt.missing and not attempt.enough:
             # What a device has lost it is sent again, at once.
-            again = (request_for(plan, client, self._layout, ()) for client in tuple(attempt.missing))
+            again = (request_for(plan, client, self.layout, ()) for client in tuple(attempt.missing))
             self._collect(again, attempt, end)
         traffic = attempt.traffic
         late = f"the first {len(attempt.replies)} had answered" if attempt.enough else "no answer in time"
@@ -191,17 +202,17 @@ class FlowerClients:
         """Send requests and take in the replies."""
         seconds = max(end - self.clock.now(), 0.0)
         waiting = dict[str, int]()
-        asked = dict[int, _Asked]()
+        asked = dict[int, Asked]()
         registered = self.registry.by_id()
         for request in requests:
             found = registered.get(request.client)
             if found is None or found[1].node == NO_NODE:
                 attempt.traffic.absent[request.client] = "no node speaks for it"
                 continue
-            content, asked[request.client] = self._content(request, *found)
+            content, asked[request.client] = self.content(request, *found)
             attempt.traffic.bytes_down += content_bytes(content)
             # Flower takes 0 seconds for half a day.
-            message = message_to(found[1].node, WORK, content, request.plan.round, max(seconds, 1.0))
+            message = message_to(found[1].node, self.kind, content, request.plan.round, max(seconds, 1.0))
             # One by one: the models of all clients together may not fit into memory.
             waiting |= send(self.grid, {request.client: message})
         if not waiting:
@@ -213,17 +224,7 @@ class FlowerClients:
             if attempt.enough:
                 return
 
-    def _content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, _Asked]:
-        """The content of the message with a request, and what its reply may be."""
-        # The device compares the key with its own.
-        address = Payload({"client": {"key": key}})
-        payload = write_run_config(self.config, self._layout) | address | write_request(request, self._layout)
-        sizes = {name: self.config.stat_size(name) for name in request.plan.client_stats}
-        expected = expected_reply(request, self._layout, sizes, self._compression)
-        bounds = ReplyBounds(self.config.run, registration.train, registration.test, self.config.objective)
-        return encode(payload), _Asked(without_models(request), expected, bounds)
-
-    def _take(self, message: Message, asked: _Asked, attempt: _Attempt) -> None:
+    def _take(self, message: Message, asked: Asked, attempt: _Attempt) -> None:
         """Note a reply, or why there is none."""
         request = asked.request
         client = request.client
@@ -241,7 +242,7 @@ class FlowerClients:
                 # If it is not asked again before the round is over, the next request has to bring everything.
                 self.store.forget(client)
             else:
-                reply = read_reply(payload, request, self._layout, asked.bounds, self._compression)
+                reply = read_reply(payload, request, self.layout, asked.bounds, self.compression)
                 attempt.replies[client] = reply
                 traffic.absent.pop(client, None)
         except InputError as error:
@@ -256,6 +257,49 @@ class FlowerClients:
         here = torch.tensor(list(replies), dtype=torch.int64)
         evaluations = {name: each.only(torch.isin(each.clients, here)) for name, each in plan.evaluations.items()}
         return merge_reports(replace(plan, evaluations=evaluations), [reply.report for reply in replies.values()])
+
+
+@dataclass(eq=False)
+class FlowerClients(NodeClients):
+    """Devices that train by this library, bit for bit as `Loop` has them.
+
+    Attributes:
+        config: The config of the run.
+    """
+
+    config: RunConfig = field(kw_only=True)
+
+    @cached_property
+    def _module(self) -> nn.Module:
+        return self.config.network()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The tensors of the network."""
+        return layout_of(self._module)
+
+    @cached_property
+    def compression(self) -> Compression | None:
+        """How clients compress their updates; None where they do not."""
+        return self.config.compressor(self.layout)
+
+    @cached_property
+    def _loop(self) -> Loop:
+        return Loop(self._module, self.layout, no_client_data(self.config))
+
+    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
+        """Compute as `Loop.outputs` does, on the server."""
+        return self._loop.outputs(models, inputs)
+
+    def content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, Asked]:
+        """The content of the message with a request, and what its reply may be."""
+        # The device compares the key with its own.
+        address = Payload({"client": {"key": key}})
+        payload = write_run_config(self.config, self.layout) | address | write_request(request, self.layout)
+        sizes = {name: self.config.stat_size(name) for name in request.plan.client_stats}
+        expected = expected_reply(request, self.layout, sizes, self.compression)
+        bounds = ReplyBounds(self.config.run, registration.train, registration.test, self.config.objective)
+        return encode(payload), Asked(without_models(request), expected, bounds)
 
 
 def _stored_rounds(store: ClientStore) -> Mapping[int, set[int]]:

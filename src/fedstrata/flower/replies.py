@@ -54,7 +54,7 @@ class ReplyBounds:
     Attributes:
         run: The name of the run.
         train: The number of training samples that the client registered with.
-        test: The number of test samples that it registered with.
+        test: The number of test samples that it registered with; 0 where it has not said.
         objective: What the networks learn, which bounds the loss and the metric.
     """
 
@@ -244,7 +244,8 @@ def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBoun
     objective = bounds.objective
     least, most = objective.metric_info.bounds
     known = isfinite(correct) and least * samples <= correct <= most * samples
-    if samples != bounds.test or not (known or (objective.may_be_unknown(bounds.test) and not isfinite(correct))):
+    unknown = not bounds.test or objective.may_be_unknown(bounds.test)
+    if samples != (bounds.test or samples) or not (known or (unknown and not isfinite(correct))):
         raise InputError(f"expected a score of {bounds.test} test samples, found {correct:g} right of {samples}")
     if float(score.loss) < objective.least_loss:
         raise InputError(f"expected a loss of at least {objective.least_loss:g}, found {float(score.loss):g}")

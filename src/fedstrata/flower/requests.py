@@ -19,6 +19,7 @@ from fedstrata.base.errors import ContractError, InputError, check_rules
 from fedstrata.base.randomness import model_seed
 from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Evaluation, Layout, LocalTask, Mask, Plan
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions
+from fedstrata.engine import ClientStore
 from fedstrata.engine.client_data import own_stat
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import (
@@ -214,6 +215,17 @@ def needed_tensors(plan: Plan, layout: Layout, own: Collection[int]) -> dict[int
             before = wanted.get(model, layout.nothing)
             wanted[model] = tuple(a or b for a, b in zip(before, mask, strict=True))
     return wanted
+
+
+def missing_tensors(request: Request, layout: Layout, store: ClientStore) -> list[str]:
+    """Name the tensors that the server expects in a client's store and that are not, as after the loss of a disk."""
+    own = store.read(request.client, before=request.plan.round)
+    wanted = needed_tensors(request.plan, layout, own)
+    return [
+        spec.name
+        for tensor, spec in enumerate(layout.tensors)
+        if any(mask[tensor] and not request.sent[model][tensor] for model, mask in wanted.items())
+    ]
 
 
 def without_models(request: Request) -> Request:

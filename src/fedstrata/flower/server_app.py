@@ -124,7 +124,7 @@ def drive(
         wanted = federation.min_clients or len(federation.clients)
         registry = registrar.wait_for(registry, wanted, _next_round(out) if registry.registrations else 0)
         save_registry(folder / _REGISTRY_FILE, registry)
-        clients = FlowerClients(grid, config, registry, federation.rounds, tell, clock)
+        clients = FlowerClients(grid, registry, federation.rounds, tell, clock, config=config)
         secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
         setup, joins = _run_setup(experiment, federation, config, clients, public, secret)
 

@@ -11,13 +11,14 @@ from fedstrata.models.registry import (
     portable,
     side,
 )
-from fedstrata.models.rows import known_outputs, layout_of, load_row, row_of
+from fedstrata.models.rows import known_outputs, layout_of, layout_of_arrays, load_row, row_of
 
 __all__ = [
     "MODELS",
     "NetworkShape",
     "known_outputs",
     "layout_of",
+    "layout_of_arrays",
     "load_row",
     "make",
     "make_network",

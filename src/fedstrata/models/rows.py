@@ -5,8 +5,11 @@ Selectors such as "head" go by the layout, which has the layers in the order of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from fedstrata.base.errors import ModelError
 from fedstrata.base.lazy_torch import torch
@@ -67,6 +70,45 @@ def _kind(owner: torch.nn.Module) -> Kind:
     if nn.utils.parametrize.is_parametrized(owner):
         own += owner.get_submodule("parametrizations").parameters()
     return "linear" if any(tensor.ndim > 1 for tensor in own) else "norm"
+
+
+def layout_of_arrays(arrays: Mapping[str, Any]) -> Layout:
+    """Lay out the arrays of a model of any framework, by their names and shapes.
+
+    What comes before the last dot of a name is the layer. A layer is a convolution where one of its arrays has more
+    than two dimensions, "linear" where one has two, and otherwise "norm"; where that leaves no layer to compare, all
+    are "linear". Arrays of integers are left out, and running statistics of torch's names are buffers.
+
+    Args:
+        arrays: The arrays by name, in the order in which the model has them; anything with ``dtype`` and ``shape``.
+
+    Raises:
+        ModelError: When none of them is of floating point.
+    """
+    moving = {name: values for name, values in arrays.items() if np.issubdtype(values.dtype, np.floating)}
+    layers = {name: name.rpartition(".")[0] or name for name in moving}
+    buffers = {name for name in moving if name.rpartition(".")[2] in ("running_mean", "running_var")}
+    dimensions = {
+        layer: max(len(moving[name].shape) for name, of in layers.items() if of == layer) for layer in layers.values()
+    }
+    kinds: dict[str, Kind] = {
+        layer: "conv" if most > 2 else "linear" if most == 2 else "norm" for layer, most in dimensions.items()
+    }
+    if "conv" not in kinds.values() and "linear" not in kinds.values():
+        kinds = dict.fromkeys(kinds, "linear")
+    specs = [
+        TensorSpec(
+            name,
+            layers[name],
+            "buffer" if name in buffers else kinds[layers[name]],
+            tuple(values.shape),
+            batch_norm=f"{layers[name]}.running_var" in buffers,
+        )
+        for name, values in moving.items()
+    ]
+    if all(spec.kind == "buffer" for spec in specs):
+        raise ModelError(f"expected arrays of floating point, found {', '.join(arrays) or 'none'}: nothing to train")
+    return Layout(tuple(specs))
 
 
 def row_of(module: torch.nn.Module, layout: Layout) -> torch.Tensor:

@@ -115,7 +115,7 @@ def finish_run(
     write_used_models(folder.path, setup, state, used)
     folder.add_classified(None if classified is None else classified[0])
     folder.finish(setup.server.problem.layout, state, summary)
-    only_here = not isinstance(portable(experiment.model.name), str)
+    only_here = setup.knows_network and not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None
     return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 

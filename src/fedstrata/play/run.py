@@ -20,6 +20,7 @@ from fedstrata.engine.shared_work import LocalStores
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.play.interrupt import Stopped, interruptible
 from fedstrata.play.progress import Progress, StatusLine
+from fedstrata.play.recorder import OnRound
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
 from fedstrata.records.arrays import last_scores, read_right_samples
@@ -68,6 +69,7 @@ def play_shown(
     line: StatusLine,
     name: str = "",
     reply: Callable[[Plan], PlanReply] | None = None,
+    on_round: OnRound = lambda record, state: None,
     **options: Any,
 ) -> Run:
     """Play a run to its end, and show its progress.
@@ -79,11 +81,17 @@ def play_shown(
         line: Shows the progress.
         name: What the run is called; empty where it is the only one.
         reply: Answers a plan; by default, the clients of the setup do.
+        on_round: Is called with the record of each round and the state after it, as in `run_steps`.
         options: The other options of `run_steps`.
     """
     progress = Progress(experiment.rounds, line, setup.names, setup.server.objective.metric_info, name)
     options = {"tell": line.keep, **options}
-    steps = run_steps(experiment, setup, out, on_round=lambda record, state: progress.show(record), **options)
+
+    def show(record: Mapping[str, Any], state: State) -> None:
+        progress.show(record)
+        on_round(record, state)
+
+    steps = run_steps(experiment, setup, out, on_round=show, **options)
     return answer_plans(steps, reply or partial(timed_reply, setup.clients))
 
 

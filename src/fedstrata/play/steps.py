@@ -77,7 +77,7 @@ def run_steps(
     with folder_lock(root):
         folder = Folder(root)
         form = setup.client_data.dataset.sample_format
-        says = outputs_of(network_factory(resolved, form), resolved, form)
+        says = outputs_of(network_factory(resolved, form), resolved, form) if setup.knows_network else []
         data = data_record(setup, says, own_data=experiment.data.name not in DATASETS)
         state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume, data=data)
         folder.add_data(data)

@@ -1,0 +1,387 @@
+"""`Clustered`: a strategy of Flower that trains one model for each group of nodes that belong together.
+
+It plays the same rounds as a simulation, with the same records; its clients are `app_clients.AppClients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from torch import nn
+
+from fedstrata import report
+from fedstrata.base.errors import ContractError, EngineError, ExperimentError, InputError
+from fedstrata.base.files import json_text, refuse_links
+from fedstrata.base.randomness import global_generators, model_seed, seed_global_generators
+from fedstrata.base.registry import name_of_object
+from fedstrata.build.participation import participation_of
+from fedstrata.build.problem import problem_with
+from fedstrata.build.run_setup import RunSetup, first_plan, server_setup
+from fedstrata.config import Experiment, choose
+from fedstrata.core import Layout, Plan, State
+from fedstrata.engine.device import one_thread
+from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients, registry_of
+from fedstrata.flower.app_work import AppForm, AppKeys, Ask, refuse_needs
+from fedstrata.flower.client_data import no_samples
+from fedstrata.flower.federation import NETWORK, RoundRules
+from fedstrata.flower.grid import Clock
+from fedstrata.models import layout_of, layout_of_arrays
+from fedstrata.play.progress import StatusLine
+from fedstrata.play.rounds import PlanReply, timed_reply
+from fedstrata.play.run import play_shown
+from fedstrata.records.folder import Folder
+from fedstrata.results.run import Run
+from fedstrata.uploads.disclosure import disclosure_of
+from fedstrata.uploads.noise import SIMULATED_RUN, random_digits
+
+_LOOKS = 0.5
+"""Seconds between two looks for nodes."""
+
+_UNKNOWN = "app:model"
+"""The network of an app of which arrays alone are known."""
+
+Model = Callable[[], nn.Module | Mapping[str, NDArray[Any]]]
+"""What makes a model with random values: a module of torch, or the arrays of another framework by their names."""
+
+
+class Clustered(FedAvg):
+    """Different models for different nodes: any clustering algorithm of fedstrata, for an app that Flower runs.
+
+    The arguments of `FedAvg` stay those of `FedAvg`; `start` takes those of every strategy, and leaves a run folder.
+
+    Args:
+        algorithm: The algorithm: its name, or an object such as ``fedstrata.Strata(alpha=0.01)``.
+        model: What makes a model with random values, for algorithms that begin with several; a class such as ``Net``.
+            Of a module of torch it also says which layers are convolutions, and which normalise.
+        out: The run folder; by default a new one in ``runs``.
+        seed: The seed of all that is random on the server: who takes part, and what the algorithm draws.
+        clients: The largest number of nodes that take part, also of those that come later; by default those that are
+            connected when it starts.
+        resume: Whether to go on with the run in the folder.
+        tables: Further tables of the experiment, such as ``{"server": {"aggregation": "median"}}``.
+        shape: The shape of a sample as the network reads it, such as (1, 28, 28). With it and a module of torch as
+            `model`, the run folder also predicts: ``fedstrata.load(folder).predict(node, samples)``.
+        classes: The number of classes, as the network has outputs; it belongs to `shape`.
+        serve: Whether the app answers a whole round at once, as `fedstrata.flower.serve` lets it.
+        loss: The name of the mean loss among the metrics of an evaluation.
+        accuracy: The name of the share of samples that are right; without such a metric there are no accuracies.
+        fedavg: The arguments of `FedAvg`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Any = "strata",
+        *,
+        model: Model | None = None,
+        out: Path | str | None = None,
+        seed: int = 0,
+        clients: int | None = None,
+        resume: bool = False,
+        tables: Mapping[str, Mapping[str, Any]] | None = None,
+        shape: tuple[int, ...] | None = None,
+        classes: int = 2,
+        serve: bool = False,
+        loss: str = "eval_loss",
+        accuracy: str = "eval_acc",
+        **fedavg: Any,
+    ) -> None:
+        """Ask nobody yet."""
+        super().__init__(**fedavg)
+        self.algorithm = algorithm
+        self.model = model
+        self.out = out
+        self.seed = seed
+        self.clients = clients
+        self.resume = resume
+        self.tables = tables or {}
+        self.shape = shape
+        self.classes = classes
+        self.serve = serve
+        self.keys = AppKeys(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key, loss, accuracy)
+        self.clock = Clock()
+        self.run: Run | None = None
+        self._nodes: AppClients | None = None
+        self._state: State | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Refuse: a round is more than one exchange of messages, so that `start` plays it as a whole."""
+        raise ContractError("Clustered plays its rounds in start; it cannot be inside of another strategy")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Play the rounds.
+
+        Args:
+            grid: Flower's grid.
+            initial_arrays: The first model.
+            num_rounds: The number of rounds.
+            timeout: The seconds that a message may take.
+            train_config: What every message to train has in its config. Its "lr" is also the step size that algorithms
+                know of.
+            evaluate_config: The same for messages to evaluate.
+            evaluate_fn: Evaluates the model of the largest cluster on the server after each round.
+
+        Returns:
+            The arrays of the largest cluster, and the metrics of every round. The models of all clusters are in
+            `models` and in the run folder.
+
+        Raises:
+            InputError: When the algorithm needs more than this app does, or a key is wrong.
+            EngineError: When too few nodes are there, or none answers.
+        """
+        first = {name: array.numpy() for name, array in initial_arrays.items()}
+        layout = self._layout(first)
+        here = self._wait_for_nodes(grid, timeout)
+        before = self._clients_before()
+        known = self._known_nodes(before, here)
+        experiment, out = self._experiment(len(before) or len(here), num_rounds, train_config)
+        configs = {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()}
+        nodes = AppClients(grid, AppForm.of(layout, first, self.keys), configs, known, timeout, clock=self.clock)
+        self._nodes = nodes
+        problem = problem_with(experiment, layout, self._fresh(layout, first))
+        joins = {client: num_rounds + 1 for client in range(problem.clients) if client not in known}
+        participation = replace(participation_of(experiment), joins=joins, known=False)
+        server = server_setup(experiment, problem, participation)
+        name = experiment.algorithm.name
+        disclosure = disclosure_of(experiment.algorithm_of(), num_rounds)
+        if disclosure is not None and not disclosure.clients_keep_data:
+            raise ExperimentError(f"algorithm.name = {name!r}: expected one whose clients keep their data")
+        refuse_needs(first_plan(server.algorithm, problem), name, served=self.serve)
+        if server.personal is not None and not self.serve:
+            raise ExperimentError(f"personal.method = {experiment.personal.method!r}: expected serve=True, found False")
+        clients = self._served(nodes, out) if self.serve else nodes
+        names = {client: here[node] for client, node in known.items()} | {id: name for name, id in before.items()}
+        setup = RunSetup(
+            server=server,
+            clients=clients,
+            client_data=no_samples(problem.clients, experiment.seed, self.shape or (1,), self.classes),
+            engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
+            names=tuple(names.get(client, str(client)) for client in range(problem.clients)),
+            on_devices=True,
+            knows_network=self.shape is not None,
+        )
+        result = Result()
+
+        def reply(plan: Plan) -> PlanReply:
+            refuse_needs(plan, name, served=self.serve)
+            found = timed_reply(clients, plan)
+            self._add_metrics(result, plan.round, nodes)
+            _take_in(nodes, plan.round + 1, joins)
+            if isinstance(clients, ServedClients):
+                clients.registry = registry_of(nodes.nodes, problem.clients)
+            traffic = clients.traffic
+            return found._replace(absent=traffic.absent, rejected=traffic.rejected)
+
+        def tell_of(record: Mapping[str, Any], state: State) -> None:
+            self._state = state
+            # An app that serves sends no metrics of its own.
+            scored = {self.keys.accuracy: record["acc_weighted"], self.keys.loss: record["loss"]}
+            metrics = MetricRecord()
+            metrics.update({key: value for key, value in scored.items() if value is not None})
+            result.evaluate_metrics_clientapp.setdefault(record["round"], metrics)
+            if evaluate_fn is not None and (found := evaluate_fn(record["round"], self._largest())) is not None:
+                result.evaluate_metrics_serverapp[record["round"]] = found
+
+        with one_thread(), StatusLine(quiet=False) as line:
+            nodes.tell = clients.tell = line.keep
+            self.run = play_shown(experiment, setup, out, line, reply=reply, resume=self.resume, on_round=tell_of)
+        report.build(out)
+        result.arrays = self._largest()
+        return result
+
+    @property
+    def clusters(self) -> dict[str, int]:
+        """The tree node of each node's cluster, by the name of the node, or its id where it has none."""
+        return dict(self._finished().labels)
+
+    @property
+    def models(self) -> dict[int, ArrayRecord]:
+        """The model of each cluster, by its tree node."""
+        state, nodes = self._played()
+        return {node: nodes.form.record(row) for node, row in zip(state.nodes.tolist(), state.models, strict=True)}
+
+    def export(self, target: Path | str) -> Path:
+        """Write the model of each cluster as a file of safetensors, and ``clusters.json``: who uses which.
+
+        Args:
+            target: The folder, which is made if need be.
+        """
+        folder = Path(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        for node, record in self.models.items():
+            save_file({name: array.numpy() for name, array in record.items()}, folder / f"cluster-{node}.safetensors")
+        content = {name: f"cluster-{node}.safetensors" for name, node in self.clusters.items()}
+        (folder / "clusters.json").write_text(json_text(content, indent=1) + "\n")
+        return folder
+
+    def assign(self, grid: Grid, node_ids: Iterable[int]) -> dict[int, int]:
+        """Find the cluster of nodes that took no part: that whose model has the lowest loss on their training data.
+
+        Args:
+            grid: Flower's grid.
+            node_ids: The ids of the nodes.
+
+        Returns:
+            The tree node of the cluster of each node that answered, by the id of the node.
+        """
+        state, known = self._played()
+        asked = dict(enumerate(node_ids))
+        clients = replace(known, grid=grid, nodes=asked)
+        asks = {client: [Ask("evaluate", row, "all") for row in state.models] for client in asked}
+        found = {}
+        for client, answers in clients.asked(state.round + 1, asks):
+            losses = [answer.loss for answer in answers]
+            found[asked[client]] = int(state.nodes[int(np.argmin(losses))])
+        return found
+
+    def _finished(self) -> Run:
+        if self.run is None:
+            raise InputError("expected a run that is over, found none; call start first")
+        return self.run
+
+    def _played(self) -> tuple[State, AppClients]:
+        if self._state is None or self._nodes is None:
+            raise InputError("expected a run that has begun, found none; call start first")
+        return self._state, self._nodes
+
+    def _largest(self) -> ArrayRecord:
+        """The model of the cluster with the most nodes."""
+        state, nodes = self._played()
+        sizes = torch.bincount(state.labels[state.labels >= 0], minlength=len(state.models))
+        return nodes.form.record(state.models[int(sizes.argmax())])
+
+    def _layout(self, first: Mapping[str, NDArray[Any]]) -> Layout:
+        """The tensors of the models: of a module of torch as the simulator has them."""
+        made = None if self.model is None else self.model()
+        if not isinstance(made, nn.Module):
+            return layout_of_arrays(first)
+        layout = layout_of(made)
+        for spec in layout.tensors:
+            found = first[spec.name].shape if spec.name in first else "none"
+            if found != spec.shape:
+                raise InputError(f"initial_arrays: expected {spec.name} {spec.shape} as in the model, found {found}")
+        return layout
+
+    def _fresh(self, layout: Layout, first: Mapping[str, NDArray[Any]]) -> Callable[[int], torch.Tensor]:
+        """The first models: that with which the run begins, and others where an algorithm wants several."""
+
+        def fresh(number: int) -> torch.Tensor:
+            arrays = first
+            if number:
+                if self.model is None:
+                    raise ExperimentError(
+                        f"algorithm = {self.algorithm!r} begins with several different models: give Clustered what "
+                        "makes one, as in model=Net"
+                    )
+                with global_generators():
+                    seed_global_generators(model_seed(self.seed, number))
+                    made = self.model()
+                arrays = _arrays_of(made)
+            parts = [np.asarray(arrays[spec.name], np.float32).reshape(-1) for spec in layout.tensors]
+            return torch.from_numpy(np.concatenate(parts))
+
+        return fresh
+
+    def _experiment(self, nodes: int, rounds: int, config: ConfigRecord | None) -> tuple[Experiment, Path]:
+        """The experiment that the arguments make, and its folder."""
+        clients = self.clients or nodes
+        local = {"lr": lr} if isinstance(lr := dict(config or {}).get("lr"), float) else {}
+        fraction = min(1.0, max(self.fraction_train, self.min_train_nodes / clients))
+        scored = 0 if self.fraction_evaluate == 1 else max(self.min_evaluate_nodes, int(self.fraction_evaluate * nodes))
+        own: dict[str, Mapping[str, Any]] = {
+            "data": {"name": "app", "clients": clients},
+            "model": {"name": _UNKNOWN if self.shape is None or self.model is None else name_of_object(self.model)},
+            "partition": {"scheme": "natural", "column": "node"},
+            "local": local,
+            "cohort": {"fraction": fraction, "scored": scored},
+        }
+        tables = {name: {**own.get(name, {}), **self.tables.get(name, {})} for name in {**own, **self.tables}}
+        source = {"seed": self.seed, "rounds": rounds, "algorithm": self.algorithm, **tables}
+        return choose(source, (), self.out, resume=self.resume, find_data=False)
+
+    def _wait_for_nodes(self, grid: Grid, timeout: float) -> dict[int, str]:
+        """The names of the nodes that are there, by id, as soon as they are enough."""
+        end = self.clock.now() + timeout
+        while len(found := _names_of(grid)) < self.min_available_nodes:
+            if self.clock.now() >= end:
+                raise EngineError(f"expected at least {self.min_available_nodes} nodes, found {len(found)}")
+            self.clock.pause(_LOOKS)
+        return found
+
+    def _clients_before(self) -> dict[str, int]:
+        """The clients of the run that goes on, by name; none where a run begins."""
+        if not self.resume:
+            return {}
+        if self.out is None:
+            raise InputError("resume=True: expected the folder of the run in out, found none")
+        data = Folder(Path(self.out)).data()
+        return {} if data is None else {each.name: each.id for each in data.clients}
+
+    def _known_nodes(self, before: Mapping[str, int], here: Mapping[int, str]) -> dict[int, int]:
+        """The node of each client: those of the run that goes on, or all in the order of their ids."""
+        if before:
+            return {before[name]: node for node, name in here.items() if name in before}
+        return dict(enumerate(sorted(here)[: self.clients]))
+
+    def _served(self, nodes: AppClients, out: Path) -> ServedClients:
+        """The same clients, with one message a round."""
+        refuse_links(out, [NETWORK])
+        (out / NETWORK).mkdir(parents=True, exist_ok=True)
+        return ServedClients(
+            grid=AppGrid(nodes.grid),
+            registry=registry_of(nodes.nodes, max(nodes.nodes) + 1),
+            rules=RoundRules(deadline=nodes.timeout, max_attempts=1),
+            clock=self.clock,
+            form=nodes.form,
+            configs=nodes.configs,
+            name=random_digits(out / NETWORK / "run", len(SIMULATED_RUN)),
+        )
+
+    def _add_metrics(self, result: Result, round: int, nodes: AppClients) -> None:
+        """Add the metrics of a plan: its evaluations are those of the models of the round before."""
+        weighted = self.weighted_by_key
+        if trained := nodes.contents.get("train"):
+            result.train_metrics_clientapp[round] = self.train_metrics_aggr_fn(trained, weighted)
+        if scored := nodes.contents.get("scores"):
+            result.evaluate_metrics_clientapp[round - 1] = self.evaluate_metrics_aggr_fn(scored, weighted)
+
+
+def _take_in(nodes: AppClients, round: int, joins: dict[int, int]) -> None:
+    """Let nodes that came since join in a round, as long as there are places."""
+    free = sorted(client for client in joins if client not in nodes.nodes)
+    new = sorted(set(nodes.grid.get_node_ids()) - set(nodes.nodes.values()))
+    for client, node in zip(free, new, strict=False):
+        nodes.nodes[client] = node
+        joins[client] = round
+
+
+def _names_of(grid: Grid) -> dict[int, str]:
+    """The name of each node that is connected, or else its id, by its id."""
+    return {node.node_id: getattr(node, "name", "") or str(node.node_id) for node in grid.get_nodes()}
+
+
+def _arrays_of(made: nn.Module | Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """The arrays of a model, by name."""
+    if isinstance(made, nn.Module):
+        return {name: values.detach().cpu().numpy() for name, values in made.state_dict().items()}
+    return made
