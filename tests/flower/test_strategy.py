@@ -200,12 +200,14 @@ def test_an_app_of_scikit_learn_finds_the_groups(tmp_path: Path) -> None:
     assert groups(strategy) == GROUPS
 
 
+@pytest.mark.parametrize("serves", [False, True])
 def test_an_app_that_trains_on_all_data_where_a_part_is_asked_is_told_the_line_to_add(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serves: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    grid = AppGrid(client_app(folds=False, served=serves), NODE_IDS)
     with pytest.raises(EngineError):
-        play(Clustered("strata", model=Net, out=tmp_path / "mine"), AppGrid(client_app(folds=False), NODE_IDS), 4)
-    assert "fold(data, message)" in capsys.readouterr().err
+        play(Clustered("strata", model=Net, out=tmp_path / "mine", serve=serves), grid, 4)
+    assert "fold(data, message)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_clients_that_choose_by_test_data_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +270,36 @@ def without_metrics(content: RecordDict) -> None:
     del content["metrics"]
 
 
-@pytest.mark.parametrize("changed", [without_a_layer, of_another_shape, not_finite, without_samples, without_metrics])
+def with_endless_samples(content: RecordDict) -> None:
+    content["metrics"]["num-examples"] = float("inf")
+
+
+def with_huge_samples(content: RecordDict) -> None:
+    content["metrics"]["num-examples"] = 2**62
+
+
+def of_other_bytes(content: RecordDict) -> None:
+    content["arrays"]["head.bias"] = Array("float32", (10,), "numpy.ndarray", b"nothing")
+
+
+def of_texts(content: RecordDict) -> None:
+    content["arrays"]["head.bias"] = Array(np.array(["a"] * 10))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        without_a_layer,
+        of_another_shape,
+        not_finite,
+        without_samples,
+        without_metrics,
+        with_endless_samples,
+        with_huge_samples,
+        of_other_bytes,
+        of_texts,
+    ],
+)
 def test_a_reply_that_no_honest_app_sends_is_rejected_and_the_others_go_on(
     changed: Callable[[RecordDict], Any], tmp_path: Path
 ) -> None:
@@ -294,6 +325,33 @@ def test_nodes_that_are_lost_are_absent_and_one_that_comes_later_joins(tmp_path:
     assert [record["absent"] for record in rounds] == [[3]] * 5
     assert rounds[0]["labels"][7] == -1
     assert rounds[-1]["labels"][7] == 0
+    assert "999" in strategy.clusters
+    assert fs.load(tmp_path / "mine").labels == strategy.clusters
+
+
+def test_a_resumed_run_knows_its_nodes_by_name_and_refuses_strangers(tmp_path: Path) -> None:
+    fesem = {"name": "fesem", "k": 2}
+    play(Clustered(fesem, model=Net, out=tmp_path / "mine"), AppGrid(client_app(folds=False), NODE_IDS), 4)
+    before = fs.load(tmp_path / "mine").labels
+    grid = AppGrid(client_app(folds=False), NODE_IDS)
+    for node in (904, 905):
+        del grid.partitions[node]
+    grid.partitions[950] = 4
+
+    def twist(message: Message, reply: Message) -> Message:
+        grid.partitions.setdefault(905, 5)
+        return reply
+
+    grid.twist = twist
+    strategy = Clustered(fesem, model=Net, out=tmp_path / "mine", resume=True)
+    play(strategy, grid, 7)
+    assert strategy.clusters == before
+    assert [record["absent"] for record in fs.load(tmp_path / "mine").rounds][4:] == [[4, 5], [4], [4]]
+    time = iter(range(10**6))
+    late = Clustered(fesem, model=Net, out=tmp_path / "mine", resume=True)
+    late.clock = Clock(lambda: 1000.0 * next(time), lambda seconds: None)
+    with pytest.raises(EngineError, match="900"):
+        play(late, AppGrid(client_app(folds=False), range(10, 18)), 9)
 
 
 def test_a_newcomer_is_assigned_by_its_training_loss(tmp_path: Path) -> None:
@@ -344,3 +402,44 @@ def test_messages_one_by_one_and_a_whole_round_have_the_same_bits(algorithm: Any
         return [array.numpy().tobytes() for arrays in strategy.models.values() for array in arrays.values()]
 
     assert models(False) == models(True)
+
+
+def test_halves_share_no_unit_and_no_sample() -> None:
+    units = np.repeat(np.arange(7), [1, 5, 2, 2, 4, 3, 3])
+    parts = {part: fold(np.arange(20), asking(part), units=units).tolist() for part in ("A", "B", "A1", "A2")}
+    assert sorted(parts["A"] + parts["B"]) == [*range(20)]
+    assert sorted(parts["A1"] + parts["A2"]) == parts["A"]
+    assert not set(units[parts["A"]]) & set(units[parts["B"]])
+    assert fold(np.arange(20), asking("test"), test="held out") == "held out"
+
+
+def asking(part: str) -> Message:
+    """A message about a part of the data."""
+    return Message(RecordDict({"config": ConfigRecord({"fold": part, "max-samples": 0})}), 1, "train")
+
+
+@pytest.mark.parametrize(
+    ("data", "units"), [([1, 2, 3], None), ({"x": [1]}, None), (np.arange(4), [0, 1]), (np.arange(1), None)]
+)
+def test_fold_refuses_what_it_cannot_divide(data: Any, units: Any) -> None:
+    with pytest.raises(InputError):
+        fold(data, asking("A"), units=units)
+
+
+@pytest.mark.parametrize("wrong", [{"fraction_evaluate": 0.0}, {"fraction_train": 0.0}, {"model": Net()}])
+def test_arguments_that_mean_nothing_are_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Clustered("fedavg", **wrong)
+
+
+def test_weights_that_two_layers_share_train(tmp_path: Path) -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(4, 4)
+            self.second = torch.nn.Linear(4, 4)
+            self.second.weight = self.first.weight
+
+    strategy = Clustered("fedavg", model=Tied)
+    first = {name: values.numpy() for name, values in Tied().state_dict().items()}
+    assert [spec.name for spec in strategy.layout(first).tensors] == [*first]

@@ -23,8 +23,14 @@ PROX_WEIGHT = "proximal-mu"
 ANCHOR = "anchor"
 """The record of the arrays that the proximal term pulls towards."""
 
+UNITS = "num-units"
+"""The metric of an evaluation that says how many independent units are among its samples."""
+
 TEST = "test"
 """The samples that nothing is trained on."""
+
+FOLDS = ("all", "A", "B", "A1", "A2", "B1", "B2")
+"""The parts of the training data, as `fedstrata.core.FOLDS` has them; without torch."""
 
 
 def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config: str = "config") -> Any:
@@ -39,6 +45,7 @@ def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config
         test: The client's test data, which are returned where the message asks for a score on them. By default
             `data` are returned whole.
         units: What is not to be divided, such as the patient of each sample, (samples,); by default each sample is one.
+            The app's evaluation then also tells the metric "num-units", how many are in the part.
         config: The key of the message's config, as `Clustered` has it in ``configrecord_key``.
 
     Raises:
@@ -50,7 +57,12 @@ def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config
         return data if test is None else test
     if part == "all" and not most:
         return data
-    owners = np.arange(_length(data)) if units is None else np.unique(np.asarray(units), return_inverse=True)[1]
+    if part not in FOLDS:
+        raise InputError(f"expected a part of the training data, one of {', '.join(FOLDS)}, found {part!r}")
+    count = _length(data)
+    owners = np.arange(count) if units is None else np.unique(np.asarray(units), return_inverse=True)[1]
+    if len(owners) != count:
+        raise InputError(f"units: expected one for each of {count} samples, found {len(owners)}")
     index = np.arange(len(owners))
     for level, half in enumerate("" if part == "all" else part):
         distinct = np.unique(owners[index])
@@ -84,8 +96,12 @@ def proximal(model: Any, message: Any, *, config: str = "config") -> Any:
 def _length(data: Any) -> int:
     """The number of samples."""
     if isinstance(data, tuple):
-        return len(data[0])
-    return len(data.dataset) if hasattr(data, "batch_sampler") else len(data)
+        return _length(data[0])
+    if isinstance(data, list | dict | set):
+        raise InputError(f"expected a data set, a loader, a table, an array or a tuple of arrays, found {type(data)}")
+    if hasattr(data, "batch_sampler"):
+        return len(data.dataset)
+    return int(data.shape[0]) if hasattr(data, "shape") else len(data)
 
 
 def _rows(data: Any, index: np.ndarray[Any, Any]) -> Any:
@@ -107,13 +123,18 @@ def _rows(data: Any, index: np.ndarray[Any, Any]) -> Any:
 
 def _loader(loader: Any, index: np.ndarray[Any, Any]) -> Any:
     """A DataLoader of some samples that is otherwise as another one."""
-    from torch.utils.data import DataLoader, RandomSampler
+    from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
+    if type(loader.sampler) not in (RandomSampler, SequentialSampler) or loader.batch_size is None:
+        raise InputError(
+            f"expected a DataLoader that is shuffled or not, found one with {type(loader.sampler).__name__}; take fold "
+            "of its data set, and make the loader of that"
+        )
     return DataLoader(
         _rows(loader.dataset, index),
         batch_size=loader.batch_size,
         shuffle=isinstance(loader.sampler, RandomSampler),
         collate_fn=loader.collate_fn,
-        drop_last=loader.drop_last,
+        drop_last=loader.drop_last and len(index) >= loader.batch_size,
         num_workers=loader.num_workers,
     )

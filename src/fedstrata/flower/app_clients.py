@@ -6,7 +6,7 @@ app that `fedstrata.flower.serve` answers for; what it sends is what devices wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,7 @@ from fedstrata.base.quoting import one_line
 from fedstrata.core import Layout, Plan, Report
 from fedstrata.engine import ClientStore
 from fedstrata.flower.app import TEST
-from fedstrata.flower.app_work import Answer, AppForm, Ask, Work, report_of
+from fedstrata.flower.app_work import Answer, AppForm, Ask, Work, refuse_whole, report_of
 from fedstrata.flower.client_registry import ClientRegistry, Registration
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
 from fedstrata.flower.grid import Clock, failure_reason
@@ -34,9 +34,6 @@ _NO_NETWORK = "expected an algorithm that computes no outputs on the server, as 
 
 _POLL_SECONDS = 0.5
 """Seconds between two looks for replies."""
-
-_WHOLE_SHARE = 0.75
-"""A half of the samples that has more than this share of all is no half."""
 
 
 @dataclass(eq=False)
@@ -100,7 +97,9 @@ class AppClients:
             for client, reason in reasons.items():
                 self.tell(f"round {plan.round}: client {client} is {kind}: {reason}")
         if works and not done:
-            raise EngineError(f"round {plan.round}: expected answers of {len(works)} nodes, found none; resume the run")
+            told = {*self.traffic.absent.values(), *self.traffic.rejected.values()}
+            why = f": {told.pop()}" if len(told) == 1 else ""
+            raise EngineError(f"round {plan.round}: expected answers of {len(works)} nodes, found none{why}")
         return report_of(plan, [works[client] for client in sorted(done)], self.form.layout)
 
     def asked(self, round: int, asks: Mapping[int, Sequence[Ask]]) -> Iterator[tuple[int, list[Answer]]]:
@@ -120,12 +119,14 @@ class AppClients:
         found = dict[int, dict[int, Answer]]()
         end = self.clock.now() + self.timeout
         while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                if (of := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                    client, place, ask = of
+            for id in list(waiting):
+                # One by one: what a reply says of itself is its sender's word.
+                for reply in self.grid.pull_messages([id]):
+                    client, place, ask = waiting.pop(id)
                     answer = self._taken(client, reply, ask)
                     if answer is not None:
                         found.setdefault(client, {})[place] = answer
+                    break
             if not waiting or self.clock.now() >= end:
                 break
             self.clock.pause(min(_POLL_SECONDS, max(end - self.clock.now(), 0.0)))
@@ -151,36 +152,30 @@ class AppClients:
                 self.traffic.absent[client] = reason
                 return None
             answer = self.form.answer(reply.content, ask)
-            self._check_part(client, ask, answer.samples)
+            self._check_part(client, ask, answer)
         except InputError as error:
             self.traffic.rejected[client] = one_line(str(error))
             return None
         if answer.model is not None:
             self.traffic.bytes_up += 4 * len(answer.model)
-        if ask.kind == "train" or ask.fold == TEST:
+        if (ask.kind == "train" and ask.fold == "all") or ask.fold == TEST:
             self.contents["train" if ask.kind == "train" else "scores"].append(reply.content)
         return answer
 
-    def _check_part(self, client: int, ask: Ask, samples: int) -> None:
+    def _check_part(self, client: int, ask: Ask, answer: Answer) -> None:
         """Refuse an app that trains on all data where a part was asked: its updates would say nothing of the parts.
 
         That it compares models on other data than it trains on is told once.
         """
+        samples = answer.samples
         if ask.kind == "train" and ask.fold == "all" and not ask.most:
             self.sizes[client] = samples
         known = self.sizes.get(client)
-        if known is None or ask.fold == TEST:
-            return
-        if ask.kind == "train":
-            if ask.fold != "all" and samples > max(1, _WHOLE_SHARE * known):
-                raise InputError(
-                    f"expected part {ask.fold!r} of {known} training samples, found {samples}; the app trains on all "
-                    "data where a part is asked: write `data = fold(data, message)` of fedstrata.flower into its train "
-                    "function"
-                )
+        refuse_whole(ask, samples, known)
+        if known is None or ask.fold == TEST or ask.kind == "train":
             return
         wanted = known / 2 ** len(ask.fold.removeprefix("all"))
-        if abs(samples - wanted) >= 1 and not self._told_of_choices:
+        if abs(samples - wanted) >= 1 and not answer.units and not self._told_of_choices:
             self._told_of_choices = True
             self.tell(
                 f"WARNING: models are compared on {samples} samples, where part {ask.fold!r} of the training data has "
@@ -199,10 +194,12 @@ class AppGrid:
         """Send messages and return their ids."""
         return list(self.grid.push_messages(messages))
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterable[Message]:
-        """Return the replies that have come to some messages."""
-        found: Iterable[Message] = self.grid.pull_messages(message_ids)
-        return found
+    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterator[Message]:
+        """Yield the replies that have come to some messages, of those alone whose sender was asked."""
+        for id in message_ids:
+            for reply in self.grid.pull_messages([id]):
+                if reply.metadata.reply_to_message_id == id:
+                    yield reply
 
     def get_nodes(self) -> list[Any]:
         """Return the nodes that are there now."""

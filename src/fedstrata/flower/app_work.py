@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstrata.base.errors import ExperimentError, InputError
+from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import shown
 from fedstrata.core import Evaluation, Layout, LocalTask, LocalTraining, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.engine.loop import best_candidate, candidate_rows, empty_result, has_own_end, selection_value
-from fedstrata.flower.app import ANCHOR, FOLD, MOST, PROX_WEIGHT, TEST
+from fedstrata.flower.app import ANCHOR, FOLD, MOST, PROX_WEIGHT, TEST, UNITS
 from fedstrata.flower.payload import flower
 
 if TYPE_CHECKING:
@@ -57,12 +59,14 @@ class Answer(NamedTuple):
         model: The trained model, (p,); None where nothing was trained.
         loss: The mean loss; nan where it was not asked.
         accuracy: The share of samples that are right; nan where that is not known.
+        units: The independent units among the samples; 0 where each sample is one.
     """
 
     samples: int
     model: Tensor | None = None
     loss: float = float("nan")
     accuracy: float = float("nan")
+    units: int = 0
 
 
 class Done(NamedTuple):
@@ -83,6 +87,9 @@ class Done(NamedTuple):
     end: Tensor
 
 
+_NUMPY = "numpy.ndarray"
+"""The form of Flower's arrays."""
+
 _Steps = Generator[list[Ask], list[Answer], None]
 
 
@@ -97,6 +104,7 @@ class Work:
         own: The tensors that it keeps to itself, by their places in the layout.
         done: What it has done, by task.
         scores: The answer of each evaluation.
+        units: The largest number of independent units in part B that the app told of.
     """
 
     plan: Plan
@@ -105,8 +113,11 @@ class Work:
     own: Mapping[int, Tensor] = field(default_factory=dict)
     done: dict[str, Done] = field(default_factory=dict)
     scores: dict[str, Answer] = field(default_factory=dict)
+    units: int = 0
     _saves: bool = True
     _diverged: bool = False
+    _kept: dict[int, Tensor] = field(default_factory=dict)
+    _known: dict[tuple[str, int], Answer] = field(default_factory=dict)
 
     def steps(self) -> _Steps:
         """Yield what is asked of the app, and be sent the answers. Pieces of work that need no others go together."""
@@ -132,22 +143,34 @@ class Work:
     def _together(self, pieces: Sequence[tuple[str, LocalTask | Evaluation, int]]) -> _Steps:
         """Choose among candidates, then train and score."""
         starts = [self._starts(piece, row) for _, piece, row in pieces]
-        choices = dict[tuple[int, int], Ask]()
-        for at, (_, piece, row) in enumerate(pieces):
+        choices = dict[tuple[str, int], Ask]()
+        keys = dict[tuple[int, int], tuple[str, int]]()
+        for at, (name, piece, row) in enumerate(pieces):
             candidates = piece.candidates[row]
             # Where nothing is trained, the app still says how many samples it has.
             if int((candidates >= 0).sum()) > 1 or (isinstance(piece, LocalTask) and not any(piece.trainable)):
                 part = piece.selection_fold if isinstance(piece, LocalTask) else "all"
+                as_sent = not any(piece.load_local) and not (isinstance(piece, LocalTask) and piece.continues)
                 for place in (candidates >= 0).nonzero().flatten().tolist():
-                    choices[at, place] = Ask("evaluate", starts[at](place), part)
-        answers = yield from _asked(choices)
+                    # A model that is compared as it was sent is compared once on the same samples.
+                    key = (part, int(candidates[place])) if as_sent else (f"{part} in {name}", place)
+                    keys[at, place] = key
+                    if key not in self._known:
+                        choices[key] = Ask("evaluate", starts[at](place), part)
+        self._known |= yield from _asked(choices)
+        self.units = max([self.units, *(each.units for (part, _), each in self._known.items() if part == "B")])
         asks = dict[int, Ask]()
         for at, (name, piece, row) in enumerate(pieces):
             candidates = piece.candidates[row]
             losses = torch.full((len(candidates),), torch.nan)
-            own = {place: answer for (of, place), answer in answers.items() if of == at}
+            own = {place: self._known[key] for (of, place), key in keys.items() if of == at}
             for place, answer in own.items() if len(own) > 1 else ():
                 metric = piece.selection_metric if isinstance(piece, LocalTask) else "loss"
+                if metric == "errors" and isnan(answer.accuracy):
+                    raise ExperimentError(
+                        "expected an app that tells the share of samples that are right, as this algorithm compares "
+                        "errors, found none; name its metric in Clustered(accuracy=...)"
+                    )
                 losses[place] = selection_value(metric, answer.accuracy * answer.samples, answer.loss, answer.samples)
             place = best_candidate(candidates, losses)
             start = starts[at](place)
@@ -162,11 +185,11 @@ class Work:
                 asks[at] = Ask("train", start, piece.fold, most, piece.training, piece.prox_weight, anchor)
         for at, answer in (yield from _asked(asks)).items():
             name, piece, _ = pieces[at]
-            if isinstance(piece, Evaluation):
-                self.scores[name] = answer
-            else:
+            if isinstance(piece, LocalTask):
                 assert answer.model is not None
                 self.done[name] = self.done[name]._replace(samples=answer.samples, end=answer.model)
+            elif answer.samples:
+                self.scores[name] = answer
         for name, piece, _ in pieces:
             if isinstance(piece, LocalTask):
                 self._keep(name, piece)
@@ -174,7 +197,7 @@ class Work:
     def _starts(self, piece: LocalTask | Evaluation, row: int) -> Callable[[int], Tensor]:
         """The model that each candidate stands for."""
         earlier = self.done.get(piece.continues) if isinstance(piece, LocalTask) else None
-        local = {place: values for place, values in {**self.own, **self.stored}.items() if piece.load_local[place]}
+        local = {place: values for place, values in {**self.own, **self._kept}.items() if piece.load_local[place]}
         return candidate_rows(self.plan, piece, row, local, None if earlier is None else earlier.end, self.layout.spans)
 
     @property
@@ -185,8 +208,6 @@ class Work:
         found = dict(self._kept)
         # Tensors that lead to nothing finite may still be finite themselves; they would do so again.
         return {place: torch.full_like(each, torch.nan) for place, each in found.items()} if self._diverged else found
-
-    _kept: dict[int, Tensor] = field(default_factory=dict)
 
     def _keep(self, name: str, task: LocalTask) -> None:
         """Keep the tensors that the task saves."""
@@ -242,15 +263,37 @@ def report_of(plan: Plan, works: Sequence[Work], layout: Layout) -> Report:
         )
     stats = dict[str, Rows]()
     for name, asked in plan.client_stats.items():
-        # Of "units" alone: each sample is one, and part B has half of them.
+        # Of "units" alone: where the app does not say, each sample is one, and part B has half of them.
         halves = {
-            work.client: [max(1.0, max(each.samples for each in work.done.values()) / 2)]
+            work.client: [float(work.units) or max(1.0, max(each.samples for each in work.done.values()) / 2)]
             for work in works
             if work.client in plan.cohort[asked].tolist() and work.done
         }
         values = torch.tensor(list(halves.values())).reshape(len(halves), 1)
         stats[name] = Rows(torch.tensor(list(halves), dtype=torch.int64), values)
     return Report(results, scores, stats)
+
+
+_WHOLE_SHARE = 0.9
+"""A half of the samples that has more than this share of all is no half."""
+
+
+def refuse_whole(ask: Ask, samples: int, known: int | None) -> None:
+    """Refuse an app that trains on all data where a part was asked: its updates would say nothing of the parts.
+
+    Args:
+        ask: What was asked.
+        samples: The samples that it trained on.
+        known: All training samples of the client; None where they are not known.
+
+    Raises:
+        InputError: When it does.
+    """
+    if ask.kind == "train" and ask.fold != "all" and known and samples > max(1, _WHOLE_SHARE * known):
+        raise InputError(
+            f"expected part {ask.fold!r} of {known} training samples, found {samples}; the app trains on all data "
+            "where a part is asked: write `data = fold(data, message)` of fedstrata.flower into its train function"
+        )
 
 
 _LAYERS = "layers of a client's own"
@@ -337,9 +380,13 @@ class AppForm:
             raise InputError(f"expected the arrays {', '.join(self.dtypes)}, found a difference in {other[0]!r}")
         parts = list[NDArray[np.float32]]()
         for spec in self.layout.tensors:
-            values = record[spec.name].numpy()
-            if tuple(values.shape) != spec.shape:
-                raise InputError(f"expected {spec.name} to be {spec.shape}, found {tuple(values.shape)}")
+            array = record[spec.name]
+            said = (tuple(array.shape), array.dtype, array.stype)
+            if said != (wanted := (spec.shape, self.dtypes[spec.name], _NUMPY)):
+                raise InputError(f"expected {spec.name} to be {wanted}, found {said}")
+            values = array.numpy()
+            if tuple(values.shape) != spec.shape or str(values.dtype) != self.dtypes[spec.name]:
+                raise InputError(f"expected {spec.name} to be {wanted}, found {(values.shape, str(values.dtype))}")
             parts.append(np.asarray(values, np.float32).reshape(-1))
         return torch.from_numpy(np.concatenate(parts))
 
@@ -359,21 +406,34 @@ class AppForm:
         return content
 
     def answer(self, content: RecordDict, ask: Ask) -> Answer:
-        """The answer in the content of a reply.
+        """The answer in the content of a reply, which somebody else has made.
 
         Raises:
             InputError: When it is none.
         """
+        try:
+            return self._answer(content, ask)
+        except (ValueError, TypeError, KeyError, OverflowError, EOFError, MemoryError) as error:
+            raise InputError(f"expected arrays and metrics of this app, found {type(error).__name__}") from None
+
+    def _answer(self, content: RecordDict, ask: Ask) -> Answer:
         metrics = _only(list(content.metric_records.values()), "record of metrics")
         samples = self._number(metrics, self.keys.samples)
-        if samples < 1 or samples != int(samples):
-            raise InputError(f"expected {self.keys.samples} to be a whole number of at least 1, found {samples:g}")
+        # A client without test data has no score.
+        least = 0 if ask.fold == TEST else 1
+        if not least <= samples <= MAX_SAMPLES or samples % 1:
+            raise InputError(f"expected {self.keys.samples} to be a whole number of {least} or more, found {samples:g}")
         if ask.kind == "train":
             return Answer(int(samples), self.row(_only(list(content.array_records.values()), "record of arrays")))
+        units = self._number(metrics, UNITS) if UNITS in metrics else 0
+        if not 0 <= units <= samples:
+            raise InputError(f"expected {UNITS} of at most {samples:g} samples, found {units:g}")
+        if not samples:
+            return Answer(0)
         accuracy = self._number(metrics, self.keys.accuracy) if self.keys.accuracy in metrics else float("nan")
-        if not (np.isnan(accuracy) or 0 <= accuracy <= 1):
+        if not (isnan(accuracy) or 0 <= accuracy <= 1):
             raise InputError(f"expected {self.keys.accuracy} to be a share of 0 to 1, found {accuracy:g}")
-        return Answer(int(samples), None, self._number(metrics, self.keys.loss), accuracy)
+        return Answer(int(samples), None, self._number(metrics, self.keys.loss), accuracy, int(units))
 
     def _number(self, metrics: MetricRecord, name: str) -> float:
         value = metrics.get(name)

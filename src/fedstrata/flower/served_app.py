@@ -21,7 +21,7 @@ from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import Layout, TensorSpec
 from fedstrata.engine import ClientStore
 from fedstrata.engine.client_store import parse_stored_name
-from fedstrata.flower.app_work import Answer, AppForm, AppKeys, Ask, Work, report_of
+from fedstrata.flower.app_work import Answer, AppForm, AppKeys, Ask, Work, refuse_whole, report_of
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.payload import Payload, decode
 from fedstrata.flower.replies import Reply, write_reply
@@ -65,7 +65,8 @@ def _work(message: Message, context: Context, functions: Mapping[str, AppFunctio
     form, configs, run = _job_in(payload)
     request = read_request(payload, form.layout)
     client, plan = request.client, request.plan
-    kept = _kept(context, run)
+    file = _file(context, f"{run}-{client}")
+    kept = _kept(context, file)
     store = ClientStore()
     rounds = {name: parse_stored_name(name)[2] for name in kept}
     store.restore({name: kept[name] for name, round in rounds.items() if round in request.counted})
@@ -73,6 +74,7 @@ def _work(message: Message, context: Context, functions: Mapping[str, AppFunctio
         return Payload({"missing": {"tensors": missing}})
     work = Work(plan, client, form.layout, store.read(client, before=plan.round))
     steps = work.steps()
+    whole: int | None = None
     answers: list[Answer] | None = None
     while True:
         try:
@@ -81,10 +83,14 @@ def _work(message: Message, context: Context, functions: Mapping[str, AppFunctio
         except StopIteration:
             break
         answers = [_answer(form, ask, configs, plan.round, message, context, functions) for ask in asks]
+        for ask, answer in zip(asks, answers, strict=True):
+            if ask.kind == "train" and ask.fold == "all" and not ask.most:
+                whole = answer.samples
+            refuse_whole(ask, answer.samples, whole)
     store.write(client, plan.round, work.stored)
     saved = store.saved_in(plan.round)
     if saved:
-        _keep(context, run, {**{name: kept[name] for name in kept if rounds[name] > plan.round}, **store.tensors()})
+        _keep(context, file, {**{name: kept[name] for name in kept if rounds[name] > plan.round}, **store.tensors()})
     finite = all(bool(values.isfinite().all()) for values in saved.values())
     stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
     return write_reply(Reply(report_of(plan, [work], form.layout), stored, not finite), request, form.layout, run)
@@ -102,8 +108,6 @@ def _answer(
     """What the app's own function answers to a message of its own."""
     content = form.content(ask, {**configs[ask.kind], "server-round": round})
     asked = Message(content, message.metadata.dst_node_id, ask.kind, group_id=str(round))
-    # The app replies to it as to any message, which has an id.
-    asked.metadata.__dict__["_message_id"] = message.metadata.message_id
     return form.answer(functions[ask.kind](asked, context).content, ask)
 
 
@@ -134,25 +138,26 @@ def _job_in(payload: Payload) -> tuple[AppForm, Mapping[str, Mapping[str, Any]],
     return AppForm(Layout(specs), fixed, told["dtypes"], AppKeys(**told["keys"])), told["configs"], told["run"]
 
 
-def _file(context: Context, run: str) -> Path | None:
+def _file(context: Context, name: str) -> Path | None:
+    """The file of what the node keeps of its client; None where its context has it."""
     folder = context.node_config.get("state-dir")
     if folder is None:
         return None
-    if not run.isalnum():
-        raise InputError(f"expected a run named by letters and digits, found {run!r}")
-    return Path(str(folder)) / f"{run}.safetensors"
+    if not name.replace("-", "").isalnum():
+        raise InputError(f"expected a run named by letters and digits, found {name!r}")
+    return Path(str(folder)) / f"{name}.safetensors"
 
 
-def _kept(context: Context, run: str) -> dict[str, Tensor]:
+def _kept(context: Context, file: Path | None) -> dict[str, Tensor]:
     """What the node keeps of its client, by name as in `ClientStore`."""
-    if (file := _file(context, run)) is not None:
+    if file is not None:
         return load(file.read_bytes()) if file.exists() else {}
     found = context.state.array_records.get(_KEPT)
     return {} if found is None else dict(found.to_torch_state_dict())
 
 
-def _keep(context: Context, run: str, tensors: dict[str, Tensor]) -> None:
-    if (file := _file(context, run)) is not None:
+def _keep(context: Context, file: Path | None, tensors: dict[str, Tensor]) -> None:
+    if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, save(tensors), private=True)
     else:

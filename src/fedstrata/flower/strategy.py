@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from fedstrata import report
-from fedstrata.base.errors import ContractError, EngineError, ExperimentError, InputError
+from fedstrata.base.errors import ContractError, EngineError, ExperimentError, InputError, first_line
 from fedstrata.base.files import json_text, refuse_links
 from fedstrata.base.randomness import global_generators, model_seed, seed_global_generators
 from fedstrata.base.registry import name_of_object
@@ -30,6 +30,7 @@ from fedstrata.build.run_setup import RunSetup, first_plan, server_setup
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Layout, Plan, State
 from fedstrata.engine.device import one_thread
+from fedstrata.engine.loop import best_candidate
 from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients, registry_of
 from fedstrata.flower.app_work import AppForm, AppKeys, Ask, refuse_needs
 from fedstrata.flower.client_data import no_samples
@@ -97,6 +98,13 @@ class Clustered(FedAvg):
     ) -> None:
         """Ask nobody yet."""
         super().__init__(**fedavg)
+        for name in ("fraction_train", "fraction_evaluate"):
+            if not 0 < (value := getattr(self, name)) <= 1:
+                raise InputError(f"{name} = {value}: expected more than 0 and at most 1, as models are scored by nodes")
+        if model is not None and (isinstance(model, nn.Module) or not callable(model)):
+            raise InputError(
+                f"model: expected what makes a model, such as Net, found {type(model).__name__}; leave out ()"
+            )
         self.algorithm = algorithm
         self.model = model
         self.out = out
@@ -150,16 +158,23 @@ class Clustered(FedAvg):
             EngineError: When too few nodes are there, or none answers.
         """
         first = {name: array.numpy() for name, array in initial_arrays.items()}
-        layout = self._layout(first)
-        here = self._wait_for_nodes(grid, timeout)
-        before = self._clients_before()
-        known = self._known_nodes(before, here)
-        experiment, out = self._experiment(len(before) or len(here), num_rounds, train_config)
+        layout = self.layout(first)
+        owners = self._clients_before()
+        here = self._wait_for_nodes(grid, timeout, owners)
+        if owners:
+            known = {owners[name]: node for node, name in here.items() if name in owners}
+            count = len(owners)
+        else:
+            known = dict(enumerate(sorted(here)[: self.clients]))
+            count = self.clients or len(here)
+            owners = {here[node]: client for client, node in known.items()}
+            owners |= {str(client): client for client in range(count) if client not in known}
+        experiment, out = self._experiment(count, num_rounds, train_config)
         configs = {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()}
         nodes = AppClients(grid, AppForm.of(layout, first, self.keys), configs, known, timeout, clock=self.clock)
         self._nodes = nodes
         problem = problem_with(experiment, layout, self._fresh(layout, first))
-        joins = {client: num_rounds + 1 for client in range(problem.clients) if client not in known}
+        joins = {owners[name]: num_rounds + 1 for name in owners if _is_free(name, owners)}
         participation = replace(participation_of(experiment), joins=joins, known=False)
         server = server_setup(experiment, problem, participation)
         name = experiment.algorithm.name
@@ -169,14 +184,13 @@ class Clustered(FedAvg):
         refuse_needs(first_plan(server.algorithm, problem), name, served=self.serve)
         if server.personal is not None and not self.serve:
             raise ExperimentError(f"personal.method = {experiment.personal.method!r}: expected serve=True, found False")
-        clients = self._served(nodes, out) if self.serve else nodes
-        names = {client: here[node] for client, node in known.items()} | {id: name for name, id in before.items()}
+        clients = self._served(nodes, out, count) if self.serve else nodes
         setup = RunSetup(
             server=server,
             clients=clients,
             client_data=no_samples(problem.clients, experiment.seed, self.shape or (1,), self.classes),
             engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
-            names=tuple(names.get(client, str(client)) for client in range(problem.clients)),
+            names=tuple(sorted(owners, key=owners.__getitem__)),
             on_devices=True,
             knows_network=self.shape is not None,
         )
@@ -186,9 +200,10 @@ class Clustered(FedAvg):
             refuse_needs(plan, name, served=self.serve)
             found = timed_reply(clients, plan)
             self._add_metrics(result, plan.round, nodes)
-            _take_in(nodes, plan.round + 1, joins)
+            if _take_in(nodes, plan.round + 1, joins, owners):
+                _write_names(out, owners)
             if isinstance(clients, ServedClients):
-                clients.registry = registry_of(nodes.nodes, problem.clients)
+                clients.registry = registry_of(nodes.nodes, count)
             traffic = clients.traffic
             return found._replace(absent=traffic.absent, rejected=traffic.rejected)
 
@@ -202,10 +217,14 @@ class Clustered(FedAvg):
             if evaluate_fn is not None and (found := evaluate_fn(record["round"], self._largest())) is not None:
                 result.evaluate_metrics_serverapp[record["round"]] = found
 
+        if evaluate_fn is not None and (before := evaluate_fn(0, initial_arrays)) is not None:
+            result.evaluate_metrics_serverapp[0] = before
         with one_thread(), StatusLine(quiet=False) as line:
             nodes.tell = clients.tell = line.keep
-            self.run = play_shown(experiment, setup, out, line, reply=reply, resume=self.resume, on_round=tell_of)
+            finished = play_shown(experiment, setup, out, line, reply=reply, resume=self.resume, on_round=tell_of)
         report.build(out)
+        # Nodes that came later have names of their own by now.
+        self.run = replace(finished, names=tuple(sorted(owners, key=owners.__getitem__)))
         result.arrays = self._largest()
         return result
 
@@ -250,8 +269,9 @@ class Clustered(FedAvg):
         asks = {client: [Ask("evaluate", row, "all") for row in state.models] for client in asked}
         found = {}
         for client, answers in clients.asked(state.round + 1, asks):
-            losses = [answer.loss for answer in answers]
-            found[asked[client]] = int(state.nodes[int(np.argmin(losses))])
+            losses = torch.tensor([answer.loss for answer in answers])
+            if not bool(losses.isnan().all()):
+                found[asked[client]] = int(state.nodes[best_candidate(torch.arange(len(losses)), losses)])
         return found
 
     def _finished(self) -> Run:
@@ -270,12 +290,19 @@ class Clustered(FedAvg):
         sizes = torch.bincount(state.labels[state.labels >= 0], minlength=len(state.models))
         return nodes.form.record(state.models[int(sizes.argmax())])
 
-    def _layout(self, first: Mapping[str, NDArray[Any]]) -> Layout:
+    def layout(self, first: Mapping[str, NDArray[Any]]) -> Layout:
         """The tensors of the models: of a module of torch as the simulator has them."""
         made = None if self.model is None else self.model()
         if not isinstance(made, nn.Module):
             return layout_of_arrays(first)
         layout = layout_of(made)
+        names = {spec.name for spec in layout.tensors}
+        parameters = dict(made.named_parameters(remove_duplicate=False))
+        others = [name for name in first if name not in names and np.issubdtype(first[name].dtype, np.floating)]
+        if any(name in parameters for name in others):
+            return layout_of_arrays(first)  # Of weights that two layers share, an app has the arrays of both.
+        if other := [name for name in others if name not in made.state_dict()]:
+            raise InputError(f"initial_arrays: expected the tensors of the model, found {other[0]!r} besides")
         for spec in layout.tensors:
             found = first[spec.name].shape if spec.name in first else "none"
             if found != spec.shape:
@@ -297,36 +324,46 @@ class Clustered(FedAvg):
                     seed_global_generators(model_seed(self.seed, number))
                     made = self.model()
                 arrays = _arrays_of(made)
+            for spec in layout.tensors:
+                if spec.name not in arrays or tuple(arrays[spec.name].shape) != spec.shape:
+                    raise InputError(f"model: expected it to make {spec.name} {spec.shape} as in initial_arrays")
             parts = [np.asarray(arrays[spec.name], np.float32).reshape(-1) for spec in layout.tensors]
             return torch.from_numpy(np.concatenate(parts))
 
         return fresh
 
-    def _experiment(self, nodes: int, rounds: int, config: ConfigRecord | None) -> tuple[Experiment, Path]:
+    def _experiment(self, clients: int, rounds: int, config: ConfigRecord | None) -> tuple[Experiment, Path]:
         """The experiment that the arguments make, and its folder."""
-        clients = self.clients or nodes
-        local = {"lr": lr} if isinstance(lr := dict(config or {}).get("lr"), float) else {}
+        given = dict(config or {})
+        local = {own: given[name] for own, name in {"lr": "lr", "epochs": "local-epochs"}.items() if name in given}
         fraction = min(1.0, max(self.fraction_train, self.min_train_nodes / clients))
-        scored = 0 if self.fraction_evaluate == 1 else max(self.min_evaluate_nodes, int(self.fraction_evaluate * nodes))
+        scored = max(self.min_evaluate_nodes, 1, int(self.fraction_evaluate * clients))
         own: dict[str, Mapping[str, Any]] = {
             "data": {"name": "app", "clients": clients},
             "model": {"name": _UNKNOWN if self.shape is None or self.model is None else name_of_object(self.model)},
             "partition": {"scheme": "natural", "column": "node"},
             "local": local,
-            "cohort": {"fraction": fraction, "scored": scored},
+            "cohort": {"fraction": fraction, "scored": 0 if scored >= clients else scored},
         }
         tables = {name: {**own.get(name, {}), **self.tables.get(name, {})} for name in {**own, **self.tables}}
         source = {"seed": self.seed, "rounds": rounds, "algorithm": self.algorithm, **tables}
         return choose(source, (), self.out, resume=self.resume, find_data=False)
 
-    def _wait_for_nodes(self, grid: Grid, timeout: float) -> dict[int, str]:
-        """The names of the nodes that are there, by id, as soon as they are enough."""
+    def _wait_for_nodes(self, grid: Grid, timeout: float, owners: Mapping[str, int]) -> dict[int, str]:
+        """The names of the nodes that are there, by id, as soon as they are enough: of a run that goes on, its own."""
         end = self.clock.now() + timeout
-        while len(found := _names_of(grid)) < self.min_available_nodes:
+        wanted = max(1, min(self.min_available_nodes, len(owners) or self.min_available_nodes))
+        while True:
+            found = _names_of(grid)
+            there = [name for name in found.values() if not owners or name in owners]
+            if len(set(there)) < len(there):
+                raise InputError(f"expected nodes of different names, found {', '.join(sorted(there))}")
+            if len(there) >= wanted:
+                return found
             if self.clock.now() >= end:
-                raise EngineError(f"expected at least {self.min_available_nodes} nodes, found {len(found)}")
+                whose = f" of the run in {self.out}, such as {', '.join([*owners][:3])}" if owners else ""
+                raise EngineError(f"expected at least {wanted} nodes{whose}, found {len(there)}")
             self.clock.pause(_LOOKS)
-        return found
 
     def _clients_before(self) -> dict[str, int]:
         """The clients of the run that goes on, by name; none where a run begins."""
@@ -337,19 +374,13 @@ class Clustered(FedAvg):
         data = Folder(Path(self.out)).data()
         return {} if data is None else {each.name: each.id for each in data.clients}
 
-    def _known_nodes(self, before: Mapping[str, int], here: Mapping[int, str]) -> dict[int, int]:
-        """The node of each client: those of the run that goes on, or all in the order of their ids."""
-        if before:
-            return {before[name]: node for node, name in here.items() if name in before}
-        return dict(enumerate(sorted(here)[: self.clients]))
-
-    def _served(self, nodes: AppClients, out: Path) -> ServedClients:
+    def _served(self, nodes: AppClients, out: Path, count: int) -> ServedClients:
         """The same clients, with one message a round."""
         refuse_links(out, [NETWORK])
         (out / NETWORK).mkdir(parents=True, exist_ok=True)
         return ServedClients(
             grid=AppGrid(nodes.grid),
-            registry=registry_of(nodes.nodes, max(nodes.nodes) + 1),
+            registry=registry_of(nodes.nodes, count),
             rules=RoundRules(deadline=nodes.timeout, max_attempts=1),
             clock=self.clock,
             form=nodes.form,
@@ -359,20 +390,59 @@ class Clustered(FedAvg):
 
     def _add_metrics(self, result: Result, round: int, nodes: AppClients) -> None:
         """Add the metrics of a plan: its evaluations are those of the models of the round before."""
-        weighted = self.weighted_by_key
-        if trained := nodes.contents.get("train"):
-            result.train_metrics_clientapp[round] = self.train_metrics_aggr_fn(trained, weighted)
-        if scored := nodes.contents.get("scores"):
-            result.evaluate_metrics_clientapp[round - 1] = self.evaluate_metrics_aggr_fn(scored, weighted)
+        kinds = {
+            "train": (round, self.train_metrics_aggr_fn, result.train_metrics_clientapp),
+            "scores": (round - 1, self.evaluate_metrics_aggr_fn, result.evaluate_metrics_clientapp),
+        }
+        for kind, (of, aggregated, metrics) in kinds.items():
+            if contents := nodes.contents.get(kind):
+                try:
+                    metrics[of] = aggregated(contents, self.weighted_by_key)
+                except Exception as error:  # of what nodes sent, or of the user's own function
+                    nodes.tell(f"round {of}: the metrics of {kind} cannot be put together: {first_line(error)}")
 
 
-def _take_in(nodes: AppClients, round: int, joins: dict[int, int]) -> None:
-    """Let nodes that came since join in a round, as long as there are places."""
-    free = sorted(client for client in joins if client not in nodes.nodes)
-    new = sorted(set(nodes.grid.get_node_ids()) - set(nodes.nodes.values()))
-    for client, node in zip(free, new, strict=False):
-        nodes.nodes[client] = node
-        joins[client] = round
+def _is_free(name: str, owners: Mapping[str, int]) -> bool:
+    """Whether a name is that of a place that no node has had: its number."""
+    return name == str(owners[name])
+
+
+def _take_in(nodes: AppClients, round: int, joins: dict[int, int], owners: dict[str, int]) -> bool:
+    """Let nodes that came since take part: those of the run at their places, and others where a place is free.
+
+    Args:
+        nodes: The clients, to whose nodes they are added.
+        round: The round in which they join.
+        joins: The round in which each client joins.
+        owners: The client of each name.
+
+    Returns:
+        Whether some place has another name now.
+    """
+    renamed = False
+    here = _names_of(nodes.grid)
+    for node, name in sorted(here.items()):
+        free = [place for place in owners if _is_free(place, owners)]
+        if node in nodes.nodes.values() or (name not in owners and not free):
+            continue
+        if name not in owners:
+            client = owners.pop(free[0])
+            owners[name] = client
+            joins[client] = round
+            renamed = True
+        elif nodes.nodes.get(owners[name]) in here:
+            continue  # Another node has this name.
+        nodes.nodes[owners[name]] = node
+    return renamed
+
+
+def _write_names(out: Path, owners: Mapping[str, int]) -> None:
+    """Write who the clients are now, as some have joined."""
+    folder = Folder(out.resolve())
+    if (data := folder.data()) is not None:
+        names = {client: name for name, client in owners.items()}
+        clients = [each.model_copy(update={"name": names[each.id]}) for each in data.clients]
+        folder.add_data(data.model_copy(update={"clients": clients}))
 
 
 def _names_of(grid: Grid) -> dict[int, str]:
