@@ -175,7 +175,8 @@ class Server:
         lines = list[str]()
         grid = Deliveries(deliveries)
         here = self._here
-        clients = FlowerClients(grid, here.config, here.registry, RoundRules(deadline=1.0), lines.append, Ticks().clock)
+        rules = RoundRules(deadline=1.0)
+        clients = FlowerClients(grid, here.registry, rules, lines.append, Ticks().clock, config=here.config)
         return clients.run(self.plans[round - 1]), lines
 
     def counted(self, report: Report, round: int = ROUND) -> Report:

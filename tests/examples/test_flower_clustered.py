@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -27,7 +28,7 @@ def test_the_app_finds_the_groups_of_sites(example: None, tmp_path: Path, capsys
     client_app = import_module("clustered.client_app").app
     server_app = import_module("clustered.server_app").app
     grid = import_module("app_grid").AppGrid(client_app, range(8))
-    config = {"num-server-rounds": 6, "fraction-train": 1.0, "learning-rate": 0.1, "out": str(tmp_path / "mine")}
+    config: Any = {"num-server-rounds": 6, "fraction-train": 1.0, "learning-rate": 0.1, "out": str(tmp_path / "mine")}
     server_app(grid, Context(1, 0, {}, RecordDict(), config))
     labels = fs.load(tmp_path / "mine").labels
     assert len({labels["0"], labels["1"]}) == 2

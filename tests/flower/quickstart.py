@@ -28,6 +28,11 @@ class Net(nn.Module):
         return outputs
 
 
+def of(message: Message) -> Any:
+    """The content of a message, whose records are of the kinds that the app knows."""
+    return message.content
+
+
 def samples(partition: int, count: int = 120) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Inputs and labels of a node; those of odd numbers have other labels."""
     found = load_digits()
@@ -43,6 +48,12 @@ def load_data(partition: int) -> tuple[DataLoader[Any], DataLoader[Any]]:
     return DataLoader(train, batch_size=16, shuffle=True), DataLoader(test, batch_size=16)
 
 
+def of_samples(loader: DataLoader[Any]) -> int:
+    """The number of samples of a loader."""
+    dataset: Any = loader.dataset
+    return len(dataset)
+
+
 def client_app(*, folds: bool, served: bool = False) -> ClientApp:
     """The app of the nodes: with the line for folds or as Flower's template has it; with the line for whole rounds."""
     app = ClientApp()
@@ -50,25 +61,25 @@ def client_app(*, folds: bool, served: bool = False) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         model = Net()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        model.load_state_dict(of(message)["arrays"].to_torch_state_dict())
         loader, _ = load_data(int(context.node_config["partition-id"]))
         if folds:
             loader = fold(loader, message)
-        optimizer = torch.optim.SGD(model.parameters(), lr=float(message.content["config"]["lr"]), momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=float(of(message)["config"]["lr"]), momentum=0.9)
         for _ in range(3):
             for inputs, labels in loader:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(inputs), labels) + proximal(model, message)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
-        metrics = {"train_loss": loss.item(), "num-examples": len(loader.dataset)}
+        metrics: dict[str, Any] = {"train_loss": loss.item(), "num-examples": of_samples(loader)}
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
         return Message(content=content, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         model = Net()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        model.load_state_dict(of(message)["arrays"].to_torch_state_dict())
         loader, test = load_data(int(context.node_config["partition-id"]))
         loader = fold(loader, message, test=test) if folds else test
         loss, right = 0.0, 0
@@ -77,8 +88,8 @@ def client_app(*, folds: bool, served: bool = False) -> ClientApp:
                 outputs = model(inputs)
                 loss += float(nn.functional.cross_entropy(outputs, labels, reduction="sum"))
                 right += int((outputs.argmax(1) == labels).sum())
-        count = len(loader.dataset)
-        metrics = {"eval_loss": loss / count, "eval_acc": right / count, "num-examples": count}
+        count = of_samples(loader)
+        metrics: dict[str, Any] = {"eval_loss": loss / count, "eval_acc": right / count, "num-examples": count}
         return Message(content=RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
     if served:

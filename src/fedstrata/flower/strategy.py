@@ -45,6 +45,9 @@ from fedstrata.results.run import Run
 from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import SIMULATED_RUN, random_digits
 
+_FREE = "free place"
+"""Begins the name of a place that no node has had yet."""
+
 _LOOKS = 0.5
 """Seconds between two looks for nodes."""
 
@@ -168,13 +171,13 @@ class Clustered(FedAvg):
             known = dict(enumerate(sorted(here)[: self.clients]))
             count = self.clients or len(here)
             owners = {here[node]: client for client, node in known.items()}
-            owners |= {str(client): client for client in range(count) if client not in known}
+            owners |= {f"{_FREE} {client}": client for client in range(count) if client not in known}
         experiment, out = self._experiment(count, num_rounds, train_config)
         configs = {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()}
         nodes = AppClients(grid, AppForm.of(layout, first, self.keys), configs, known, timeout, clock=self.clock)
         self._nodes = nodes
         problem = problem_with(experiment, layout, self._fresh(layout, first))
-        joins = {owners[name]: num_rounds + 1 for name in owners if _is_free(name, owners)}
+        joins = {client: num_rounds + 1 for name, client in owners.items() if name.startswith(_FREE)}
         participation = replace(participation_of(experiment), joins=joins, known=False)
         server = server_setup(experiment, problem, participation)
         name = experiment.algorithm.name
@@ -402,11 +405,6 @@ class Clustered(FedAvg):
                     nodes.tell(f"round {of}: the metrics of {kind} cannot be put together: {first_line(error)}")
 
 
-def _is_free(name: str, owners: Mapping[str, int]) -> bool:
-    """Whether a name is that of a place that no node has had: its number."""
-    return name == str(owners[name])
-
-
 def _take_in(nodes: AppClients, round: int, joins: dict[int, int], owners: dict[str, int]) -> bool:
     """Let nodes that came since take part: those of the run at their places, and others where a place is free.
 
@@ -422,7 +420,7 @@ def _take_in(nodes: AppClients, round: int, joins: dict[int, int], owners: dict[
     renamed = False
     here = _names_of(nodes.grid)
     for node, name in sorted(here.items()):
-        free = [place for place in owners if _is_free(place, owners)]
+        free = [place for place in owners if place.startswith(_FREE)]
         if node in nodes.nodes.values() or (name not in owners and not free):
             continue
         if name not in owners:
