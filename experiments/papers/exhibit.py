@@ -112,6 +112,13 @@ class Measured:
         """
         return self._mostly([one, other], lambda value, reference: value < reference - by)
 
+    def earlier(self, one: str, other: str) -> bool:
+        """Whether one round comes before another, for two of three seeds; a round that never comes is after all."""
+        nothing = (None,) * len(self.seeds)
+        seeds = zip(self.values.get(one, nothing), self.values.get(other, nothing), strict=True)
+        sooner = [first is not None and (second is None or first < second) for first, second in seeds]
+        return bool(sooner) and 3 * sum(sooner) >= 2 * len(sooner)
+
     def resolved(self, name: str) -> bool:
         """Whether a quantity is above 0 by more than its standard error over the seeds, of which one is not enough."""
         mean, spread = self.mean(name), self.spread(name)

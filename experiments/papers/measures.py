@@ -44,13 +44,14 @@ def round_of_final_accuracy(curve: Curve, slack: float = ACCURACY_SLACK) -> floa
     return float(1 + next(place for place, value in enumerate(known) if value >= known[-1] - slack))
 
 
-def round_of_clustering(run: RunFolder) -> float | None:
-    """The first round from which the clusters are those of the last round; None when none was ever split."""
-    labels = [record["labels"] for record in run.rounds]
-    if len(set(labels[-1])) < 2:
-        return None
-    others = [number for number, found in enumerate(labels, start=1) if found != labels[-1]]
-    return float(max(others, default=0) + 1)
+def round_of_groups(run: RunFolder) -> float | None:
+    """The first round whose clusters are the true groups; None where there is none."""
+    return first_round(run.curve("ari"), lambda value: value > 1 - 1e-9)
+
+
+def round_of_purity(run: RunFolder) -> float | None:
+    """The first round in which no cluster has clients of two true groups; None where there is none."""
+    return first_round(run.curve("purity"), lambda value: value > 1 - 1e-9)
 
 
 def clusters(run: RunFolder) -> float:
@@ -69,10 +70,9 @@ def first_round(curve: Curve, holds: Callable[[float], bool]) -> float | None:
 
 
 def round_of_stability(run: RunFolder, epsilon: float) -> float | None:
-    """The first round in which a layer is stable in the mean of the members."""
-    rounds = [
-        first_round(run.metric("stability", layer), lambda value: value < epsilon) for layer in run.layers("stability")
-    ]
+    """The first round in which a layer is stable in every member (Eq. 15)."""
+    metric = "max_stability"
+    rounds = [first_round(run.metric(metric, layer), lambda value: value < epsilon) for layer in run.layers(metric)]
     return min((found for found in rounds if found is not None), default=None)
 
 

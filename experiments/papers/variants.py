@@ -77,8 +77,8 @@ class MeanOfMembers(HiCFL):
 
 
 @validated_dataclass(frozen=True, config=STRICT)
-class RandomReference(MeanOfMembers):
-    """The same with a random client as the reference of each cluster (Figure 10)."""
+class RandomReference(HiCFL):
+    """HiCFL with a random client as the reference of each cluster (Figure 10)."""
 
     def reference_stability(self, problem: Problem, state: State, stability: Stability, cluster: int) -> torch.Tensor:
         """A random number for each client, the same in all layers, (n, layers)."""
