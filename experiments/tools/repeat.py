@@ -5,8 +5,7 @@
 Where the machine and the versions of the libraries are those of the result, every number is the same to the last digit.
 Elsewhere the measures in `TOLERANCES` differ by no more than is said there, and those in `EQUAL` not at all;
 `instructions.py` measured by how much. Results that do not tell their machine, or whose data are not here, are left
-out. Exhibits take longer;
-``python -m experiments.papers.reproduce`` runs them again.
+out. Exhibits take longer; ``python -m experiments.papers.reproduce`` runs them again.
 """
 
 from __future__ import annotations

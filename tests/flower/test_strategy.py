@@ -443,7 +443,7 @@ def test_arguments_that_mean_nothing_are_refused_at_once(wrong: dict[str, Any]) 
         Clustered("fedavg", **wrong)
 
 
-def test_weights_that_two_layers_share_train(tmp_path: Path) -> None:
+def test_weights_that_two_layers_share_have_the_arrays_of_both() -> None:
     class Tied(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

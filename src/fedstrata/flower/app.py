@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedstrata.base.errors import InputError
+from fedstrata.core import FOLDS
 
 FOLD = "fold"
 """The key of a message's config that says which part of the client's data is meant, one of ``FOLDS`` or "test"."""
@@ -28,9 +29,6 @@ UNITS = "num-units"
 
 TEST = "test"
 """The samples that nothing is trained on."""
-
-FOLDS = ("all", "A", "B", "A1", "A2", "B1", "B2")
-"""The parts of the training data, as `fedstrata.core.FOLDS` has them; without torch."""
 
 
 def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config: str = "config") -> Any:

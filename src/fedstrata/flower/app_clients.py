@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -21,7 +22,7 @@ from fedstrata.flower.app import TEST
 from fedstrata.flower.app_work import Answer, AppForm, Ask, Work, refuse_whole, report_of
 from fedstrata.flower.client_registry import ClientRegistry, Registration
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
-from fedstrata.flower.grid import Clock, failure_reason
+from fedstrata.flower.grid import Clock, failure_reason, replies, send
 from fedstrata.flower.payload import ReplyLimit, encode, flower
 from fedstrata.flower.replies import ReplyBounds, expected_reply
 from fedstrata.flower.requests import Request, without_models, write_request
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 _NO_NETWORK = "expected an algorithm that computes no outputs on the server, as the network is the app's"
 
-_POLL_SECONDS = 0.5
-"""Seconds between two looks for replies."""
+_NO_LIMIT = ReplyLimit(maxsize, maxsize)
+"""Flower's own grid bounds no reply."""
 
 
 @dataclass(eq=False)
@@ -93,9 +94,8 @@ class AppClients:
                 except StopIteration:
                     done.append(client)
             answers = dict(self.asked(plan.round, asks)) if asks else {}
-        for kind, reasons in {"absent": self.traffic.absent, "rejected": self.traffic.rejected}.items():
-            for client, reason in reasons.items():
-                self.tell(f"round {plan.round}: client {client} is {kind}: {reason}")
+        for line in self.traffic.lines(plan.round):
+            self.tell(line)
         if works and not done:
             told = {*self.traffic.absent.values(), *self.traffic.rejected.values()}
             why = f": {told.pop()}" if len(told) == 1 else ""
@@ -106,30 +106,22 @@ class AppClients:
         """Send what is asked, wait for the replies, and yield the answers of clients that answered all of it."""
         here = set(self.grid.get_node_ids())
         sent = list[tuple[int, int, Ask]]()
-        messages: list[Message] = []
+        messages: dict[int, Message] = {}
         for client, own in asks.items():
             if self.nodes.get(client) not in here:
                 self.traffic.absent[client] = "its node is not connected"
                 continue
             for place, ask in enumerate(own):
+                messages[len(sent)] = self._message(round, self.nodes[client], ask)
                 sent.append((client, place, ask))
-                messages.append(self._message(round, self.nodes[client], ask))
-        ids = list(self.grid.push_messages(messages)) if messages else []
-        waiting = {id: each for id, each in zip(ids, sent, strict=True) if id is not None}
+        grid = AppGrid(self.grid)
         found = dict[int, dict[int, Answer]]()
         end = self.clock.now() + self.timeout
-        while waiting:
-            for id in list(waiting):
-                # One by one: what a reply says of itself is its sender's word.
-                for reply in self.grid.pull_messages([id]):
-                    client, place, ask = waiting.pop(id)
-                    answer = self._taken(client, reply, ask)
-                    if answer is not None:
-                        found.setdefault(client, {})[place] = answer
-                    break
-            if not waiting or self.clock.now() >= end:
-                break
-            self.clock.pause(min(_POLL_SECONDS, max(end - self.clock.now(), 0.0)))
+        for number, reply in replies(grid, send(grid, messages), _NO_LIMIT, end, self.clock):
+            client, place, ask = sent[number]
+            answer = self._taken(client, reply, ask)
+            if answer is not None:
+                found.setdefault(client, {})[place] = answer
         for client, own in asks.items():
             answered = found.get(client, {})
             if len(answered) == len(own):

@@ -26,7 +26,6 @@ from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT_STATS, Layout, Report
 from fedstrata.engine import ClientStore, Loop
-from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.flower.client_data import counts_depend_on_id, read_client_data
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.payload import Payload, decode
@@ -172,9 +171,7 @@ def _score_and_train(payload: Payload, device: Device) -> Payload:
         replace_file(file, to_bytes({**kept, **store.tensors()}), private=True)
         for old in sorted(device.state.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
             old.unlink()
-    not_finite = any(not bool(values.isfinite().all()) for values in saved.values())
-    stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
-    return write_reply(Reply(report, stored, not_finite), request, layout, config.run, compression, packed)
+    return write_reply(Reply.of(report, saved), request, layout, config.run, compression, packed)
 
 
 def _with_local_noise(config: RunConfig, layout: Layout, request: Request, report: Report, device: Device) -> Report:
@@ -216,10 +213,7 @@ def _kept_tensors(file: Path, request: Request) -> dict[str, Tensor]:
         found = from_bytes(file.read_bytes())
     except SafetensorError as error:
         raise InputError(f"{file}: expected the client's own layers, found {error}; remove the file") from None
-    rounds = {name: parse_stored_name(name)[2] for name in found}
-    return {
-        name: found[name] for name, round in rounds.items() if round in request.counted or round > request.plan.round
-    }
+    return request.of_use(found)
 
 
 client_app = ClientApp()

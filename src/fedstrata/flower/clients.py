@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -55,6 +55,12 @@ class RoundTraffic:
     rejected: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
+
+    def lines(self, round: int) -> Iterator[str]:
+        """A line for people about each client whose reply of a round is missing or not taken."""
+        for kind, reasons in {"absent": self.absent, "rejected": self.rejected}.items():
+            for client, reason in reasons.items():
+                yield f"round {round}: client {client} is {kind}: {reason}"
 
 
 @dataclass
@@ -162,10 +168,8 @@ class NodeClients:
         for _ in range(self.rules.max_attempts):
             attempt = self._attempt(plan, sorted(asked))
             self.traffic = attempt.traffic
-            for client, reason in self.traffic.absent.items():
-                self.tell(f"round {plan.round}: client {client} is absent: {reason}")
-            for client, reason in self.traffic.rejected.items():
-                self.tell(f"round {plan.round}: client {client} is rejected: {reason}")
+            for line in self.traffic.lines(plan.round):
+                self.tell(line)
             found = len(scored & attempt.replies.keys())
             if found >= least:
                 return self._merge(plan, dict(sorted(attempt.replies.items())))

@@ -22,7 +22,7 @@ from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, decode,
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks for replies; Flower's own `send_and_receive` takes 3, of a round of 9."""
 
 _MOST_ANNOUNCED = 10_000
@@ -132,7 +132,7 @@ def replies(
         yield from arrived(grid, waiting, limit)
         if not waiting or clock.now() >= end:
             return
-        clock.pause(min(_POLL_SECONDS, max(end - clock.now(), 0.0)))
+        clock.pause(min(POLL_SECONDS, max(end - clock.now(), 0.0)))
 
 
 class _NotUploadedError(Exception):

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedstrata.base.errors import InputError
 from fedstrata.core import Layout, LocalTask, Mask, Report, Result, Rows, Score
 from fedstrata.engine import RESIDUAL
+from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.loop import empty_result
 from fedstrata.flower.payload import (
     ONE_DOUBLE,
@@ -45,6 +46,12 @@ class Reply:
     report: Report
     stored: tuple[int, ...] = ()
     not_finite: bool = False
+
+    @classmethod
+    def of(cls, report: Report, saved: Mapping[str, Tensor]) -> Reply:
+        """The reply of a device that saved tensors in the round, by name as in `ClientStore`."""
+        stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
+        return cls(report, stored, any(not bool(values.isfinite().all()) for values in saved.values()))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, prod
@@ -21,6 +21,7 @@ from fedstrata.core import CLIENT_STATS, SINGULAR_VECTORS, Evaluation, Layout, L
 from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.engine import ClientStore
 from fedstrata.engine.client_data import own_stat
+from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import (
     ID_ROW,
@@ -164,6 +165,14 @@ class Request:
     models: tuple[int, ...]
     sent: tuple[Mask, ...]
     counted: tuple[int, ...] = ()
+
+    def of_use(self, kept: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those tensors that a device keeps, by name as in `ClientStore`, which the server expects there.
+
+        Those of later rounds than the request's stay too, unread: it may be an old one that was held up.
+        """
+        rounds = {name: parse_stored_name(name)[2] for name in kept}
+        return {name: kept[name] for name, round in rounds.items() if round in self.counted or round > self.plan.round}
 
 
 def request_for(

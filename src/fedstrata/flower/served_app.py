@@ -20,7 +20,6 @@ from fedstrata.base.files import replace_file
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import Layout, TensorSpec
 from fedstrata.engine import ClientStore
-from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.flower.app_work import Answer, AppForm, AppKeys, Ask, Work, refuse_whole, report_of
 from fedstrata.flower.grid import reply_to
 from fedstrata.flower.payload import Payload, decode
@@ -66,10 +65,9 @@ def _work(message: Message, context: Context, functions: Mapping[str, AppFunctio
     request = read_request(payload, form.layout)
     client, plan = request.client, request.plan
     file = _file(context, f"{run}-{client}")
-    kept = _kept(context, file)
+    kept = request.of_use(_kept(context, file))
     store = ClientStore()
-    rounds = {name: parse_stored_name(name)[2] for name in kept}
-    store.restore({name: kept[name] for name, round in rounds.items() if round in request.counted})
+    store.restore(kept)
     if missing := missing_tensors(request, form.layout, store):
         return Payload({"missing": {"tensors": missing}})
     work = Work(plan, client, form.layout, store.read(client, before=plan.round))
@@ -90,10 +88,8 @@ def _work(message: Message, context: Context, functions: Mapping[str, AppFunctio
     store.write(client, plan.round, work.stored)
     saved = store.saved_in(plan.round)
     if saved:
-        _keep(context, file, {**{name: kept[name] for name in kept if rounds[name] > plan.round}, **store.tensors()})
-    finite = all(bool(values.isfinite().all()) for values in saved.values())
-    stored = tuple(sorted(parse_stored_name(name)[1] for name in saved))
-    return write_reply(Reply(report_of(plan, [work], form.layout), stored, not finite), request, form.layout, run)
+        _keep(context, file, {**kept, **store.tensors()})
+    return write_reply(Reply.of(report_of(plan, [work], form.layout), saved), request, form.layout, run)
 
 
 def _answer(
@@ -157,6 +153,7 @@ def _kept(context: Context, file: Path | None) -> dict[str, Tensor]:
 
 
 def _keep(context: Context, file: Path | None, tensors: dict[str, Tensor]) -> None:
+    """Keep them, in the file or in the context."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, save(tensors), private=True)

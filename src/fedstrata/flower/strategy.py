@@ -35,7 +35,7 @@ from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients, reg
 from fedstrata.flower.app_work import AppForm, AppKeys, Ask, refuse_needs
 from fedstrata.flower.client_data import no_samples
 from fedstrata.flower.federation import NETWORK, RoundRules
-from fedstrata.flower.grid import Clock
+from fedstrata.flower.grid import POLL_SECONDS, Clock
 from fedstrata.models import layout_of, layout_of_arrays
 from fedstrata.play.progress import StatusLine
 from fedstrata.play.rounds import PlanReply, timed_reply
@@ -47,9 +47,6 @@ from fedstrata.uploads.noise import SIMULATED_RUN, random_digits
 
 _FREE = "free place"
 """Begins the name of a place that no node has had yet."""
-
-_LOOKS = 0.5
-"""Seconds between two looks for nodes."""
 
 _UNKNOWN = "app:model"
 """The network of an app of which arrays alone are known."""
@@ -277,22 +274,6 @@ class Clustered(FedAvg):
                 found[asked[client]] = int(state.nodes[best_candidate(torch.arange(len(losses)), losses)])
         return found
 
-    def _finished(self) -> Run:
-        if self.run is None:
-            raise InputError("expected a run that is over, found none; call start first")
-        return self.run
-
-    def _played(self) -> tuple[State, AppClients]:
-        if self._state is None or self._nodes is None:
-            raise InputError("expected a run that has begun, found none; call start first")
-        return self._state, self._nodes
-
-    def _largest(self) -> ArrayRecord:
-        """The model of the cluster with the most nodes."""
-        state, nodes = self._played()
-        sizes = torch.bincount(state.labels[state.labels >= 0], minlength=len(state.models))
-        return nodes.form.record(state.models[int(sizes.argmax())])
-
     def layout(self, first: Mapping[str, NDArray[Any]]) -> Layout:
         """The tensors of the models: of a module of torch as the simulator has them."""
         made = None if self.model is None else self.model()
@@ -311,6 +292,22 @@ class Clustered(FedAvg):
             if found != spec.shape:
                 raise InputError(f"initial_arrays: expected {spec.name} {spec.shape} as in the model, found {found}")
         return layout
+
+    def _finished(self) -> Run:
+        if self.run is None:
+            raise InputError("expected a run that is over, found none; call start first")
+        return self.run
+
+    def _played(self) -> tuple[State, AppClients]:
+        if self._state is None or self._nodes is None:
+            raise InputError("expected a run that has begun, found none; call start first")
+        return self._state, self._nodes
+
+    def _largest(self) -> ArrayRecord:
+        """The model of the cluster with the most nodes."""
+        state, nodes = self._played()
+        sizes = torch.bincount(state.labels[state.labels >= 0], minlength=len(state.models))
+        return nodes.form.record(state.models[int(sizes.argmax())])
 
     def _fresh(self, layout: Layout, first: Mapping[str, NDArray[Any]]) -> Callable[[int], torch.Tensor]:
         """The first models: that with which the run begins, and others where an algorithm wants several."""
@@ -366,7 +363,7 @@ class Clustered(FedAvg):
             if self.clock.now() >= end:
                 whose = f" of the run in {self.out}, such as {', '.join([*owners][:3])}" if owners else ""
                 raise EngineError(f"expected at least {wanted} nodes{whose}, found {len(there)}")
-            self.clock.pause(_LOOKS)
+            self.clock.pause(POLL_SECONDS)
 
     def _clients_before(self) -> dict[str, int]:
         """The clients of the run that goes on, by name; none where a run begins."""
