@@ -14,7 +14,7 @@ process and without a network. In each case one client's reply is changed before
 A case is wrong if the server raises an exception, if a model is not finite afterwards, if an answer of another client
 changed in any bit, or if a reply that was refused is not as if the client had been absent, in every bit of the report
 and of the models. A reply that was changed and taken is a sound reply of this client: of the right shape, finite, and
-of no more samples than it has registered.
+of no more samples than the federation allows.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from fedstrata.engine.device import one_thread
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Announced, BoundedGrid
+from fedstrata.flower.members import Members
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.uploads.validation import decide, validate
 from turns import same
@@ -176,7 +177,11 @@ class Server:
         grid = Deliveries(deliveries)
         here = self._here
         rules = RoundRules(deadline=1.0)
-        clients = FlowerClients(grid, here.registry, rules, lines.append, Ticks().clock, config=here.config)
+        members = Members([device.key for device in here.devices.values()], CLIENTS)
+        members.nodes = dict(zip(range(CLIENTS), here.devices, strict=True))
+        clients = FlowerClients(
+            grid, members, rules, lines.append, Ticks().clock, config=here.config, max_samples=self.most_samples
+        )
         return clients.run(self.plans[round - 1]), lines
 
     def counted(self, report: Report, round: int = ROUND) -> Report:
@@ -191,10 +196,10 @@ class Server:
         assert isinstance(state, State)
         return state
 
-    def samples(self, client: int) -> int:
-        """The training samples that a client has registered."""
-        _, registered = self._here.registry.by_id()[client]
-        return registered.train
+    @property
+    def most_samples(self) -> int:
+        """The training samples of the largest client, of which nobody may claim more."""
+        return max(len(self._here.setup.client_data.train(client)) for client in range(CLIENTS))
 
     @cache  # noqa: B019 (there is one server)
     def of_only(self, *clients: int) -> tuple[Report, State]:
@@ -243,7 +248,7 @@ def judged(server: Server, reply: Recorded) -> str:
     if not bool(here.any()) and BAD not in counted.scores["client"].clients.tolist():
         return "refused" if same(state, expected_state) else "wrong: not as if absent"
     sound = bool(own.updates.values[here].isfinite().all())
-    sound &= all(1 <= size <= server.samples(BAD) for size in own.sizes[here].tolist())
+    sound &= all(1 <= size <= server.most_samples for size in own.sizes[here].tolist())
     return "taken" if sound else "wrong: an unsound reply is taken"
 
 
@@ -361,7 +366,7 @@ def mutated(server: Server, draw: random.Random) -> Recorded:
             draw.choice([change for change in CHANGES if change is not change_value or content.config_records])(
                 content, draw
             )
-    question = Message(content, BAD, "train")
+    question = Message(content, BAD, "train.fedstrata")
     question.metadata.__dict__["_message_id"] = str(BAD)
     return recorded(Message(content, reply_to=question))
 

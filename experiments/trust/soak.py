@@ -124,7 +124,7 @@ def deployed(folder: Path, samples: Samples) -> None:
         round = ""
 
         def push_messages(self, messages: list[Message]) -> list[str | None]:
-            rounds = [each.metadata.group_id for each in messages if each.metadata.message_type == "train"]
+            rounds = [each.metadata.group_id for each in messages]
             # Each client is sent a message of its own.
             if rounds and rounds[0] != self.round:
                 self.round = rounds[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
@@ -21,13 +21,14 @@ from fedstrata.core import Plan
 from fedstrata.engine import ClientData
 from fedstrata.engine.device import one_thread
 from fedstrata.flower import client_app
-from fedstrata.flower.client_app import Device, register, work
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import export_client_data, read_client_data
-from fedstrata.flower.client_registry import ClientRegistry, Registration
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode
+from fedstrata.flower.members import Members as Known
+from fedstrata.flower.node import ROUND
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import drive
@@ -68,8 +69,13 @@ def read_once(path: Path, client: int, config: RunConfig) -> ClientData:
 # A device that has a process for each message reads its file in each, which takes half of the time of its work.
 client_app.read_client_data = read_once  # type: ignore[attr-defined]  # which it imports
 
-DOES = {"train": work, "query.register": register}
-"""What a device does with a message, by its type, as `client_app` has it."""
+
+def context_of(device: Device) -> Context:
+    """The context of a node that was started with what a device has."""
+    config: dict[str, Any] = {"client-key": device.key, "data": str(device.data), "state-dir": str(device.state)}
+    config |= {"client-stats": ",".join(device.client_stats), "least-noise": device.least_noise}
+    return Context(1, 1, config, RecordDict(), {})
+
 
 Twist = Callable[[Message, Message], list[Message]]
 """What a grid does with a message and its reply: the replies that arrive."""
@@ -89,7 +95,7 @@ def at(client: int, round: int, does: Callable[[Message, Message], list[Message]
 
     def twist(message: Message, reply: Message) -> list[Message]:
         sent = message.metadata
-        there = (sent.dst_node_id, sent.message_type, sent.group_id) == (100 + client, "train", str(round))
+        there = (sent.dst_node_id, sent.group_id) == (100 + client, str(round))
         arriving = does(message, reply) if there else None
         return [reply] if arriving is None else arriving
 
@@ -101,7 +107,7 @@ def lost(client: int, *rounds: int) -> Twist:
 
     def twist(message: Message, reply: Message) -> list[Message]:
         sent = message.metadata
-        gone = (sent.dst_node_id, sent.message_type) == (100 + client, "train") and int(sent.group_id) in rounds
+        gone = sent.dst_node_id == 100 + client and int(sent.group_id) in rounds
         return [] if gone else [reply]
 
     return twist
@@ -109,7 +115,7 @@ def lost(client: int, *rounds: int) -> Twist:
 
 def message_of(content: RecordDict) -> Message:
     """A message to some node."""
-    return Message(content, 1, "train")
+    return Message(content, 1, ROUND)
 
 
 def over_the_wire(message: Message) -> Message:
@@ -132,7 +138,7 @@ class Loopback:
 
     def __init__(self, devices: dict[int, Device], twist: Twist = lambda message, reply: [reply]) -> None:
         self.devices, self.twist = devices, twist
-        self.names: dict[int, str] = {}
+        self.names = {node: device.key for node, device in devices.items()}
         self.public_keys = {node: b"key %d" % node for node in devices}
         self.asked: list[Message] = []
         self._replies: dict[str, list[Message]] = {}
@@ -144,8 +150,7 @@ class Loopback:
             self.asked.append(message)
             ids.append(id)
             if node in self.devices:
-                does = DOES[message.metadata.message_type]
-                reply = over_the_wire(does(message, self.devices[node]))
+                reply = over_the_wire(client_app.client_app(message, context_of(self.devices[node])))
                 self._replies[id] = self.twist(message, reply)
         return ids
 
@@ -202,7 +207,7 @@ class Slow(Loopback):
         for id, message in zip(ids, messages, strict=True):
             assert id is not None
             self._due[id] = self.ticks.time + self.seconds(message)
-            if message.metadata.message_type == "train" and message.metadata.group_id != self._round:
+            if message.metadata.group_id != self._round:
                 self._round = message.metadata.group_id
                 self.began.append(self.ticks.time)
         return ids
@@ -210,8 +215,7 @@ class Slow(Loopback):
     def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> list[Message]:
         due = [id for id in message_ids if self._due[id] <= self.ticks.time]
         found = super().pull_messages(sorted(due, key=self._due.__getitem__), limit)
-        work = [reply.metadata for reply in found if reply.metadata.message_type == "train"]
-        self.fetched += [(each.group_id or "", self._round) for each in work]
+        self.fetched += [(reply.metadata.group_id or "", self._round) for reply in found]
         return found
 
 
@@ -310,7 +314,6 @@ class Federation:
     setup: RunSetup
     config: RunConfig
     devices: dict[int, Device]
-    registry: ClientRegistry
 
     def deployed(self, folder: Path, twist: Twist = lambda message, reply: [reply]) -> Deployed:
         """The federation with devices that keep nothing yet, in a folder."""
@@ -331,7 +334,12 @@ class Federation:
         self.lines: list[str] = []
         config = replace(self.config, run=run)
         clock = Ticks().clock
-        return FlowerClients(grid, self.registry, rules or RoundRules(), self.lines.append, clock, config=config), grid
+        members = Known([device.key for device in self.devices.values()], len(self.devices))
+        members.update(grid.get_nodes(), 0)
+        clients = FlowerClients(
+            grid, members, rules or RoundRules(), self.lines.append, clock, config=config, max_samples=32
+        )
+        return clients, grid
 
 
 def federation(keys: dict[str, Any], folder: Path) -> Federation:
@@ -345,8 +353,4 @@ def federation(keys: dict[str, Any], folder: Path) -> Federation:
     objective = objective_of(experiment)
     config = RunConfig("run", n, experiment.seed, model.name, options, "float32", samples, objective)
     devices = {100 + c: Device(f"site-{c}", path, folder / f"state-{c}") for c, path in enumerate(paths)}
-    held = setup.client_data
-    registrations = {
-        f"site-{c}": Registration(c, 100 + c, f"{c}", False, 0, len(held.train(c)), len(held.test(c))) for c in range(n)
-    }
-    return Federation(keys, setup, config, devices, ClientRegistry(tuple(registrations), n, registrations))
+    return Federation(keys, setup, config, devices)

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, Message, RecordDict
-from in_process import over_the_wire
+from in_process import context_of, over_the_wire
 
 from fedstrata.base.errors import InputError
 from fedstrata.flower import client_app
-from fedstrata.flower.client_app import Device, register
+from fedstrata.flower.client_app import Device
 from fedstrata.flower.grid import message_to, payload_of
+from fedstrata.flower.node import ROUND, answer_round
 from fedstrata.flower.payload import Payload, encode
 
 CONFIG = {"client-key": "site-0", "data": "data.npz", "state-dir": "state"}
@@ -40,22 +41,30 @@ def reason(reply: Message) -> str:
     return str(refused.value)
 
 
-def empty(kind: str = "train") -> Message:
-    return over_the_wire(message_to(1, kind, encode(Payload()), 1, 10.0))
+EMPTY = over_the_wire(message_to(1, ROUND, encode(Payload()), 1, 10.0))
+
+
+def answer(config: dict[str, Any]) -> str:
+    """Why a node with a configuration does nothing about a message that asks for nothing."""
+    return reason(client_app.client_app(EMPTY, Context(1, 2, config, RecordDict(), {})))
 
 
 def test_what_a_device_cannot_do_is_one_line_of_its_reply(tmp_path: Path) -> None:
     device = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
-    assert reason(register(empty(), device)) == "its device says: expected the record config, found none"
-    assert "expected client-key to be a text" in reason(register(empty(), {}))
+    found = reason(client_app.client_app(EMPTY, context_of(device)))
+    assert found == "its device says: expected the record config, found none"
+    assert "expected client-key to be a text" in answer({})
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config: dict[str, Any] = {**CONFIG, "state-dir": str(tmp_path / "file" / "state")}
-    context = Context(1, 2, config, RecordDict(), {})
-    assert "expected a folder that can be made" in reason(client_app.client_app(empty(), context))
-    assert "expected the record config" in reason(client_app.client_app(empty("query.register"), context))
+
+    def nothing(payload: Payload, context: Context) -> Any:
+        return "run", None, None
+
+    payload = answer_round(EMPTY, Context(1, 2, config, RecordDict(), {}), nothing)
+    assert "expected a folder that can be made" in str(payload.record("failed")["reason"])
 
 
 def test_nothing_of_a_machine_is_in_what_its_device_says(
@@ -66,11 +75,8 @@ def test_nothing_of_a_machine_is_in_what_its_device_says(
     def fails(content: RecordDict) -> Payload:
         raise PermissionError(f"{tmp_path}/patients.csv")
 
-    monkeypatch.setattr("fedstrata.flower.client_app.decode", fails)
-    told = Device("site-0", tmp_path / "data.npz", tmp_path / "state")
-    assert reason(register(empty(), told)) == (
-        "its device says: unexpected PermissionError; the log of its node says more"
-    )
+    monkeypatch.setattr("fedstrata.flower.node.decode", fails)
+    assert answer(CONFIG) == "its device says: unexpected PermissionError; the log of its node says more"
     assert "patients.csv" in caplog.text
 
 

@@ -33,7 +33,7 @@ def test_the_personal_stage_is_the_loop_in_every_bit(made: Federation, name: str
     if name in REFUSED.get(method, ()):
         pytest.skip("they do not go together")
     expected = play_personal(with_stage(made.setup, name, method))
-    remote, _ = made.remote(run=f"{name} {method}")
+    remote, _ = made.remote(run=f"{name}_{method}")
     found = play_personal(with_stage(replace(made.setup, clients=remote), name, method), remote.run)
     assert same(found.reports, expected.reports)
     assert found.stored.keys() == expected.stored.keys()

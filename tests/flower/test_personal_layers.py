@@ -9,10 +9,11 @@ from typing import Any
 import in_process
 import pytest
 from flwr.app import Message
-from in_process import Deployed, Loopback, absences, at, lost, models, over_the_wire, records
+from in_process import Deployed, Loopback, absences, at, context_of, lost, models, over_the_wire, records
 
 from builders import keys
-from fedstrata.flower.client_app import KEPT_RUNS, work
+from fedstrata.flower.client_app import client_app
+from fedstrata.flower.node import KEPT_RUNS
 
 KEYS = keys(in_process.KEYS, rounds=5, data={"clients": 4}, partition={"groups": 2}, algorithm={"name": "fedper"})
 SLOW = 2
@@ -47,12 +48,12 @@ def test_an_order_that_was_held_up_does_no_harm_when_it_is_worked_on_at_last(
     held: list[Message] = []
 
     def work_on_it(message: Message, reply: Message) -> None:
-        work(held[0], here.grid.devices[100 + SLOW])
+        client_app(held[0], context_of(here.grid.devices[100 + SLOW]))
 
     class Held(Loopback):
         def push_messages(self, messages: list[Message]) -> list[str | None]:
             (sent,) = (message.metadata for message in messages[:1])
-            if (sent.message_type, sent.dst_node_id, sent.group_id) != ("train", 100 + SLOW, "2"):
+            if (sent.dst_node_id, sent.group_id) != (100 + SLOW, "2"):
                 return super().push_messages(messages)
             held.extend(map(over_the_wire, messages))
             return ["held up"]
@@ -80,7 +81,7 @@ def test_a_device_keeps_three_rounds_at_most_and_forgets_old_runs(
 ) -> None:
     state = here.grid.devices[100].state
     state.mkdir()
-    old = [state / f"old-{place}.safetensors" for place in range(KEPT_RUNS)]
+    old = [state / f"old{place}-0.safetensors" for place in range(KEPT_RUNS)]
     for place, path in enumerate(old):
         path.write_bytes(b"")
         os.utime(path, (place, place))

@@ -215,7 +215,7 @@ def answered(draw: st.DrawFn) -> tuple[Request, Reply]:
 def test_a_reply_survives_its_payload_and_its_message(case: tuple[Request, Reply]) -> None:
     asked, answer = case
     payload = decode(encode(write_reply(answer, asked, LAYOUT, "run")))
-    read = read_reply(payload, asked, LAYOUT, ReplyBounds("run", 9, 5))
+    read = read_reply(payload, asked, LAYOUT, ReplyBounds("run", 9))
     results = dict[str, Result]()
     for name, result in answer.report.results.items():
         chosen = [asked.models[int(taken)] for taken in result.chosen]
@@ -257,7 +257,7 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
     result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([size]), torch.tensor([[wrong]]))
     told = Reply(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}))
     with pytest.raises(InputError, match=message):
-        read_reply(write_reply(told, asked, LAYOUT, "run"), asked, LAYOUT, ReplyBounds("run", 9, 5))
+        read_reply(write_reply(told, asked, LAYOUT, "run"), asked, LAYOUT, ReplyBounds("run", 9))
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,9 @@ def test_a_node_that_is_started_again_goes_on_with_its_own_layers(lost: Path) ->
     assert equals_the_simulation(lost, {2: [2]})
 
 
-def test_a_node_that_claims_a_taken_client_key_is_refused_and_the_run_goes_on(lost: Path) -> None:
+def test_a_node_of_another_name_is_refused_and_the_run_goes_on(lost: Path) -> None:
     said = lost.with_suffix(".log").read_text()
-    assert "claims the client site-0, but is registered as intruder" in said
+    assert "is refused: no place is left for intruder beside site-0" in said
 
 
 def test_a_superlink_that_is_killed_is_started_again_and_the_run_resumed(up: Network, tmp_path: Path) -> None:

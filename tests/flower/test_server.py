@@ -25,7 +25,6 @@ from fedstrata.core import Plan, Problem, State
 from fedstrata.data.preparation import of_numbers
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.client_data import read_client_data
-from fedstrata.flower.client_registry import ClientRegistry, Registrar
 from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.on_devices import refuse_on_devices
@@ -48,15 +47,15 @@ def come_after_round_2(here: Deployed) -> None:
 
     def come(message: Message, reply: Message) -> list[Message]:
         if message.metadata.group_id == "2":
-            here.grid.devices[205] = late
+            here.grid.devices[205], here.grid.names[205] = late, "site-5"
         return [reply]
 
     here.grid.twist = come
 
 
-def registered(out: Path) -> dict[str, Any]:
-    """What a run has written of each client that has registered, by its key."""
-    found: dict[str, Any] = json.loads((out / "network/clients.json").read_text())
+def joined(out: Path) -> dict[str, Any]:
+    """The round of each client's first cohort, by the name of its node."""
+    found: dict[str, Any] = json.loads((out / "network/nodes.json").read_text())
     return found
 
 
@@ -186,7 +185,7 @@ def test_a_client_that_was_away_while_its_cluster_split_is_placed_when_it_is_bac
     away = here.grid.devices[105]
 
     def wander(message: Message, reply: Message) -> list[Message]:
-        if message.metadata.message_type == "train" and message.metadata.group_id in ("1", "2"):
+        if message.metadata.group_id in ("1", "2"):
             here.grid.devices.pop(105, None)
         else:
             here.grid.devices.setdefault(105, away)
@@ -234,7 +233,7 @@ def test_a_damaged_store_is_an_absent_row_with_the_name_of_the_file(here: Deploy
 
 def test_too_few_clients_end_the_run_before_its_first_round(here: Deployed, tmp_path: Path) -> None:
     del here.grid.devices[101]
-    with pytest.raises(EngineError, match=r"expected 6 clients within 5 s, found site-0, site-2, .*, site-5; start"):
+    with pytest.raises(EngineError, match=r"expected 6 nodes of .* within 5 s, found site-0, site-2, .*, site-5; "):
         here.run(tmp_path / "run")
 
 
@@ -248,7 +247,7 @@ SCALED = Samples((2,), 2, (), (), "float64", preparation=of_numbers(("age", "dos
         *((changes, {}, message) for changes, message in ONLY_SIMULATED),
         ({"probe": {"gap": ["dcos"]}}, {"truth": ()}, r"probe\.gap: expected the true group of each client"),
         ({"data": {"clients": 9}}, {}, r"data\.clients: expected as many as there are true groups"),
-        ({"data": {"clients": 5}}, {"truth": ()}, "expected at most 5 different keys"),
+        ({"data": {"clients": 5}}, {"truth": ()}, "expected at most 5 names"),
         ({"data": {"public": 32}}, {}, r"data\.public: expected a file of public samples .*federation\.toml"),
         ({"data": {"tokens": True}}, {}, r"data\.tokens: expected true with samples\.dtype"),
         ({"data": {"scale": False}}, {}, r"data\.scale: expected true, unless samples\.mean is 0"),
@@ -268,10 +267,10 @@ def test_what_a_network_cannot_do_is_said_before_anything_is_sent(
 def test_the_record_and_the_page_say_why_a_client_is_missing(here: Deployed, tmp_path: Path) -> None:
 
     def spoil(message: Message, reply: Message) -> list[Message]:
-        node, kind = message.metadata.dst_node_id, message.metadata.message_type
-        if (node, kind, message.metadata.group_id) == (102, "train", "2"):
+        node = message.metadata.dst_node_id
+        if (node, message.metadata.group_id) == (102, "2"):
             reply.content.config_records["result-train.settings"]["size"] = -5
-        return [] if (node, kind) == (104, "train") else [reply]
+        return [] if node == 104 else [reply]
 
     here.grid.twist = spoil
     here.run(tmp_path / "run", algorithm={"name": "fedavg"}, rounds=2)
@@ -280,7 +279,7 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Deployed, tmp
     bad: dict[str, Any] = {
         "kind": "rejected",
         "clients": [2],
-        "why": "expected result train to be of 1 to 32 samples, found -5",
+        "why": "expected result train to be of 1 to 1000000000 samples, found -5",
     }
     assert (first["absent"], first["rejected"], first["events"]) == ([4], [], [late])
     assert (second["absent"], second["rejected"], second["events"]) == ([4], [2], [late, bad])
@@ -295,39 +294,6 @@ def test_training_that_diverges_leaves_what_a_simulation_leaves(here: Deployed, 
     finished, simulated = here.equals_the_simulator(tmp_path, **changes)
     assert finished.summary["diverged"] == simulated.summary["diverged"]
     assert len(finished.summary["diverged"]["rounds"]) == KEYS["rounds"]
-
-
-def questions_to(here: Deployed, node: int) -> list[str]:
-    """The questions of registration that a node was asked."""
-    sent = [each.metadata for each in here.grid.asked if each.metadata.message_type == "query.register"]
-    return [each.message_id for each in sent if each.dst_node_id == node]
-
-
-def test_a_stranger_that_never_answers_costs_no_round_any_time(here: Deployed, tmp_path: Path) -> None:
-    """The clock goes on only where somebody waits; a node once had 60 s of every round."""
-    here.grid.devices[300] = replace(here.grid.devices[100], state=tmp_path / "stranger")
-    here.grid.twist = lambda message, reply: [] if message.metadata.dst_node_id == 300 else [reply]
-    here.run(tmp_path / "run", algorithm={"name": "fedavg"})
-    assert here.ticks.time == 0 and len(questions_to(here, 300)) == 1
-
-
-def test_a_stranger_that_answers_late_joins_then(here: Deployed, tmp_path: Path) -> None:
-    late = here.grid.devices.pop(105)
-    waiting: dict[str, Message] = {}
-
-    def dawdle(message: Message, reply: Message) -> list[Message]:
-        kind, round = message.metadata.message_type, message.metadata.group_id
-        if (kind, round) == ("train", "1"):
-            here.grid.devices[205] = late
-        if kind == "query.register" and message.metadata.dst_node_id == 205:
-            waiting[message.metadata.message_id] = reply
-            return []
-        if (kind, round) == ("train", "3"):
-            here.grid.arrive(waiting)
-        return [reply]
-
-    here.grid.twist = dawdle
-    here.where(min_clients=5).equals_the_simulator(tmp_path, {"join": [{"round": 4, "clients": [5]}]})
 
 
 def with_units(folder: Path, own_test: bool = False) -> Deployed:
@@ -354,51 +320,18 @@ def config_of(here: Deployed) -> RunConfig:
     return run_config(load_experiment(here.keys), here.members, "run")
 
 
-def registrar_of(here: Deployed, wait_seconds: float = 0.0) -> Registrar:
-    return Registrar(here.grid, config_of(here), wait_seconds, print, here.ticks.clock)
-
-
 @pytest.mark.parametrize("own_test", [False, True])
-def test_a_client_registers_with_the_samples_that_it_holds_out_under_its_id(own_test: bool, tmp_path: Path) -> None:
-    """Which units are held out depends on the id, so that a node is asked once more when it has one."""
+def test_a_client_trains_and_scores_on_the_samples_that_it_holds_out_under_its_id(
+    own_test: bool, tmp_path: Path
+) -> None:
+    """Which units are held out depends on the id, which its requests tell the device."""
     here = with_units(tmp_path, own_test)
-    run = here.run(tmp_path / "run", rounds=2)
-    assert [record["rejected"] for record in run.rounds] == [[], []]
-    found = registered(tmp_path / "run")
-    for client in range(4):
-        held = read_client_data(tmp_path / "data.npz", client, config_of(here))
-        told = found[f"site-{client}"]
-        assert (told["train"], told["test"]) == (len(held.train(client)), len(held.test(client)))
-        assert len(questions_to(here, 100 + client)) == (2 if client and not own_test else 1)
-    assert (len({each["test"] for each in found.values()}) > 1) != own_test
-
-
-def test_newcomers_with_units_register_under_different_ids(tmp_path: Path) -> None:
-    """Both are told the next free id, and one of them has another one then."""
-    here = with_units(tmp_path)
-    registry = registrar_of(here, 10.0).wait_for(ClientRegistry(here.members.clients[:1], 4), 4, 0)
-    assert sorted(held.client for held in registry.registrations.values()) == [0, 1, 2, 3]
-    for held in registry.registrations.values():
-        data = read_client_data(tmp_path / "data.npz", held.client, config_of(here))
-        assert (held.train, held.test) == (len(data.train(held.client)), len(data.test(held.client)))
-
-
-def test_a_silent_node_is_asked_half_as_often_each_time(here: Deployed) -> None:
-    """After 60 s, 120 s, 240 s; one that was away is asked at once."""
-    here.grid.twist = lambda message, reply: []
-    here.grid.devices = {300: here.grid.devices[100]}
-    times = list[float]()
-    registrar = registrar_of(here)
-    for second in range(500):
-        before = len(here.grid.asked)
-        registrar.update(ClientRegistry(here.members.clients, 6), 1)
-        times += [here.ticks.time] * (len(here.grid.asked) - before)
-        here.ticks.pause(1.0)
-        if second == 450:
-            stranger = here.grid.devices.pop(300)
-        if second == 460:
-            here.grid.devices[300] = stranger
-    assert times == [0.0, 60.0, 180.0, 420.0, 461.0]
+    here.run(tmp_path / "run", rounds=2)
+    clients = json.loads((tmp_path / "run" / "data.json").read_text())["clients"]
+    for told in clients:
+        held = read_client_data(tmp_path / "data.npz", told["id"], config_of(here))
+        assert (told["train"], told["test"]) == (len(held.train(told["id"])), len(held.test(told["id"])))
+    assert (len({each["test"] for each in clients}) > 1) != own_test
 
 
 def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
@@ -411,8 +344,9 @@ def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
     )
     here.where(max_samples=32).run(tmp_path / "bounded", **changes)
     assert "WARNING" not in capsys.readouterr().err
-    with pytest.raises(EngineError, match="expected 6 clients within 5 s, found none"):
+    with pytest.raises(EngineError, match="expected at least 1 of 6 clients to answer"):
         here.where(max_samples=31).run(tmp_path / "narrow", **changes)
+    assert "client 0 is rejected: expected result train to be of 1 to 31 samples, found 32" in capsys.readouterr().err
 
 
 def test_a_registration_is_refused_to_a_node_whose_public_key_is_not_the_operators(
@@ -430,9 +364,9 @@ def test_a_registration_is_refused_to_a_node_whose_public_key_is_not_the_operato
     here.grid.twist = steal
     replace(here.where(min_clients=5), public_keys=keys).run(tmp_path / "run", algorithm={"name": "fedavg"})
     said = capsys.readouterr().err
-    assert "node 205 claims the client site-5 with another public key than nodes/site-5/key.pub" in said
-    assert "WARNING: no nodes/<client>/key.pub of site-3: whoever comes first" in said
-    assert "site-5" not in registered(tmp_path / "run")
+    assert "node 205 is refused: it has another public key than nodes/site-5/key.pub" in said
+    assert "WARNING: no nodes/<client>/key.pub of site-3: whoever is registered" in said
+    assert joined(tmp_path / "run")["site-5"] is None
 
 
 def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
@@ -445,8 +379,7 @@ def test_a_resumed_run_drops_a_node_whose_key_the_operator_has_replaced(
     (tmp_path / "run/summary.json").unlink()
     replace(here.where(min_clients=5), public_keys=keys).run(tmp_path / "run", resume=True, **changes)
     said = capsys.readouterr().err
-    assert "node 102 does not speak for site-2 any more: its public key has changed" in said
-    assert registered(tmp_path / "run")["site-2"]["node"] == "0"
+    assert "node 102 is refused: it has another public key than nodes/site-2/key.pub" in said
 
 
 def test_a_server_application_waits_until_a_lost_one_has_ended(
@@ -471,31 +404,31 @@ def test_a_server_application_waits_until_a_lost_one_has_ended(
     assert said == ["first", "second"] and (tmp_path / "run/summary.json").exists()
 
 
-def test_a_node_whose_data_are_put_right_is_asked_again(here: Deployed, tmp_path: Path) -> None:
-    """It was refused for good, as long as the same nodes were there."""
-    data = tmp_path / "data.npz"
+def test_a_client_whose_data_are_put_right_or_have_grown_takes_part_again(here: Deployed, tmp_path: Path) -> None:
+    data, right = tmp_path / "data.npz", here.grid.devices[102].data
     data.write_bytes(b"none")
-    right = here.grid.devices[102].data.read_bytes()
     here.grid.devices[102] = replace(here.grid.devices[102], data=data)
-    registrar = registrar_of(here)
-    registry = registrar.update(ClientRegistry(here.members.clients, 6), 1)
-    assert "site-2" not in registry.registrations
-    data.write_bytes(right)
-    for second, known in ((30.0, False), (31.0, True)):
-        here.ticks.pause(second)
-        registry = registrar.update(registry, 1)
-        assert ("site-2" in registry.registrations) == known
+
+    def mend(message: Message, reply: Message) -> list[Message]:
+        arrays: dict[str, Any] = dict(np.load(right))
+        more: dict[str, Any] = {name: np.concatenate([values, values[:4]]) for name, values in arrays.items()}
+        np.savez(data, **(arrays if message.metadata.group_id == "1" else more))
+        return [reply]
+
+    here.grid.twist = at(5, 1, mend)
+    run = here.run(tmp_path / "run", algorithm={"name": "fedavg"}, rounds=2)
+    assert [record["absent"] for record in run.rounds] == [[2], []]
+    client = json.loads((tmp_path / "run" / "data.json").read_text())["clients"][2]
+    assert (client["train"], client["test"]) == (32, 8)
 
 
-def test_a_client_whose_data_have_grown_registers_again_when_the_run_is_resumed(here: Deployed, tmp_path: Path) -> None:
-    """All its answers were rejected from then on."""
+def test_a_resumed_run_knows_its_clients_again(here: Deployed, tmp_path: Path) -> None:
+    """Also one that nobody had announced, and one that comes no more."""
     changes: dict[str, Any] = {"algorithm": {"name": "fedavg"}}
+    here = here.where(clients=here.members.clients[:4], truth=(), min_clients=4)
     here.run(tmp_path / "run", rounds=1, **changes)
-    arrays: dict[str, Any] = dict(np.load(here.grid.devices[102].data))
-    more: dict[str, Any] = {name: np.concatenate([values, values[:4]]) for name, values in arrays.items()}
-    np.savez(tmp_path / "more.npz", **more)
-    here.grid.devices[102] = replace(here.grid.devices[102], data=tmp_path / "more.npz")
+    here.grid.devices = {900 + node: device for node, device in here.grid.devices.items() if node != 101}
+    here.grid.names = {node: device.key for node, device in here.grid.devices.items()}
     resumed = here.run(tmp_path / "run", resume=True, rounds=2, **changes)
-    assert [record["rejected"] for record in resumed.rounds] == [[], []]
-    again = registered(tmp_path / "run")["site-2"]
-    assert (again["train"], again["test"], again["joined"]) == (36, 12, 0)
+    assert [record["absent"] for record in resumed.rounds] == [[], [1]]
+    assert joined(tmp_path / "run") == {f"site-{client}": 0 for client in range(6)}

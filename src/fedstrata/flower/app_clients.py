@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import maxsize
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -19,14 +19,14 @@ from fedstrata.base.quoting import one_line
 from fedstrata.core import Layout, Plan, Report
 from fedstrata.engine import ClientStore
 from fedstrata.flower.app import TEST
-from fedstrata.flower.app_work import Answer, AppForm, Ask, Work, refuse_whole, report_of
-from fedstrata.flower.client_registry import ClientRegistry, Registration
+from fedstrata.flower.app_work import Answer, AppForm, Ask, Work, refuse_needs, refuse_whole, report_of
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
 from fedstrata.flower.grid import Clock, failure_reason, replies, send
+from fedstrata.flower.members import Members
 from fedstrata.flower.payload import ReplyLimit, encode, flower
 from fedstrata.flower.replies import ReplyBounds, expected_reply
 from fedstrata.flower.requests import Request, without_models, write_request
-from fedstrata.flower.served_app import SERVED, job_of
+from fedstrata.flower.served_app import job_of
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, Message, RecordDict
@@ -45,27 +45,29 @@ class AppClients:
         grid: Flower's grid.
         form: How models and questions become messages.
         configs: The user's own config of a message, by "train" and "evaluate".
-        nodes: The id of each client's node. The caller adds those that come later.
+        algorithm: The name of the algorithm.
+        members: Whose nodes are asked.
         timeout: The seconds that a message may take.
         tell: It takes a line for people.
         clock: It tells the time.
         store: What clients keep to themselves, which is nothing.
         traffic: What became of the last plan.
         contents: The contents of the replies of the last plan: of "train", and of "scores" on test data.
-        sizes: The number of training samples of each client, where it is known.
+        sizes: The samples of each client for training and for testing, as far as it has told them.
     """
 
     grid: Any
     form: AppForm
     configs: Mapping[str, ConfigRecord]
-    nodes: dict[int, int]
+    algorithm: str
+    members: Members
     timeout: float
     tell: Callable[[str], None] = print
     clock: Clock = field(default_factory=Clock)
     store: ClientStore = field(init=False, default_factory=ClientStore)
     traffic: RoundTraffic = field(init=False, default_factory=RoundTraffic)
     contents: dict[str, list[Any]] = field(init=False, default_factory=dict)
-    sizes: dict[int, int] = field(init=False, default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
     _told_of_choices: bool = field(init=False, default=False)
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
@@ -76,8 +78,10 @@ class AppClients:
         """Ask every client that is scored or works; one that does not answer is an absent row.
 
         Raises:
+            ExperimentError: When the plan asks more than the app can do.
             EngineError: When nobody answers.
         """
+        refuse_needs(plan, self.algorithm, served=False)
         self.traffic = RoundTraffic()
         self.contents = {"train": [], "scores": []}
         asked = {*plan.cohort.tolist(), *(c for each in plan.evaluations.values() for c in each.clients.tolist())}
@@ -108,11 +112,12 @@ class AppClients:
         sent = list[tuple[int, int, Ask]]()
         messages: dict[int, Message] = {}
         for client, own in asks.items():
-            if self.nodes.get(client) not in here:
+            node = self.members.nodes.get(client)
+            if node not in here or node is None:
                 self.traffic.absent[client] = "its node is not connected"
                 continue
             for place, ask in enumerate(own):
-                messages[len(sent)] = self._message(round, self.nodes[client], ask)
+                messages[len(sent)] = self._message(round, node, ask)
                 sent.append((client, place, ask))
         grid = AppGrid(self.grid)
         found = dict[int, dict[int, Answer]]()
@@ -160,11 +165,12 @@ class AppClients:
         That it compares models on other data than it trains on is told once.
         """
         samples = answer.samples
+        known, tested = self.sizes.get(client, (0, 0))
         if ask.kind == "train" and ask.fold == "all" and not ask.most:
-            self.sizes[client] = samples
-        known = self.sizes.get(client)
+            known = samples
+        self.sizes[client] = (known, samples if ask.fold == TEST else tested)
         refuse_whole(ask, samples, known)
-        if known is None or ask.fold == TEST or ask.kind == "train":
+        if not known or ask.fold == TEST or ask.kind == "train":
             return
         wanted = known / 2 ** len(ask.fold.removeprefix("all"))
         if abs(samples - wanted) >= 1 and not answer.units and not self._told_of_choices:
@@ -198,20 +204,6 @@ class AppGrid:
         return list(self.grid.get_nodes())
 
 
-def registry_of(nodes: Mapping[int, int], clients: int) -> ClientRegistry:
-    """The nodes of an app as the clients of a registry; their keys are their ids.
-
-    Args:
-        nodes: The id of each client's node.
-        clients: The number of clients, with those that join later.
-    """
-    held = {
-        str(client): Registration(client, node, "", registered=False, joined=0, train=MAX_SAMPLES, test=0)
-        for client, node in nodes.items()
-    }
-    return ClientRegistry(tuple(map(str, range(clients))), clients, held)
-
-
 @dataclass(eq=False)
 class ServedClients(NodeClients):
     """The same nodes, if their app does a whole round with one message.
@@ -219,13 +211,14 @@ class ServedClients(NodeClients):
     Attributes:
         form: How models and questions become messages of the app, on its node.
         configs: The user's own config of a message, by "train" and "evaluate".
+        algorithm: The name of the algorithm.
         name: The name of the run on the nodes, which keep a client's own layers by it.
     """
 
     form: AppForm = field(kw_only=True)
     configs: Mapping[str, ConfigRecord] = field(kw_only=True)
+    algorithm: str = field(kw_only=True)
     name: str = field(kw_only=True)
-    kind: ClassVar[str] = SERVED
 
     @property
     def layout(self) -> Layout:
@@ -236,9 +229,10 @@ class ServedClients(NodeClients):
         """Refuse: the server has no network."""
         raise ContractError(_NO_NETWORK)
 
-    def content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, Asked]:
+    def content(self, request: Request) -> tuple[RecordDict, Asked]:
         """The content of the message with a request, and what its reply may be."""
+        refuse_needs(request.plan, self.algorithm, served=True)
         expected = expected_reply(request, self.layout, dict.fromkeys(request.plan.client_stats, 1))
-        bounds = ReplyBounds(self.name, MAX_SAMPLES, 0)
+        bounds = ReplyBounds(self.name, MAX_SAMPLES, unknown=True)
         job = job_of(self.form, {kind: dict(config) for kind, config in self.configs.items()}, self.name)
         return encode(job | write_request(request, self.layout)), Asked(without_models(request), expected, bounds)

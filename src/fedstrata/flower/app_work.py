@@ -278,13 +278,13 @@ _WHOLE_SHARE = 0.9
 """A half of the samples that has more than this share of all is no half."""
 
 
-def refuse_whole(ask: Ask, samples: int, known: int | None) -> None:
+def refuse_whole(ask: Ask, samples: int, known: int) -> None:
     """Refuse an app that trains on all data where a part was asked: its updates would say nothing of the parts.
 
     Args:
         ask: What was asked.
         samples: The samples that it trained on.
-        known: All training samples of the client; None where they are not known.
+        known: All training samples of the client; 0 where they are not known.
 
     Raises:
         InputError: When it does.

@@ -7,25 +7,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from fedstrata.base.errors import EngineError, InputError
+from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import one_line, without_paths
 from fedstrata.core import CLIENT, Layout, Plan, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.flower.client_data import no_client_data
-from fedstrata.flower.client_registry import NO_NODE, ClientRegistry, Registration
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
+from fedstrata.flower.members import Members
+from fedstrata.flower.node import ROUND
 from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, ReplyLimit, content_bytes, decode, encode
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import (
-    WORK,
     Request,
     RunConfig,
     request_for,
@@ -114,24 +115,24 @@ class NodeClients:
 
     Attributes:
         grid: Flower's grid.
-        registry: The registered clients. The caller replaces it when somebody comes.
+        members: Whose nodes are asked.
         rules: When a round is over.
         tell: It takes a line for people.
         clock: It tells the time.
-        kind: The type of the messages.
         store: What is known of the devices' own stores. An empty tensor stands for one that is there, nan for one that
             is of no use.
         traffic: What became of the last plan.
+        sizes: The samples of each client for training and for testing, as far as it has told them.
     """
 
     grid: Grid
-    registry: ClientRegistry
+    members: Members
     rules: RoundRules = field(default_factory=RoundRules)
     tell: Callable[[str], None] = print
     clock: Clock = field(default_factory=Clock)
-    kind: ClassVar[str] = WORK
     store: ClientStore = field(init=False, default_factory=ClientStore)
     traffic: RoundTraffic = field(init=False, default_factory=RoundTraffic)
+    sizes: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -143,14 +144,8 @@ class NodeClients:
         """How clients compress their updates; None where they do not."""
         return None
 
-    def content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, Asked]:
-        """Make the content of the message with a request, and say what its reply may be.
-
-        Args:
-            request: The request.
-            key: The key of the client.
-            registration: The client.
-        """
+    def content(self, request: Request) -> tuple[RecordDict, Asked]:
+        """Make the content of the message with a request, and say what its reply may be."""
         raise NotImplementedError
 
     def run(self, plan: Plan) -> Report:
@@ -207,16 +202,15 @@ class NodeClients:
         seconds = max(end - self.clock.now(), 0.0)
         waiting = dict[str, int]()
         asked = dict[int, Asked]()
-        registered = self.registry.by_id()
         for request in requests:
-            found = registered.get(request.client)
-            if found is None or found[1].node == NO_NODE:
-                attempt.traffic.absent[request.client] = "no node speaks for it"
+            node = self.members.nodes.get(request.client)
+            if node is None:
+                attempt.traffic.absent[request.client] = "its node is not connected"
                 continue
-            content, asked[request.client] = self.content(request, *found)
+            content, asked[request.client] = self.content(request)
             attempt.traffic.bytes_down += content_bytes(content)
             # Flower takes 0 seconds for half a day.
-            message = message_to(found[1].node, self.kind, content, request.plan.round, max(seconds, 1.0))
+            message = message_to(node, ROUND, content, request.plan.round, max(seconds, 1.0))
             # One by one: the models of all clients together may not fit into memory.
             waiting |= send(self.grid, {request.client: message})
         if not waiting:
@@ -258,9 +252,18 @@ class NodeClients:
         for client, reply in replies.items():
             mark = torch.tensor([torch.nan]) if reply.not_finite else torch.empty(0)
             self.store.write(client, plan.round, dict.fromkeys(reply.stored, mark))
+            self._note_sizes(client, reply.report)
         here = torch.tensor(list(replies), dtype=torch.int64)
         evaluations = {name: each.only(torch.isin(each.clients, here)) for name, each in plan.evaluations.items()}
         return merge_reports(replace(plan, evaluations=evaluations), [reply.report for reply in replies.values()])
+
+    def _note_sizes(self, client: int, report: Report) -> None:
+        """Note how many samples a client has; folds and bounded tasks have fewer than all."""
+        train, test = self.sizes.get(client, (0, 0))
+        self.sizes[client] = (
+            max([train, *(int(each.sizes.max()) for each in report.results.values() if len(each.sizes))]),
+            max([test, *(int(each.samples.max()) for each in report.scores.values() if len(each.samples))]),
+        )
 
 
 @dataclass(eq=False)
@@ -269,9 +272,11 @@ class FlowerClients(NodeClients):
 
     Attributes:
         config: The config of the run.
+        max_samples: The number of samples that a client may claim, of either kind.
     """
 
     config: RunConfig = field(kw_only=True)
+    max_samples: int = MAX_SAMPLES
 
     @cached_property
     def _module(self) -> nn.Module:
@@ -295,14 +300,14 @@ class FlowerClients(NodeClients):
         """Compute as `Loop.outputs` does, on the server."""
         return self._loop.outputs(models, inputs)
 
-    def content(self, request: Request, key: str, registration: Registration) -> tuple[RecordDict, Asked]:
+    def content(self, request: Request) -> tuple[RecordDict, Asked]:
         """The content of the message with a request, and what its reply may be."""
         # The device compares the key with its own.
-        address = Payload({"client": {"key": key}})
+        address = Payload({"client": {"key": self.members.names[request.client]}})
         payload = write_run_config(self.config, self.layout) | address | write_request(request, self.layout)
         sizes = {name: self.config.stat_size(name) for name in request.plan.client_stats}
         expected = expected_reply(request, self.layout, sizes, self.compression)
-        bounds = ReplyBounds(self.config.run, registration.train, registration.test, self.config.objective)
+        bounds = ReplyBounds(self.config.run, self.max_samples, self.config.objective)
         return encode(payload), Asked(without_models(request), expected, bounds)
 
 

@@ -41,6 +41,8 @@ def refuse_on_devices(experiment: Experiment) -> None:
             "cohort.sampling: expected 'poisson' with privacy.kind = 'central'": (
                 experiment.privacy.kind != "central" or known_share
             ),
+            "cohort.sampling: expected 'uniform' or 'poisson', as clients tell how many samples they have with their "
+            "first work; list cohort.weights instead": cohort.sampling != "size",
             "local.class_weights: expected a list of weights, as devices do not tell how many samples of each class "
             "they have": experiment.local.class_weights != "balanced",
             "report.baseline: expected false, as devices would train twice; deploy the experiment with "

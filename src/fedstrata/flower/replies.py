@@ -1,4 +1,4 @@
-"""What one client replies in a round or when it registers, as a message, and what an honest one keeps to."""
+"""What one client replies in a round, as a message, and what an honest one keeps to."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ class ReplyBounds:
 
     Attributes:
         run: The name of the run.
-        train: The number of training samples that the client registered with.
-        test: The number of test samples that it registered with; 0 where it has not said.
+        samples: The number of samples that a client may claim, of either kind. Nobody can count them.
         objective: What the networks learn, which bounds the loss and the metric.
+        unknown: Whether clients need not tell the metric.
     """
 
     run: str
-    train: int
-    test: int
+    samples: int
     objective: Objective = field(default_factory=Objective)
+    unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,9 @@ def write_reply(
                 updates[name] = values_of_row(result.updates.values[0], upload, layout)
             if name in packed:
                 arrays[f"compressed-{name}"] = packed[name]
-    records |= {f"score-{name}": _SCORE.write(score) for name, score in reply.report.scores.items()}
+    # A client of somebody's own app need not have samples to be tested on.
+    scores = {name: score for name, score in reply.report.scores.items() if len(score.clients)}
+    records |= {f"score-{name}": _SCORE.write(score) for name, score in scores.items()}
     if updates:
         arrays[_UPDATES] = updates
     if reply.report.client_stats:
@@ -194,7 +196,8 @@ def read_reply(
     if len({*head.stored} & {*kept}) < len(head.stored):
         raise InputError(f"expected stored to name tensors 0 to {count - 1}, each once, found {list(head.stored)}")
     results = {name: _read_result(payload, name, request, layout, bounds, compression) for name in plan.tasks}
-    scores = {name: _read_score(payload, name, request, bounds) for name in plan.evaluations}
+    scored = [name for name in plan.evaluations if not bounds.unknown or f"score-{name}" in payload.records]
+    scores = {name: _read_score(payload, name, request, bounds) for name in scored}
     return Reply(Report(results, scores, _read_client_stats(payload, request, bounds)), head.stored, head.not_finite)
 
 
@@ -215,7 +218,7 @@ def _read_result(
     if found.chosen < 0 or found.chosen not in task.candidates[0].tolist():
         raise InputError(f"expected result {name} to be trained from an offered model, found {found.chosen}")
     # A fold that seems larger than all others would keep their clients out of a test.
-    largest = bounds.train if task.max_samples is None else min(bounds.train, int(task.max_samples[0]))
+    largest = bounds.samples if task.max_samples is None else min(bounds.samples, int(task.max_samples[0]))
     if not 1 <= found.size <= largest:
         raise InputError(f"expected result {name} to be of 1 to {largest} samples, found {found.size}")
     least, most = (0.0, 1.0) if task.selection_metric == "errors" else (bounds.objective.least_loss, inf)
@@ -251,9 +254,11 @@ def _read_score(payload: Payload, name: str, request: Request, bounds: ReplyBoun
     objective = bounds.objective
     least, most = objective.metric_info.bounds
     known = isfinite(correct) and least * samples <= correct <= most * samples
-    unknown = not bounds.test or objective.may_be_unknown(bounds.test)
-    if samples != (bounds.test or samples) or not (known or (unknown and not isfinite(correct))):
-        raise InputError(f"expected a score of {bounds.test} test samples, found {correct:g} right of {samples}")
+    unknown = bounds.unknown or objective.may_be_unknown(samples)
+    if not 1 <= samples <= bounds.samples or not (known or (unknown and not isfinite(correct))):
+        raise InputError(
+            f"expected a score of 1 to {bounds.samples} test samples, found {correct:g} right of {samples}"
+        )
     if float(score.loss) < objective.least_loss:
         raise InputError(f"expected a loss of at least {objective.least_loss:g}, found {float(score.loss):g}")
     return score
@@ -265,30 +270,6 @@ def _read_client_stats(payload: Payload, request: Request, bounds: ReplyBounds) 
         if not bool(values.isfinite().all()):
             raise InputError(f"expected finite numbers in the statistic {name}, found others")
         # A client that claims more samples than it has could make any two clients look different.
-        if name == "units" and not 0 <= float(values) <= bounds.train:
-            raise InputError(f"expected 0 to {bounds.train} independent samples, found {float(values):g}")
+        if name == "units" and not 0 <= float(values) <= bounds.samples:
+            raise InputError(f"expected 0 to {bounds.samples} independent samples, found {float(values):g}")
     return {name: Rows(torch.tensor([request.client]), values[None]) for name, values in found.items()}
-
-
-ANY_CLIENT = -1
-"""Instead of a client's id: numbers of samples that hold under every id."""
-
-
-@dataclass(frozen=True)
-class ClientInfo:
-    """What a node says of itself when it registers.
-
-    Attributes:
-        key: The key of its client.
-        train: The number of training samples.
-        test: The number of test samples.
-        client: The id under which it has so many of each; `ANY_CLIENT` where that does not depend on the id.
-    """
-
-    key: str
-    train: int
-    test: int
-    client: int = ANY_CLIENT
-
-
-CLIENT_INFO = Schema(ClientInfo)

@@ -1,4 +1,4 @@
-"""What one client is asked in a round or when it registers, as a message, and the config of the run that comes with it.
+"""What one client is asked in a round, as a message, and the config of the run that comes with it.
 
 The fields of a dataclass are written and read by its schema. So a new field of a task or of its training travels by
 itself.
@@ -38,12 +38,6 @@ from fedstrata.flower.payload import (
 from fedstrata.models import NetworkShape, layout_of, make_network
 from fedstrata.objective import Objective
 from fedstrata.uploads.compression import Compression, CompressionKind
-
-WORK = "train"
-"""The type of the message that asks a client to score and train; `client_app` has a function for it."""
-
-REGISTER = "query.register"
-"""The type of the message that asks a node which client it is; `client_app` has a function for it."""
 
 
 @dataclass(frozen=True)
@@ -324,17 +318,3 @@ def read_request(payload: Payload, layout: Layout) -> Request:
     except ContractError as error:
         raise InputError(str(error)) from None
     return Request(head.client, plan, head.models, sent, head.counted)
-
-
-@dataclass(frozen=True)
-class InfoRequest:
-    """What a node that registers is asked, beside the config of the run.
-
-    Attributes:
-        client: The id that its client will have; None as long as the server does not know whose node it is.
-    """
-
-    client: int | None = None
-
-
-INFO_REQUEST = Schema(InfoRequest)

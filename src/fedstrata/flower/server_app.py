@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,39 +14,30 @@ import numpy as np
 import torch
 from flwr.app import Context
 
-from fedstrata import report
 from fedstrata.base.errors import ContractError, DataError
-from fedstrata.base.files import append_line, folder_lock, refuse_links
+from fedstrata.base.files import folder_lock
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.build.participation import participation_of, sampling_weights
 from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import spreads_units
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Plan
 from fedstrata.data import Dataset
 from fedstrata.engine import resolve_engine
 from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
-from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.credentials import hand_over_signature, read_public_keys
-from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, Federation, read_federation
+from fedstrata.flower.federation import FEDERATION_FILE, Federation, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
+from fedstrata.flower.members import Members
 from fedstrata.flower.on_devices import refuse_on_devices, require
 from fedstrata.flower.requests import RunConfig
+from fedstrata.flower.rounds import members_file, network_folder, play_on_nodes
 from fedstrata.play.progress import StatusLine
-from fedstrata.play.rounds import PlanReply, timed_reply
-from fedstrata.play.run import play_shown
 from fedstrata.records.checkpoint import checkpoints
-from fedstrata.records.folder import Folder
-from fedstrata.records.schema import ClientEntry, DataRecord
-from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
 from fedstrata.uploads.noise import SIMULATED_RUN, NoiseSeed, random_digits, secret_seed
-
-_REGISTRY_FILE = "clients.json"
-"""The file of the client registry, in the folder of the network."""
 
 _NOISE_SEED_FILE = "noise_seed"
 """The file with the seed of the server's noise, in the folder of the network. It never leaves the server."""
@@ -107,44 +98,31 @@ def drive(
             have no keys.
     """
     refuse_unfit(experiment, federation, public)
-    folder = out / NETWORK
-    refuse_links(out, [NETWORK])
+    folder = network_folder(out)
     with one_thread(), StatusLine(quiet=False) as line, folder_lock(folder, partial(line.keep, _WAITING)):
         tell = line.keep
         clock = clock or Clock()
         config = run_config(experiment, federation, random_digits(folder / "run", len(SIMULATED_RUN)))
         for warning in _warnings(federation, public_keys):
             tell(warning)
-        longest = federation.rounds.deadline * federation.rounds.max_attempts
-        registrar = Registrar(grid, config, federation.wait_seconds, tell, clock, between=longest)
-        empty = ClientRegistry(
-            federation.clients, config.clients, max_samples=federation.max_samples, public_keys=public_keys or {}
-        )
-        registry = load_registry(folder / _REGISTRY_FILE, empty)
+        planned = participation_of(experiment).joins
+        members = Members([*federation.clients], config.clients, public_keys or {}, planned, tell)
+        known = resume and members.load(members_file(out))
         wanted = federation.min_clients or len(federation.clients)
-        registry = registrar.wait_for(registry, wanted, _next_round(out) if registry.registrations else 0)
-        save_registry(folder / _REGISTRY_FILE, registry)
-        clients = FlowerClients(grid, registry, federation.rounds, tell, clock, config=config)
+        members.wait(
+            grid.get_nodes,
+            wanted,
+            federation.wait_seconds,
+            clock,
+            round=_next_round(out) if known else 0,
+            key="min_clients in the federation's file",
+        )
+        most = federation.max_samples or MAX_SAMPLES
+        clients = FlowerClients(grid, members, federation.rounds, tell, clock, config=config, max_samples=most)
         secret = secret_seed(folder / _NOISE_SEED_FILE) if experiment.privacy.kind == "central" else None
-        setup, joins = _run_setup(experiment, federation, config, clients, public, secret)
-
-        def reply(plan: Plan) -> PlanReply:
-            reply = timed_reply(clients, plan)
-            traffic = clients.traffic
-            # A resumed run tells of its last round once more.
-            line = {"round": plan.round, **asdict(traffic), "seconds": reply.seconds}
-            append_line(folder / "rounds.jsonl", json.dumps(line) + "\n", private=True)
-            clients.registry = registrar.update(clients.registry, plan.round + 1)
-            save_registry(folder / _REGISTRY_FILE, clients.registry)
-            joins.update(_joins(experiment, clients.registry))
-            return reply._replace(absent=traffic.absent, rejected=traffic.rejected)
-
-        finished = play_shown(experiment, setup, out, line, reply=reply, resume=resume, may_skip_checkpoints=False)
-        _record_clients(out, federation, clients)
-        for warning in warnings(finished.summary):
-            tell(warning)
-        report.build(out)
-        return finished
+        setup = _run_setup(experiment, federation, config, clients, public, secret)
+        called = partial(_client_names, federation, members)
+        return play_on_nodes(experiment, setup, out, line, members, grid.get_nodes, resume=resume, names=called)
 
 
 def run_config(experiment: Experiment, federation: Federation, run: str) -> RunConfig:
@@ -188,8 +166,8 @@ def _run_setup(
     clients: FlowerClients,
     public: torch.Tensor | None,
     secret: int | None,
-) -> tuple[RunSetup, dict[int, int]]:
-    """Build what a run needs, and the rounds in which clients join, which may be changed while it goes on.
+) -> RunSetup:
+    """Build what a run needs.
 
     Args:
         experiment: The experiment.
@@ -203,15 +181,11 @@ def _run_setup(
     predict = config.objective.predictor(clients.outputs)
     problem = problem_of(experiment, config.samples.network_shape, config.outputs)
     problem = replace(problem, truth=truth, public=public, predict=predict)
-    joins = _joins(experiment, clients.registry)
-
-    def sizes(round: int) -> list[int]:
-        # The registry grows while the run goes on; a client that is not in it takes no part.
-        held = clients.registry.by_id()
-        return [held[client][1].train if client in held else 0 for client in range(problem.clients)]
-
     participation = replace(
-        participation_of(experiment), joins=joins, weights=sampling_weights(experiment.cohort, sizes), known=False
+        participation_of(experiment),
+        joins=clients.members.joins,  # which the members change while the run goes on
+        weights=sampling_weights(experiment.cohort, lambda round: []),
+        known=False,
     )
     noise_seed = None
     if secret is not None:
@@ -223,41 +197,20 @@ def _run_setup(
         # Devices were told before how much noise to add.
         raise ContractError("algorithm.name: expected a first plan that does not depend on which clients are there")
     name, device = resolve_engine("loop", "cpu")
-    setup = RunSetup(
+    return RunSetup(
         server=server,
         clients=clients,
         client_data=no_client_data(config),
         engine=experiment.engine.model_copy(update={"name": name, "device": device}),
-        names=_client_names(federation, clients),
+        names=_client_names(federation, clients.members),
         # They do to their updates what `run_config` tells them; it is not to be simulated as well.
         on_devices=True,
     )
-    return setup, joins
 
 
-def _client_names(federation: Federation, clients: FlowerClients) -> tuple[str, ...]:
-    """The name of each client, or else its key. One that joins later has its id until the run is resumed."""
-    registry = clients.registry
-    names = dict(enumerate(federation.names or registry.known))
-    names = {client: key for client, (key, _) in registry.by_id().items()} | names
-    return tuple(names.get(client, str(client)) for client in range(registry.clients))
-
-
-def _record_clients(out: Path, federation: Federation, clients: FlowerClients) -> None:
-    """Write who the clients were: some have joined since the run began, and only they know their numbers of samples."""
-    sizes = {client: {"train": held.train, "test": held.test} for client, (_, held) in clients.registry.by_id().items()}
-    names = enumerate(_client_names(federation, clients))
-    entries = [ClientEntry(id=client, name=name, **sizes.get(client, {})) for client, name in names]
-    with folder_lock(out):
-        folder = Folder(out)
-        before = folder.data() or DataRecord(clients=[])
-        folder.add_data(DataRecord(clients=entries, network=before.network))
-
-
-def _joins(experiment: Experiment, registry: ClientRegistry) -> dict[int, int]:
-    """Find the round of each client's first cohort: when it came, and not before the experiment lets it join."""
-    planned = participation_of(experiment).joins
-    return {client: max(round, planned.get(client, 0)) for client, round in registry.joins().items()}
+def _client_names(federation: Federation, members: Members) -> tuple[str, ...]:
+    """The name of each client for people, or else that of its node."""
+    return (*federation.names, *members.all_names[len(federation.names) :])
 
 
 def refuse_unfit(experiment: Experiment, federation: Federation, public: torch.Tensor | None) -> None:
@@ -308,8 +261,8 @@ def _warnings(federation: Federation, public_keys: Mapping[str, str] | None) -> 
     unknown = [client for client in federation.clients if public_keys is not None and client not in public_keys]
     if unknown:
         warnings.append(
-            f"WARNING: no nodes/<client>/key.pub of {', '.join(unknown)}: whoever comes first under one of these "
-            "names is bound to it for this run"
+            f"WARNING: no nodes/<client>/key.pub of {', '.join(unknown)}: whoever is registered under one of these "
+            "names speaks for it"
         )
     return warnings
 

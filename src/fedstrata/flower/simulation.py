@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -63,20 +62,20 @@ def simulate_federation(
     def serve(grid: Any) -> None:
         drive(grid, experiment, known, folder, public=public)
 
-    client_app = _client_app(home, folder.resolve() / NETWORK / "devices", known.clients)
-    _simulate(serve, client_app, len(known.clients), count)
+    client_app = _client_app(home, folder.resolve() / NETWORK / "devices")
+    _simulate(serve, client_app, known.clients, count)
     if not (folder / "summary.json").is_file():
         raise EngineError(f"the run in {folder} did not finish; Flower's log above says why")
     return folder
 
 
-def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers: int) -> None:
+def _simulate(serve: Callable[[Any], None], client_app: Any, clients: Sequence[str], workers: int) -> None:
     """Run Flower's simulation.
 
     Args:
         serve: The server's part, with the grid.
         client_app: The ClientApp of all virtual SuperNodes.
-        nodes: How many there are.
+        clients: The keys of the clients.
         workers: The number of Ray's workers.
     """
     try:
@@ -92,7 +91,7 @@ def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers
     @server_app.main()
     def main(grid: Any, context: Any) -> None:
         try:
-            serve(_SimulatedGrid(grid, over))
+            serve(_SimulatedGrid(grid, clients, over))
         except Exception as error:
             failures.append(error)
 
@@ -105,7 +104,7 @@ def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers
     # It recommends another command, which has no way to say which node holds which data.
     log.setLevel(logging.ERROR)
     try:
-        run_simulation(server_app, client_app, nodes, backend_config=backend)
+        run_simulation(server_app, client_app, len(clients), backend_config=backend)
     except RuntimeError as error:
         failures.append(error)
     finally:
@@ -118,44 +117,54 @@ def _simulate(serve: Callable[[Any], None], client_app: Any, nodes: int, workers
         raise EngineError(f"Flower's simulation ended with {type(failure).__name__}: {failure}") from failure
 
 
-def _client_app(home: Path, states: Path, clients: Sequence[str]) -> Any:
-    """The ClientApp of all virtual SuperNodes: that of a real one, with the data of the node that it stands for.
+def _client_app(home: Path, states: Path) -> Any:
+    """The ClientApp of all virtual SuperNodes: that of a real one, with the data of the client that is asked.
 
     Args:
         home: The folder of the federation.
         states: The folder of what the clients keep to themselves. That of a real node is left alone.
-        clients: The keys of the clients.
     """
     from flwr.clientapp import ClientApp
 
-    def answer(does: str, message: Any, context: Any) -> Any:
+    app = ClientApp()
+
+    @app.train("fedstrata")
+    def answer(message: Any, context: Any) -> Any:
         # Imported here: this runs in a worker of Ray.
         import torch
 
         from fedstrata.flower import client_app
 
         torch.set_num_threads(1)
-        key = clients[int(context.node_config["partition-id"])]
-        state = states / key
-        state.mkdir(parents=True, exist_ok=True)
-        return getattr(client_app, does)(message, client_app.Device(key, node_data(home, key), state))
+        key = client_app.addressee(message)
+        config = {"client-key": key, "data": str(node_data(home, key)), "state-dir": str(states / key)}
+        context.node_config = config
+        return client_app.client_app(message, context)
 
-    app = ClientApp()
-    app.train()(partial(answer, "work"))
-    app.query("register")(partial(answer, "register"))
     return app
+
+
+@dataclass
+class _VirtualNode:
+    """A virtual node, as Flower describes a real one."""
+
+    node_id: int
+    name: str
+    public_key: bytes = b""
 
 
 @dataclass(frozen=True)
 class _SimulatedGrid:
-    """The `Grid` of Flower's simulation.
+    """The `Grid` of Flower's simulation, whose nodes have no names: each gets that of a client.
 
     Attributes:
         grid: Flower's own.
+        clients: The keys of the clients.
         over: Set when the simulation has ended. Then no reply comes any more.
     """
 
     grid: Any
+    clients: Sequence[str]
     over: Event
 
     def push_messages(self, messages: list[Any]) -> list[str | None]:
@@ -164,7 +173,8 @@ class _SimulatedGrid:
 
     def get_nodes(self) -> list[FlowerNode]:
         """Return the nodes that are there now."""
-        return list(self.grid.get_nodes())
+        nodes = sorted(self.grid.get_node_ids())
+        return [_VirtualNode(id, name) for id, name in zip(nodes, self.clients, strict=False)]
 
     def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterable[Any]:
         """Return the replies that have come to some messages."""

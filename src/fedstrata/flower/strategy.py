@@ -19,34 +19,29 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from torch import nn
 
-from fedstrata import report
-from fedstrata.base.errors import ContractError, EngineError, ExperimentError, InputError, first_line
-from fedstrata.base.files import json_text, refuse_links
+from fedstrata.base.errors import ContractError, ExperimentError, InputError, first_line
+from fedstrata.base.files import json_text
 from fedstrata.base.randomness import global_generators, model_seed, seed_global_generators
 from fedstrata.base.registry import name_of_object
 from fedstrata.build.participation import participation_of
 from fedstrata.build.problem import problem_with
-from fedstrata.build.run_setup import RunSetup, first_plan, server_setup
+from fedstrata.build.run_setup import RunSetup, ServerSetup, first_plan, server_setup
 from fedstrata.config import Experiment, choose
-from fedstrata.core import Layout, Plan, State
+from fedstrata.core import Layout, Problem, State
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.loop import best_candidate
-from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients, registry_of
+from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients
 from fedstrata.flower.app_work import AppForm, AppKeys, Ask, refuse_needs
 from fedstrata.flower.client_data import no_samples
-from fedstrata.flower.federation import NETWORK, RoundRules
-from fedstrata.flower.grid import POLL_SECONDS, Clock
+from fedstrata.flower.federation import RoundRules
+from fedstrata.flower.grid import Clock
+from fedstrata.flower.members import Members
+from fedstrata.flower.rounds import members_file, network_folder, play_on_nodes
 from fedstrata.models import layout_of, layout_of_arrays
 from fedstrata.play.progress import StatusLine
-from fedstrata.play.rounds import PlanReply, timed_reply
-from fedstrata.play.run import play_shown
-from fedstrata.records.folder import Folder
 from fedstrata.results.run import Run
 from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import SIMULATED_RUN, random_digits
-
-_FREE = "free place"
-"""Begins the name of a place that no node has had yet."""
 
 _UNKNOWN = "app:model"
 """The network of an app of which arrays alone are known."""
@@ -159,53 +154,33 @@ class Clustered(FedAvg):
         """
         first = {name: array.numpy() for name, array in initial_arrays.items()}
         layout = self.layout(first)
-        owners = self._clients_before()
-        here = self._wait_for_nodes(grid, timeout, owners)
-        if owners:
-            known = {owners[name]: node for node, name in here.items() if name in owners}
-            count = len(owners)
-        else:
-            known = dict(enumerate(sorted(here)[: self.clients]))
-            count = self.clients or len(here)
-            owners = {here[node]: client for client, node in known.items()}
-            owners |= {f"{_FREE} {client}": client for client in range(count) if client not in known}
+        members = self._members(grid, timeout)
+        count = len(members.all_names)
         experiment, out = self._experiment(count, num_rounds, train_config)
-        configs = {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()}
-        nodes = AppClients(grid, AppForm.of(layout, first, self.keys), configs, known, timeout, clock=self.clock)
-        self._nodes = nodes
         problem = problem_with(experiment, layout, self._fresh(layout, first))
-        joins = {client: num_rounds + 1 for name, client in owners.items() if name.startswith(_FREE)}
-        participation = replace(participation_of(experiment), joins=joins, known=False)
-        server = server_setup(experiment, problem, participation)
-        name = experiment.algorithm.name
-        disclosure = disclosure_of(experiment.algorithm_of(), num_rounds)
-        if disclosure is not None and not disclosure.clients_keep_data:
-            raise ExperimentError(f"algorithm.name = {name!r}: expected one whose clients keep their data")
-        refuse_needs(first_plan(server.algorithm, problem), name, served=self.serve)
-        if server.personal is not None and not self.serve:
-            raise ExperimentError(f"personal.method = {experiment.personal.method!r}: expected serve=True, found False")
-        clients = self._served(nodes, out, count) if self.serve else nodes
+        server = self._server(experiment, problem, members)
+        given: dict[str, Any] = {
+            "algorithm": experiment.algorithm.name,
+            "form": AppForm.of(layout, first, self.keys),
+            "configs": {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()},
+        }
+        nodes = AppClients(grid=grid, members=members, timeout=timeout, clock=self.clock, **given)
+        clients: AppClients | ServedClients = nodes
+        if self.serve:
+            rules = RoundRules(deadline=timeout, max_attempts=1)
+            run = random_digits(network_folder(out) / "run", len(SIMULATED_RUN))
+            clients = ServedClients(AppGrid(grid), members, rules, clock=self.clock, name=run, **given)
+        self._nodes = nodes
         setup = RunSetup(
             server=server,
             clients=clients,
-            client_data=no_samples(problem.clients, experiment.seed, self.shape or (1,), self.classes),
+            client_data=no_samples(count, self.seed, self.shape or (1,), self.classes),
             engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
-            names=tuple(sorted(owners, key=owners.__getitem__)),
+            names=members.all_names,
             on_devices=True,
             knows_network=self.shape is not None,
         )
         result = Result()
-
-        def reply(plan: Plan) -> PlanReply:
-            refuse_needs(plan, name, served=self.serve)
-            found = timed_reply(clients, plan)
-            self._add_metrics(result, plan.round, nodes)
-            if _take_in(nodes, plan.round + 1, joins, owners):
-                _write_names(out, owners)
-            if isinstance(clients, ServedClients):
-                clients.registry = registry_of(nodes.nodes, count)
-            traffic = clients.traffic
-            return found._replace(absent=traffic.absent, rejected=traffic.rejected)
 
         def tell_of(record: Mapping[str, Any], state: State) -> None:
             self._state = state
@@ -220,11 +195,18 @@ class Clustered(FedAvg):
         if evaluate_fn is not None and (before := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = before
         with one_thread(), StatusLine(quiet=False) as line:
-            nodes.tell = clients.tell = line.keep
-            finished = play_shown(experiment, setup, out, line, reply=reply, resume=self.resume, on_round=tell_of)
-        report.build(out)
-        # Nodes that came later have names of their own by now.
-        self.run = replace(finished, names=tuple(sorted(owners, key=owners.__getitem__)))
+            members.tell = nodes.tell = clients.tell = line.keep
+            self.run = play_on_nodes(
+                experiment,
+                setup,
+                out,
+                line,
+                members,
+                grid.get_nodes,
+                resume=self.resume,
+                after=lambda plan: self._add_metrics(result, plan.round, nodes),
+                on_round=tell_of,
+            )
         result.arrays = self._largest()
         return result
 
@@ -264,8 +246,9 @@ class Clustered(FedAvg):
             The tree node of the cluster of each node that answered, by the id of the node.
         """
         state, known = self._played()
-        asked = dict(enumerate(node_ids))
-        clients = replace(known, grid=grid, nodes=asked)
+        members = Members([])
+        members.nodes = asked = dict(enumerate(node_ids))
+        clients = replace(known, grid=grid, members=members)
         asks = {client: [Ask("evaluate", row, "all") for row in state.models] for client in asked}
         found = {}
         for client, answers in clients.asked(state.round + 1, asks):
@@ -349,44 +332,32 @@ class Clustered(FedAvg):
         source = {"seed": self.seed, "rounds": rounds, "algorithm": self.algorithm, **tables}
         return choose(source, (), self.out, resume=self.resume, find_data=False)
 
-    def _wait_for_nodes(self, grid: Grid, timeout: float, owners: Mapping[str, int]) -> dict[int, str]:
-        """The names of the nodes that are there, by id, as soon as they are enough: of a run that goes on, its own."""
-        end = self.clock.now() + timeout
-        wanted = max(1, min(self.min_available_nodes, len(owners) or self.min_available_nodes))
-        while True:
-            found = _names_of(grid)
-            there = [name for name in found.values() if not owners or name in owners]
-            if len(set(there)) < len(there):
-                raise InputError(f"expected nodes of different names, found {', '.join(sorted(there))}")
-            if len(there) >= wanted:
-                return found
-            if self.clock.now() >= end:
-                whose = f" of the run in {self.out}, such as {', '.join([*owners][:3])}" if owners else ""
-                raise EngineError(f"expected at least {wanted} nodes{whose}, found {len(there)}")
-            self.clock.pause(POLL_SECONDS)
+    def _members(self, grid: Grid, timeout: float) -> Members:
+        """The nodes that take part, as soon as they are enough: of a run that goes on, its own."""
+        members = Members([], self.clients)
+        if self.resume:
+            if self.out is None:
+                raise InputError("resume=True: expected the folder of the run in out, found none")
+            members.load(members_file(Path(self.out)))
+        wanted = max(1, min(self.min_available_nodes, len(members.names) or self.min_available_nodes))
+        members.wait(grid.get_nodes, wanted, timeout, self.clock, key="min_available_nodes")
+        if members.places is None:
+            members.limit(len(members.names))
+        return members
 
-    def _clients_before(self) -> dict[str, int]:
-        """The clients of the run that goes on, by name; none where a run begins."""
-        if not self.resume:
-            return {}
-        if self.out is None:
-            raise InputError("resume=True: expected the folder of the run in out, found none")
-        data = Folder(Path(self.out)).data()
-        return {} if data is None else {each.name: each.id for each in data.clients}
-
-    def _served(self, nodes: AppClients, out: Path, count: int) -> ServedClients:
-        """The same clients, with one message a round."""
-        refuse_links(out, [NETWORK])
-        (out / NETWORK).mkdir(parents=True, exist_ok=True)
-        return ServedClients(
-            grid=AppGrid(nodes.grid),
-            registry=registry_of(nodes.nodes, count),
-            rules=RoundRules(deadline=nodes.timeout, max_attempts=1),
-            clock=self.clock,
-            form=nodes.form,
-            configs=nodes.configs,
-            name=random_digits(out / NETWORK / "run", len(SIMULATED_RUN)),
-        )
+    def _server(self, experiment: Experiment, problem: Problem, members: Members) -> ServerSetup:
+        """What the server needs. What the app cannot do is refused before any node is asked."""
+        # The members change the rounds of joining while the run goes on.
+        participation = replace(participation_of(experiment), joins=members.joins, known=False)
+        server = server_setup(experiment, problem, participation)
+        name = experiment.algorithm.name
+        disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
+        if disclosure is not None and not disclosure.clients_keep_data:
+            raise ExperimentError(f"algorithm.name = {name!r}: expected one whose clients keep their data")
+        refuse_needs(first_plan(server.algorithm, problem), name, served=self.serve)
+        if server.personal is not None and not self.serve:
+            raise ExperimentError(f"personal.method = {experiment.personal.method!r}: expected serve=True, found False")
+        return server
 
     def _add_metrics(self, result: Result, round: int, nodes: AppClients) -> None:
         """Add the metrics of a plan: its evaluations are those of the models of the round before."""
@@ -400,49 +371,6 @@ class Clustered(FedAvg):
                     metrics[of] = aggregated(contents, self.weighted_by_key)
                 except Exception as error:  # of what nodes sent, or of the user's own function
                     nodes.tell(f"round {of}: the metrics of {kind} cannot be put together: {first_line(error)}")
-
-
-def _take_in(nodes: AppClients, round: int, joins: dict[int, int], owners: dict[str, int]) -> bool:
-    """Let nodes that came since take part: those of the run at their places, and others where a place is free.
-
-    Args:
-        nodes: The clients, to whose nodes they are added.
-        round: The round in which they join.
-        joins: The round in which each client joins.
-        owners: The client of each name.
-
-    Returns:
-        Whether some place has another name now.
-    """
-    renamed = False
-    here = _names_of(nodes.grid)
-    for node, name in sorted(here.items()):
-        free = [place for place in owners if place.startswith(_FREE)]
-        if node in nodes.nodes.values() or (name not in owners and not free):
-            continue
-        if name not in owners:
-            client = owners.pop(free[0])
-            owners[name] = client
-            joins[client] = round
-            renamed = True
-        elif nodes.nodes.get(owners[name]) in here:
-            continue  # Another node has this name.
-        nodes.nodes[owners[name]] = node
-    return renamed
-
-
-def _write_names(out: Path, owners: Mapping[str, int]) -> None:
-    """Write who the clients are now, as some have joined."""
-    folder = Folder(out.resolve())
-    if (data := folder.data()) is not None:
-        names = {client: name for name, client in owners.items()}
-        clients = [each.model_copy(update={"name": names[each.id]}) for each in data.clients]
-        folder.add_data(data.model_copy(update={"clients": clients}))
-
-
-def _names_of(grid: Grid) -> dict[int, str]:
-    """The name of each node that is connected, or else its id, by its id."""
-    return {node.node_id: getattr(node, "name", "") or str(node.node_id) for node in grid.get_nodes()}
 
 
 def _arrays_of(made: nn.Module | Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
