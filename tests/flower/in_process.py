@@ -102,6 +102,12 @@ def at(client: int, round: int, does: Callable[[Message, Message], list[Message]
     return twist
 
 
+def put(message: Message, record: str, **values: Any) -> None:
+    """Change values of a record in a message."""
+    records = message.content.config_records["records"]
+    records[record] = json.dumps({**json.loads(str(records[record])), **values})
+
+
 def lost(client: int, *rounds: int) -> Twist:
     """The replies of one client to its work in some rounds are lost."""
 

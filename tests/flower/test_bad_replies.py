@@ -34,7 +34,11 @@ def spoiling(spoil: Spoil) -> Twist:
 
 
 def put(record: str, key: str, value: Any) -> Spoil:
-    return lambda message: message.content.config_records[f"{record}.settings"].update({key: value})
+    return lambda message: in_process.put(message, record, **{key: value})
+
+
+def records(message: Message) -> ConfigRecord:
+    return message.content.config_records["records"]
 
 
 def part(name: str, value: Any) -> Spoil:
@@ -68,22 +72,23 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "no archive": (of_bytes(b"PK\x03\x04 and nothing"), "expected updates.train to be an array of numbers"),
     "another format": (of_bytes(b"0", "raw"), "expected updates.train to be an array of numbers: its format is raw"),
     "no update": (without("updates.arrays"), "expected the array updates.train"),
-    "extra": (part("more.settings", A_RECORD), "expected no part more: it was not asked for"),
+    "extra": (part("more", A_RECORD), "expected no part more: it was not asked for"),
+    "a record more": (lambda message: records(message).update(a=""), "expected no record a: it was not asked for"),
     "a line of its own": (
         array("x\n\x1b[2Jround 3: \u202eclient", Array(np.zeros(1))),
         "expected no array updates.x [2Jround 3: client: it was not asked for",
     ),
     "arrays in the place of a record": (
-        part("score-client.settings", ArrayRecord({"a": Array(np.zeros(1, "float32"))})),
-        "expected no part score-client: it was not asked for",
+        part("records", ArrayRecord({"a": Array(np.zeros(1, "float32"))})),
+        "expected no part records: it was not asked for",
     ),
     "a record in the place of arrays": (part("updates.arrays", A_RECORD), "expected no part updates: it was not asked"),
     "more records": (
-        lambda message: message.content.update({f"{i}.settings": A_RECORD for i in range(1000)}),
+        lambda message: message.content.update({str(i): A_RECORD for i in range(1000)}),
         "expected no part 0: it was not asked for",
     ),
     "metrics": (part("reply.metrics", MetricRecord({"a": 1})), "expected no part reply.metrics: it was not asked for"),
-    "a long story": (put("result-train", "size", "x" * 20_000), "bytes in result-train.settings, found 200"),
+    "a long story": (put("result-train", "size", "x" * 20_000), "expected result-train to be a text of at most 16"),
     "a text": (put("result-train", "size", "x"), "size = 'x': Input should be a valid integer"),
     "a long list": (put("reply", "stored", [0] * 1000), "expected stored to name tensors 0 to 3, each once"),
     "negative samples": (put("result-train", "size", -5), "to be of 1 to 32 samples, found -5"),
@@ -91,17 +96,19 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "samples of another type": (put("result-train", "size", 3.5), "size = 3.5: Input should be a valid integer"),
     "a model that was not offered": (put("result-train", "chosen", 1), "trained from an offered model, found 1"),
     "losses": (put("result-train", "losses", [-1.0]), "to have 1 loss, each of 0 to inf"),
-    "losses of texts": (put("result-train", "losses", ["a"]), "losses = ['a']: Input should be a valid number"),
+    "losses of texts": (put("result-train", "losses", ["a"]), "losses.0 = 'a': Input should be a valid number"),
     "round": (put("reply", "round", 1), "expected a reply of round 2, found round 1"),
     "client": (put("reply", "client", 3), "expected a reply of client 2, found client 3"),
     "run": (put("reply", "run", "other"), "expected a reply of run run, found run other"),
     "stored": (put("reply", "stored", [99]), "expected stored to name tensors 0 to 3, each once, found [99]"),
-    "score": (put("score-client", "correct", 9.0), "expected a score of 1 to 32 test samples, found 9 right of 8"),
-    "score of another": (put("score-client", "clients", 1), "expected a score of client 2, found one of client 1"),
-    "a score that is no number": (put("score-client", "correct", float("nan")), "found nan right of 8"),
-    "a huge count": (put("score-client", "samples", 2**63), "samples = 9223372036854775808: Input should be less"),
-    "loss": (put("score-client", "loss", -0.1), "expected a loss of at least 0, found -0.1"),
-    "no score": (without("score-client.settings"), "expected the record score-client, found"),
+    "score": (put("score-client", "correct", [9.0]), "expected a score of 1 to 32 test samples, found 9 right of 8"),
+    "score of another": (put("score-client", "clients", [1]), "expected a score of client 2, found one of client 1"),
+    "a score that is no number": (put("score-client", "correct", [float("nan")]), "found nan right of 8"),
+    "a huge count": (put("score-client", "samples", [2**63]), "samples.0 = 9223372036854775808: Input should be less"),
+    "loss": (put("score-client", "loss", [-0.1]), "expected a loss of at least 0, found -0.1"),
+    "no score": (lambda message: records(message).pop("score-client"), "expected the record score-client, found"),
+    "no text": (lambda message: records(message).update({"score-client": 1}), "expected score-client to be a text of"),
+    "no JSON": (lambda message: records(message).update({"score-client": "{"}), "a record = '{': Invalid JSON: EOF"),
     "statistics": (without("client_stats.arrays"), "expected the array client_stats.entropy, found none"),
     "a fact": (
         array("entropy", Array(np.ones(2, "float32")), "client_stats"),
@@ -195,7 +202,7 @@ def test_what_a_device_says_is_one_line_without_the_paths_of_anybody(made: Feder
     forged = "no\nround 9: all is well\x1b[2J\u2028 in '/home/anna doe/data.npz' " + "x" * 10_000
 
     def forge(message: Message, reply: Message) -> list[Message]:
-        return [Message(encode(Payload({"failed": {"reason": forged}})), reply_to=message)]
+        return [Message(encode(Payload({"failed": forged})), reply_to=message)]
 
     remote, _ = made.remote(twist=at(BAD, 2, forge))
     assert same(rounds(made, remote.run), without_the_bad)

@@ -269,7 +269,7 @@ def test_the_record_and_the_page_say_why_a_client_is_missing(here: Deployed, tmp
     def spoil(message: Message, reply: Message) -> list[Message]:
         node = message.metadata.dst_node_id
         if (node, message.metadata.group_id) == (102, "2"):
-            reply.content.config_records["result-train.settings"]["size"] = -5
+            in_process.put(reply, "result-train", size=-5)
         return [] if node == 104 else [reply]
 
     here.grid.twist = spoil

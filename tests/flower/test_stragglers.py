@@ -41,7 +41,7 @@ def seconds(message: Message) -> float:
 
 
 def trains(message: Message) -> bool:
-    return any(name.startswith("task-") for name in message.content)
+    return any(name.startswith("task-") for name in message.content.config_records["records"])
 
 
 class Finished(NamedTuple):

@@ -80,7 +80,7 @@ def prepare(payload: Payload, context: Context) -> tuple[str, Layout, Work]:
     """Read what a device must know of a run, and see that the message is for its client."""
     device = Device.of(context.node_config)
     config = read_run_config(payload)
-    key = _key(payload)
+    key = payload.record("client")
     if key != device.key:
         raise InputError(f"expected a message to the client {device.key}, found one to {key}")
     return config.run, layout_of(config.network()), partial(_work, config, device)
@@ -88,11 +88,7 @@ def prepare(payload: Payload, context: Context) -> tuple[str, Layout, Work]:
 
 def addressee(message: Message) -> str:
     """The key of the client that a message is for."""
-    return _key(decode(message.content))
-
-
-def _key(payload: Payload) -> str:
-    return str(payload.record("client").get("key"))
+    return decode(message.content).record("client")
 
 
 def _work(config: RunConfig, device: Device, request: Request, store: ClientStore) -> Done:

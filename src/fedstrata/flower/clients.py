@@ -24,7 +24,7 @@ from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.members import Members
 from fedstrata.flower.node import ROUND
-from fedstrata.flower.payload import TEXTS, ExpectedReply, Payload, ReplyLimit, content_bytes, decode, encode
+from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, content_bytes, decode, encode
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import (
     Request,
@@ -234,8 +234,8 @@ class NodeClients:
             traffic.bytes_up += content_bytes(message.content)
             payload = decode(message.content, asked.expected)
             if "missing" in payload.records:
-                names = TEXTS.read("tensors", payload.record("missing").get("tensors"))
-                traffic.absent[client] = one_line(f"its device has lost {', '.join(names)}")
+                lost = one_line(payload.record("missing"))
+                traffic.absent[client] = f"its device has lost {lost}"
                 attempt.missing.append(client)
                 # If it is not asked again before the round is over, the next request has to bring everything.
                 self.store.forget(client)
@@ -303,7 +303,7 @@ class FlowerClients(NodeClients):
     def content(self, request: Request) -> tuple[RecordDict, Asked]:
         """The content of the message with a request, and what its reply may be."""
         # The device compares the key with its own.
-        address = Payload({"client": {"key": self.members.names[request.client]}})
+        address = Payload({"client": self.members.names[request.client]})
         payload = write_run_config(self.config, self.layout) | address | write_request(request, self.layout)
         sizes = {name: self.config.stat_size(name) for name in request.plan.client_stats}
         expected = expected_reply(request, self.layout, sizes, self.compression)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.quoting import LINE_CHARACTERS, one_line, without_paths
-from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, decode, encode, flower
+from fedstrata.flower.payload import RECORDS, ExpectedReply, Payload, ReplyLimit, decode, encode, flower
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -87,10 +87,10 @@ def failure_reason(message: Message) -> str:
         if message.error.code == _BAD_REPLY:
             raise InputError(one_line(reason))
         return f"Flower reports error {message.error.code}: {one_line(reason[-LINE_CHARACTERS:]) or 'no reason given'}"
-    failed = message.content.config_records.get("failed.settings")
-    if failed is None:
+    records = dict(message.content.config_records.get(RECORDS, {}))
+    if "failed" not in records:
         return ""
-    return f"its device says: {one_line(without_paths(str(failed.get('reason'))[:_REASON_CHARACTERS]))}"
+    return f"its device says: {one_line(without_paths(str(records['failed'])[:_REASON_CHARACTERS]))}"
 
 
 def payload_of(message: Message, expected: ExpectedReply | None = None) -> Payload:

@@ -143,7 +143,7 @@ def answer_round(
         # Its text may tell of this machine and its data, so that it stays here.
         log.exception("the client could not do what it was asked")
         reason = f"unexpected {type(error).__name__}; the log of its node says more"
-    return Payload({"failed": {"reason": one_line(reason)}})
+    return Payload({"failed": one_line(reason)})
 
 
 def _answered(payload: Payload, run: str, layout: Layout, work: Work, kept: Kept) -> Payload:
@@ -154,7 +154,7 @@ def _answered(payload: Payload, run: str, layout: Layout, work: Work, kept: Kept
     store = ClientStore()
     store.restore(before)
     if missing := missing_tensors(request, layout, store):
-        return Payload({"missing": {"tensors": missing}})
+        return Payload({"missing": ", ".join(missing)})
     done = work(request, store)
     if saved := store.saved_in(round):
         # More than the engine keeps: the server may go back to its second-newest checkpoint.

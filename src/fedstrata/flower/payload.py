@@ -1,35 +1,23 @@
-"""The payload of a message: records of plain values and groups of tensors, written and read by one codec.
+"""The payload of a message: records of JSON and groups of tensors.
 
-A `Schema` writes and reads the fields of a dataclass, which is the only list of them. Arrays travel in numpy's own
-format, which here never unpickles. `ExpectedReply` refuses what was not asked for before any of it is decoded.
+A `Schema` writes and reads the fields of a dataclass, which is the only list of them. Large arrays travel in numpy's
+own format, which here never unpickles. `ExpectedReply` refuses what was not asked for before any of it is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
 from sys import maxsize
-from types import NoneType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 import torch
-from annotated_types import Ge, Lt
-from pydantic import Json, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from annotated_types import Ge, Len, Lt
+from pydantic import ConfigDict, ValidationError, create_model
 from torch import Tensor
 
 from fedstrata.base.errors import InputError
@@ -39,9 +27,6 @@ from fedstrata.core import Layout, Mask
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
-Value = bool | int | float | str | list[bool] | list[int] | list[float] | list[str]
-ValueRecord = Mapping[str, Value]
-
 _Kind = TypeVar("_Kind")
 
 PIECE_BYTES = 5 * 2**20
@@ -50,8 +35,11 @@ PIECE_BYTES = 5 * 2**20
 _HEADER_BYTES = 4096
 """The largest header of an array in numpy's format, in bytes."""
 
+RECORDS = "records"
+"""The name of the record of Flower's that holds all records of a payload."""
+
 _RECORD_BYTES = 16 * 2**10
-"""The bytes that a record may take beside its lists."""
+"""The bytes, and the characters, that a record may take beside its lists."""
 
 
 def flower() -> Any:
@@ -68,12 +56,12 @@ def flower() -> Any:
 
 @dataclass(frozen=True)
 class Payload:
-    """Records of plain values by name, and tensors by the names of their groups and their own."""
+    """Records by name, each one text, and tensors by the names of their groups and their own."""
 
-    records: Mapping[str, ValueRecord] = field(default_factory=dict)
+    records: Mapping[str, str] = field(default_factory=dict)
     arrays: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
-    def record(self, name: str) -> ValueRecord:
+    def record(self, name: str) -> str:
         """Return one record.
 
         Raises:
@@ -98,136 +86,77 @@ class Payload:
         return Payload({**self.records, **other.records}, {**self.arrays, **other.arrays})
 
 
-@dataclass(frozen=True)
-class Codec:
-    """How one field is written into a record and read from it.
+class TensorForm(NamedTuple):
+    """How a small tensor is written in a record.
 
     Attributes:
-        write: Makes the value of the record from the field; None for a value that is left out of the record.
-        read: Makes the field from its name and the value of the record, which is None where it is missing. It raises
-            InputError for a value of another type.
+        hint: The type of its lists of numbers.
+        dtype: The type of its numbers.
     """
 
-    write: Callable[[Any], Value | None]
-    read: Callable[[str, object], Any]
+    hint: Any
+    dtype: torch.dtype
+
+
+# As tensors have them: numbers of JSON may be larger.
+_Int64 = Annotated[int, Ge(-(2**63)), Lt(2**63)]
+
+ONE_INT = TensorForm(Annotated[list[_Int64], Len(1, 1)], torch.int64)
+ONE_FLOAT = TensorForm(Annotated[list[float], Len(1, 1)], torch.float32)
+ONE_DOUBLE = TensorForm(Annotated[list[float], Len(1, 1)], torch.float64)
+"""Tensors of one number, (1,)."""
+
+INT_ROW = TensorForm(Annotated[list[list[_Int64]], Len(1, 1)], torch.int64)
+"""A tensor of integers with one row, (1, c)."""
+
+OPTIONAL_INTS = TensorForm(list[_Int64] | None, torch.int64)
+"""A tensor of integers, (m,), or None."""
+
+OPTIONAL_FLOAT_ROW = TensorForm(Annotated[list[list[float]], Len(1, 1)] | None, torch.float32)
+"""A tensor of numbers with one row, (1, c), or None."""
 
 
 class Schema(Generic[_Kind]):
-    """How an object of a dataclass becomes a record and is read from it again.
+    """How an object of a dataclass becomes a record and is read from it again, by pydantic.
 
-    The codec of a field follows from its type. The fields of a dataclass in it are in the same record, with the name
-    of the outer field before their own.
+    A whole number is no bool, and no text is a number. Numbers that are not finite are numbers.
 
     Args:
-        kind: The dataclass.
-        codecs: The codecs of those fields whose type does not say enough, by name.
-
-    Raises:
-        TypeError: When a field has no codec.
+        kind: The dataclass. Its fields are the only list of them.
+        tensors: The forms of those fields that are tensors, by name.
     """
 
-    def __init__(self, kind: type[_Kind], **codecs: Codec) -> None:
-        """Find the codec of every field."""
-        self._kind = kind
-        self._codecs = {name: codecs.get(name) or _codec_of(name, type) for name, type in get_type_hints(kind).items()}
+    def __init__(self, kind: type[_Kind], **tensors: TensorForm) -> None:
+        """Find the type of every field."""
+        hints = get_type_hints(kind) | {name: form.hint for name, form in tensors.items()}
+        config = ConfigDict(strict=True, extra="forbid", ser_json_inf_nan="constants")
+        fields: dict[str, Any] = {name: (hint, ...) for name, hint in hints.items()}
+        self._model = create_model(kind.__name__, __config__=config, **fields)
+        self._kind, self._tensors = kind, tensors
 
-    def write(self, thing: _Kind) -> dict[str, Value]:
+    def write(self, thing: _Kind) -> str:
         """Write an object as a record."""
-        record: dict[str, Value] = {}
-        for name, codec in self._codecs.items():
-            value = getattr(thing, name)
-            if isinstance(codec, Schema):
-                record |= {f"{name}.{inner}": each for inner, each in codec.write(value).items()}
-            elif (written := codec.write(value)) is not None:
-                record[name] = written
-        return record
+        values = {name: getattr(thing, name) for name in self._model.model_fields}
+        values |= {name: None if values[name] is None else values[name].tolist() for name in self._tensors}
+        text: str = self._model.model_construct(**values).model_dump_json()
+        return text
 
-    def read(self, record: ValueRecord, prefix: str = "") -> _Kind:
-        """Read the object whose values have names that begin with `prefix`.
+    def read(self, record: str) -> _Kind:
+        """Read the object in a record.
 
         Raises:
             InputError: When a value is missing or of another type.
         """
-        values = dict[str, Any]()
-        for field_name, codec in self._codecs.items():
-            name = prefix + field_name
-            if isinstance(codec, Schema):
-                values[field_name] = codec.read(record, f"{name}.")
-            else:
-                values[field_name] = codec.read(name, record.get(name))
-        return self._kind(**values)
-
-
-def _codec_of(name: str, kind: Any) -> Codec | Schema[Any]:
-    """Find the codec that follows from the type of a field."""
-    if is_dataclass(kind) and isinstance(kind, type):
-        return Schema(kind)
-    first, *others = get_args(kind) or (kind,)
-    if first in (bool, int, float, str) and others in ([], [...], [NoneType]):
-        return _plain(first, *others)
-    if get_origin(kind) is Literal:
-        return Codec(str, _reading(kind))
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(kind)
-    except PydanticSchemaGenerationError:
-        raise TypeError(f"{name}: expected a type that has a codec, found {kind}") from None
-    # Nested values are one text.
-    return Codec(lambda value: adapter.dump_json(value).decode(), _reading(Annotated[kind, Json]))
-
-
-def _plain(kind: type[Any], other: Any = None) -> Codec:
-    """The codec of one value; with an ellipsis that of a list; with `NoneType` that of one that may not be there."""
-    # As tensors have them: Flower's integers may be larger.
-    checked: Any = Annotated[int, Ge(-(2**63)), Lt(2**63)] if kind is int else kind
-    if other is ...:
-        return Codec(list, _reading(tuple[checked, ...]))
-    if other is NoneType:
-        return Codec(lambda value: None if value is None else kind(value), _reading(checked | None))
-    return Codec(kind, _reading(checked))
-
-
-def _reading(kind: Any) -> Callable[[str, object], Any]:
-    """How a value of a type is read from a record. A whole number is no bool, and no text is a number."""
-    adapter = TypeAdapter[Any](kind)
-
-    def read(name: str, value: object) -> Any:
         try:
-            return adapter.validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
+            found = self._model.model_validate_json(record)
         except ValidationError as error:
-            raise InputError(f"{name} = {shown(value)}: {one_line(error.errors()[0]['msg'])}") from None
-
-    return read
-
-
-_INT = _plain(int)
-_FLOAT = _plain(float)
-_INTS = _plain(int, ...)
-_FLOATS = _plain(float, ...)
-TEXTS = _plain(str, ...)
-
-ONE_INT = Codec(int, lambda *value: torch.tensor([_INT.read(*value)]))
-"""A tensor of one integer, (1,)."""
-
-ONE_FLOAT = Codec(float, lambda *value: torch.tensor([_FLOAT.read(*value)]))
-"""A tensor of one number, (1,) float32."""
-
-ONE_DOUBLE = Codec(float, lambda *value: torch.tensor([_FLOAT.read(*value)], dtype=torch.float64))
-"""A tensor of one number, (1,) float64."""
-
-ID_ROW = Codec(lambda row: row.flatten().tolist(), lambda *value: torch.tensor([_INTS.read(*value)], dtype=torch.int64))
-"""A tensor of integers with one row, (1, c)."""
-
-OPTIONAL_IDS = Codec(
-    lambda ids: [] if ids is None else ids.tolist(),
-    lambda *value: torch.tensor(ids, dtype=torch.int64) if (ids := _INTS.read(*value)) else None,
-)
-"""A tensor of integers, (m,), or None."""
-
-OPTIONAL_FLOAT_ROW = Codec(
-    lambda row: [] if row is None else row.flatten().tolist(),
-    lambda *value: torch.tensor([numbers]) if (numbers := _FLOATS.read(*value)) else None,
-)
-"""A tensor of numbers with one row, (1, c) float32, or None."""
+            first = error.errors(include_url=False)[0]
+            what = ".".join(map(str, first["loc"])) or "a record"
+            raise InputError(f"{what} = {shown(first['input'])}: {one_line(first['msg'])}") from None
+        values = {name: getattr(found, name) for name in type(found).model_fields}
+        for name, form in self._tensors.items():
+            values[name] = None if values[name] is None else torch.tensor(values[name], dtype=form.dtype)
+        return self._kind(**values)
 
 
 def values_of_row(row: Tensor, mask: Mask, layout: Layout) -> Tensor:
@@ -321,10 +250,15 @@ class ExpectedReply:
         sizes = [_HEADER_BYTES + form.bytes for group in self.arrays.values() for form in group.values()]
         # Each array is an object beside its pieces; a group, a record and the message are objects as well.
         pieces = sum(1 + ceil(size / PIECE_BYTES) for size in sizes)
-        records = len(self.records) + len(self.arrays) + 2
-        # A value of a list takes up to 20 bytes, and an object names those in it.
-        plain = _RECORD_BYTES * records + 20 * self.longest * len(self.records) + 128 * pieces
-        return ReplyLimit(2 * sum(sizes) + plain, pieces + records, _RECORD_BYTES + 20 * self.longest)
+        # Of the records together, of the names of each group, and of the message.
+        parts = 1 + len(self.arrays) + 2
+        plain = _RECORD_BYTES * parts + 4 * self.record_characters * len(self.records) + 128 * pieces
+        return ReplyLimit(2 * sum(sizes) + plain, pieces + parts, 4 * self.record_characters * len(self.records))
+
+    @property
+    def record_characters(self) -> int:
+        """The characters that a record may have. A value of a list takes up to 25."""
+        return _RECORD_BYTES + 25 * self.longest
 
     def check(self, content: RecordDict) -> None:
         """Refuse parts that were not asked for, records that are too long, and arrays of another shape.
@@ -333,16 +267,16 @@ class ExpectedReply:
             InputError: For the first of them.
         """
         # A name does not say of which kind the part is that has it.
-        known = {f"{name}.settings" for name in self.records} & content.config_records.keys()
+        known = {RECORDS} & content.config_records.keys()
         known |= {f"{name}.arrays" for name in self.arrays} & content.array_records.keys()
         for name in content:
             if name not in known:
-                short = name.removesuffix(".settings").removesuffix(".arrays")
-                raise InputError(f"expected no part {short}: it was not asked for")
-        most = self.limit.record_bytes
-        for name, record in content.config_records.items():
-            if (size := len(record.deflate())) > most:
-                raise InputError(f"expected at most {most} bytes in {name}, found {size}")
+                raise InputError(f"expected no part {name.removesuffix('.arrays')}: it was not asked for")
+        for name, text in content.config_records.get(RECORDS, {}).items():
+            if name not in self.records:
+                raise InputError(f"expected no record {name}: it was not asked for")
+            if not isinstance(text, str) or len(text) > self.record_characters:
+                raise InputError(f"expected {name} to be a text of at most {self.record_characters} characters")
         for name, arrays in content.array_records.items():
             group = name.removesuffix(".arrays")
             for key, array in arrays.items():
@@ -357,11 +291,9 @@ class ExpectedReply:
 
 
 def encode(payload: Payload) -> RecordDict:
-    """Make the content of a message."""
+    """Make the content of a message. All records are one of Flower's, which stores each by requests of its own."""
     app = flower()
-    content: RecordDict = app.RecordDict()
-    for name, record in payload.records.items():
-        content[f"{name}.settings"] = app.ConfigRecord(dict(record))
+    content: RecordDict = app.RecordDict({RECORDS: app.ConfigRecord(dict(payload.records))})
     for name, tensors in payload.arrays.items():
         arrays = {key: app.Array(values.numpy()) for key, values in tensors.items()}
         content[f"{name}.arrays"] = app.ArrayRecord(arrays)
@@ -380,10 +312,7 @@ def decode(content: RecordDict, expected: ExpectedReply | None = None) -> Payloa
     """
     if expected is not None:
         expected.check(content)
-    # Flower's records may hold bytes, which no codec reads.
-    records: dict[str, Any] = {
-        name.removesuffix(".settings"): dict(record) for name, record in content.config_records.items()
-    }
+    records = {name: str(text) for name, text in content.config_records.get(RECORDS, {}).items()}
     arrays = dict[str, dict[str, Tensor]]()
     for name, found in content.array_records.items():
         group = name.removesuffix(".arrays")

@@ -23,7 +23,6 @@ from fedstrata.flower.payload import (
     ExpectedReply,
     Payload,
     Schema,
-    ValueRecord,
     row_of_values,
     values_of_row,
     width_of,
@@ -123,7 +122,7 @@ def write_reply(
         packed: The compressed updates, by task.
     """
     head = _ReplyHead(run, request.plan.round, request.client, reply.stored, reply.not_finite)
-    records: dict[str, ValueRecord] = {"reply": _REPLY_HEAD.write(head)}
+    records = {"reply": _REPLY_HEAD.write(head)}
     arrays = dict[str, Mapping[str, Tensor]]()
     updates = dict[str, Tensor]()
     for name, result in reply.report.results.items():

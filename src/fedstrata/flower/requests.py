@@ -24,14 +24,12 @@ from fedstrata.engine.client_data import own_stat
 from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import (
-    ID_ROW,
+    INT_ROW,
     ONE_INT,
     OPTIONAL_FLOAT_ROW,
-    OPTIONAL_IDS,
-    TEXTS,
+    OPTIONAL_INTS,
     Payload,
     Schema,
-    ValueRecord,
     row_of_values,
     values_of_row,
 )
@@ -114,12 +112,21 @@ class RunConfig:
         return len(own_stat(name, sample, torch.zeros(1, dtype=torch.int64), self.samples.classes))
 
 
+@dataclass(frozen=True)
+class _Network:
+    """The names and shapes of the tensors of a network."""
+
+    tensors: tuple[str, ...]
+
+
 _RUN_CONFIG = Schema(RunConfig)
+
+_NETWORK = Schema(_Network)
 
 
 def write_run_config(config: RunConfig, layout: Layout) -> Payload:
     """Write a run config with the tensors of the network, so that a device can tell whether it has the same."""
-    return Payload({"config": _RUN_CONFIG.write(config), "network": {"tensors": _tensor_names(layout)}})
+    return Payload({"config": _RUN_CONFIG.write(config), "network": _NETWORK.write(_network(layout))})
 
 
 def read_run_config(payload: Payload) -> RunConfig:
@@ -129,15 +136,15 @@ def read_run_config(payload: Payload) -> RunConfig:
         InputError: When it is not there, or the network is another one here than at the sender.
     """
     config = _RUN_CONFIG.read(payload.record("config"))
-    here = _tensor_names(layout_of(config.network()))
-    there = list(TEXTS.read("tensors", payload.record("network").get("tensors")))
+    here = _network(layout_of(config.network())).tensors
+    there = _NETWORK.read(payload.record("network")).tensors
     if here != there:
         raise InputError(f"expected a network with the tensors {', '.join(there)}, found {', '.join(here)}")
     return config
 
 
-def _tensor_names(layout: Layout) -> list[str]:
-    return [f"{spec.name} {spec.shape}" for spec in layout.tensors]
+def _network(layout: Layout) -> _Network:
+    return _Network(tuple(f"{spec.name} {spec.shape}" for spec in layout.tensors))
 
 
 @dataclass(frozen=True)
@@ -237,10 +244,9 @@ def without_models(request: Request) -> Request:
     return replace(request, plan=replace(request.plan, models=torch.zeros(1, 1).expand(rows, columns)))
 
 
-_TASK = Schema(LocalTask, candidates=ID_ROW, max_samples=OPTIONAL_IDS, shares=OPTIONAL_FLOAT_ROW)
+_TASK = Schema(LocalTask, candidates=INT_ROW, max_samples=OPTIONAL_INTS, shares=OPTIONAL_FLOAT_ROW)
 
-
-_EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=ID_ROW)
+_EVALUATION = Schema(Evaluation, clients=ONE_INT, candidates=INT_ROW)
 
 
 @dataclass(frozen=True)
@@ -283,7 +289,7 @@ def write_request(request: Request, layout: Layout) -> Payload:
         sent=tuple(chain.from_iterable(request.sent)),
         counted=request.counted,
     )
-    records: dict[str, ValueRecord] = {"request": _REQUEST_HEAD.write(head)}
+    records = {"request": _REQUEST_HEAD.write(head)}
     records |= {f"task-{name}": _TASK.write(task) for name, task in plan.tasks.items()}
     records |= {f"evaluation-{name}": _EVALUATION.write(each) for name, each in plan.evaluations.items()}
     parts = enumerate(zip(plan.models, request.sent, strict=True))

@@ -90,12 +90,12 @@ def job_of(form: AppForm, configs: Mapping[str, Mapping[str, Any]], run: str) ->
         "configs": configs,
     }
     fixed = {name: torch.from_numpy(np.array(values)) for name, values in form.fixed.items()}
-    return Payload({"app": {"job": json.dumps(told)}}, {"fixed": fixed} if fixed else {})
+    return Payload({"app": json.dumps(told)}, {"fixed": fixed} if fixed else {})
 
 
 def _job_in(payload: Payload) -> tuple[AppForm, Mapping[str, Mapping[str, Any]], str]:
     """The form of the app's messages, the user's configs, and the name of the run, as `job_of` wrote them."""
-    told = json.loads(str(payload.record("app")["job"]))
+    told = json.loads(payload.record("app"))
     specs = tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in told["tensors"])
     fixed = {name: values.numpy() for name, values in payload.arrays.get("fixed", {}).items()}
     return AppForm(Layout(specs), fixed, told["dtypes"], AppKeys(**told["keys"])), told["configs"], told["run"]
