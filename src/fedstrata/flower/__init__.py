@@ -1,18 +1,17 @@
 """The same algorithms on Flower: a strategy for any app, and the app of those who have none.
 
-`Clustered` of `strategy` clusters the nodes of an app of the user's own, which are its `app_clients`; `fold` of `app`
-is what such an app may need.
+Both are one way. `rounds` plays an ordinary run, with the same records, whose clients are nodes; `members` says which
+node speaks for which client. What a client is asked in a round is one message, a `requests.Request`, and what it
+answers one `replies.Reply`, each as a `payload.Payload` over the `grid`. On the server the `clients` make and read
+them, and on a node the frame in `node`.
 
-For clients without an app:
+`strategy` has `Clustered` for an app of the user's own. `served_app` puts its functions into the frame. An app without
+it gets a message for each question, by `app_clients`; both do what `app_work` says. `app` has what such an app may need.
 
-`deploy` has the commands that make a federation and run an experiment on it. `federation` is the file about it;
-`scaffold` makes the folder, `credentials` the keys, and `client_data` the files of the clients. `on_devices` says what
-an experiment needs there. Flower itself starts `server_app` and `client_app`, and `simulation` runs them with virtual
-nodes on one machine.
-
-On the server, `server_app` drives an ordinary run whose clients are `clients.FlowerClients`. They ask over the `grid`
-those devices that are in the `client_registry`. On a device, `client_app` does what a message asks. Between them travel
-`requests` with the config of the run, and `replies`, each as a `payload.Payload`.
+`server_app` and `client_app`, which Flower starts, are for clients without an app: the loop engine is in the frame.
+`simulation` runs them with virtual nodes on one machine. `deploy` has the commands that make a federation and run an
+experiment on it. `federation` is the file about it; `scaffold` makes the folder, `credentials` the keys, and
+`client_data` the files of the clients. `on_devices` says what an experiment needs there.
 
 Nothing is imported before it is used: an experiment is checked before torch and Flower are.
 """
