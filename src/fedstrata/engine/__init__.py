@@ -7,7 +7,8 @@ What they work on: `client_data` with its statistics, and the tensors that clien
 train: `optimizer`, and `plain_networks` without autograd; `outside_state` is about networks that need care. Where:
 `device`.
 
-`shared_work` does once what several algorithms ask of the same clients.
+`shared_work` does once what several algorithms ask of the same clients. `work` is what a plan asks of a client that is
+not simulated, and can train a model and evaluate one.
 """
 
 from fedstrata.engine.client_data import ClientData, SimulationSpec
@@ -20,10 +21,13 @@ from fedstrata.engine.registry import (
     resolve_engine,
 )
 from fedstrata.engine.vectorized import Vectorized
+from fedstrata.engine.work import Answer, Ask, Work, report_of
 
 __all__ = [
     "ENGINES",
     "RESIDUAL",
+    "Answer",
+    "Ask",
     "ClientData",
     "ClientStore",
     "Engine",
@@ -33,5 +37,7 @@ __all__ = [
     "Ray",
     "SimulationSpec",
     "Vectorized",
+    "Work",
+    "report_of",
     "resolve_engine",
 ]

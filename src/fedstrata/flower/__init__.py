@@ -6,7 +6,7 @@ answers one `replies.Reply`, each as a `payload.Payload` over the `grid`. On the
 them, and on a node the frame in `node`.
 
 `strategy` has `Clustered` for an app of the user's own. `served_app` puts its functions into the frame. An app without
-it gets a message for each question, by `app_clients`; both do what `app_work` says. `app` has what such an app may need.
+it gets a message for each question, by `app_clients`; both have the `app_form`. `app` has what such an app may need.
 
 `server_app` and `client_app`, which Flower starts, are for clients without an app: the loop engine is in the frame.
 `simulation` runs them with virtual nodes on one machine. `deploy` has the commands that make a federation and run an

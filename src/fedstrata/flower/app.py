@@ -24,11 +24,11 @@ PROX_WEIGHT = "proximal-mu"
 ANCHOR = "anchor"
 """The record of the arrays that the proximal term pulls towards."""
 
+_TEST = "test"
+"""The part of the samples that nothing is trained on, as `fedstrata.engine.work.TEST`, which needs torch."""
+
 UNITS = "num-units"
 """The metric of an evaluation that says how many independent units are among its samples."""
-
-TEST = "test"
-"""The samples that nothing is trained on."""
 
 
 def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config: str = "config") -> Any:
@@ -51,7 +51,7 @@ def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config
     """
     asked = dict(message.content.config_records.get(config, {}))
     part, most = str(asked.get(FOLD, "all")), int(asked.get(MOST, 0))
-    if part == TEST:
+    if part == _TEST:
         return data if test is None else test
     if part == "all" and not most:
         return data

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedstrata.base.errors import ContractError, EngineError, InputError
+from fedstrata.base.errors import EngineError, InputError
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import one_line
 from fedstrata.core import Layout, Plan, Report
-from fedstrata.engine import ClientStore
-from fedstrata.flower.app import TEST
-from fedstrata.flower.app_work import Answer, AppForm, Ask, Work, refuse_needs, refuse_whole, report_of
+from fedstrata.engine import Answer, Ask, ClientStore, Work, report_of
+from fedstrata.engine.work import TEST
+from fedstrata.flower.app_form import AppForm, refuse_needs, refuse_whole
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
 from fedstrata.flower.grid import Clock, failure_reason, replies, send
 from fedstrata.flower.members import Members
@@ -27,11 +27,10 @@ from fedstrata.flower.payload import ReplyLimit, encode, flower
 from fedstrata.flower.replies import ReplyBounds, expected_reply
 from fedstrata.flower.requests import Request, without_models, write_request
 from fedstrata.flower.served_app import job_of
+from fedstrata.play.outside import no_outputs
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, Message, RecordDict
-
-_NO_NETWORK = "expected an algorithm that computes no outputs on the server, as the network is the app's"
 
 _NO_LIMIT = ReplyLimit(maxsize, maxsize)
 """Flower's own grid bounds no reply."""
@@ -72,7 +71,7 @@ class AppClients:
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Refuse: the server has no network."""
-        raise ContractError(_NO_NETWORK)
+        return no_outputs(models, inputs)
 
     def run(self, plan: Plan) -> Report:
         """Ask every client that is scored or works; one that does not answer is an absent row.
@@ -227,7 +226,7 @@ class ServedClients(NodeClients):
 
     def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
         """Refuse: the server has no network."""
-        raise ContractError(_NO_NETWORK)
+        return no_outputs(models, inputs)
 
     def content(self, request: Request) -> tuple[RecordDict, Asked]:
         """The content of the message with a request, and what its reply may be."""

@@ -106,16 +106,6 @@ def no_client_data(config: RunConfig) -> ClientData:
     return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
 
 
-def no_samples(clients: int, seed: int, shape: tuple[int, ...], classes: int) -> ClientData:
-    """Make the data that the server of an app has of its clients: none, of samples that are normalised already."""
-    mean = (0.0,) * shape[0]
-    labels = torch.zeros(1, dtype=torch.int64)
-    dataset = Dataset("app", torch.zeros(1, *shape), labels, classes, mean, tuple(1.0 for _ in mean))
-    empty = (np.arange(0),) * clients
-    relabel = np.tile(np.arange(classes), (clients, 1))
-    return ClientData(dataset, Partition(empty, empty, None, np.zeros(clients, np.int64), relabel), seed)
-
-
 def _learns_classes(config: RunConfig) -> bool:
     """Whether networks learn the class of each sample, and nothing in its place."""
     classes = config.samples.classes

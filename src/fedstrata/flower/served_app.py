@@ -14,9 +14,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedstrata.core import Layout, TensorSpec
-from fedstrata.engine import ClientStore
-from fedstrata.flower.app_work import Answer, AppForm, AppKeys, Ask, refuse_whole, report_of
-from fedstrata.flower.app_work import Work as AppWork
+from fedstrata.engine import Answer, Ask, ClientStore, report_of
+from fedstrata.engine import Work as ClientWork
+from fedstrata.flower.app_form import AppForm, AppKeys, refuse_whole
 from fedstrata.flower.node import Done, Work, answer_rounds
 from fedstrata.flower.payload import Payload
 from fedstrata.flower.requests import Request
@@ -55,21 +55,18 @@ def serve(app: ClientApp, train: AppFunction, evaluate: AppFunction) -> None:
 def _work(layout: Layout, answer: Callable[[Ask, int], Answer], request: Request, store: ClientStore) -> Done:
     """Do what a request asks, by messages to the app's own functions."""
     client, plan = request.client, request.plan
-    work = AppWork(plan, client, layout, store.read(client, before=plan.round))
-    steps = work.steps()
+    work = ClientWork(plan, client, layout, store.read(client, before=plan.round))
     whole = 0
-    answers: list[Answer] | None = None
-    while True:
-        try:
-            # A generator that has not begun takes None alone.
-            asks = steps.send(answers)  # type: ignore[arg-type]
-        except StopIteration:
-            break
-        answers = [answer(ask, plan.round) for ask in asks]
-        for ask, given in zip(asks, answers, strict=True):
-            if ask.kind == "train" and ask.fold == "all" and not ask.most:
-                whole = given.samples
-            refuse_whole(ask, given.samples, whole)
+
+    def checked(ask: Ask) -> Answer:
+        nonlocal whole
+        given = answer(ask, plan.round)
+        if ask.kind == "train" and ask.fold == "all" and not ask.most:
+            whole = given.samples
+        refuse_whole(ask, given.samples, whole)
+        return given
+
+    work.do(checked)
     store.write(client, plan.round, work.stored)
     return Done(report_of(plan, [work], layout))
 

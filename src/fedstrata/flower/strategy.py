@@ -10,44 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from torch import nn
 
 from fedstrata.base.errors import ContractError, ExperimentError, InputError, first_line
 from fedstrata.base.files import json_text
-from fedstrata.base.randomness import global_generators, model_seed, seed_global_generators
-from fedstrata.base.registry import name_of_object
-from fedstrata.build.participation import participation_of
-from fedstrata.build.problem import problem_with
-from fedstrata.build.run_setup import RunSetup, ServerSetup, first_plan, server_setup
-from fedstrata.config import Experiment, choose
-from fedstrata.core import Layout, Problem, State
+from fedstrata.build.run_setup import first_plan
+from fedstrata.config import Experiment
+from fedstrata.core import State
+from fedstrata.engine import Ask
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.loop import best_candidate
 from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients
-from fedstrata.flower.app_work import AppForm, AppKeys, Ask, refuse_needs
-from fedstrata.flower.client_data import no_samples
+from fedstrata.flower.app_form import AppForm, AppKeys, refuse_needs
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock
 from fedstrata.flower.members import Members
 from fedstrata.flower.rounds import members_file, network_folder, play_on_nodes
-from fedstrata.models import layout_of, layout_of_arrays
+from fedstrata.play.outside import Model, OutsideModel, outside_experiment, outside_server, outside_setup
 from fedstrata.play.progress import StatusLine
 from fedstrata.results.run import Run
-from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import SIMULATED_RUN, random_digits
-
-_UNKNOWN = "app:model"
-"""The network of an app of which arrays alone are known."""
-
-Model = Callable[[], nn.Module | Mapping[str, NDArray[Any]]]
-"""What makes a model with random values: a module of torch, or the arrays of another framework by their names."""
 
 
 class Clustered(FedAvg):
@@ -96,10 +82,6 @@ class Clustered(FedAvg):
         for name in ("fraction_train", "fraction_evaluate"):
             if not 0 < (value := getattr(self, name)) <= 1:
                 raise InputError(f"{name} = {value}: expected more than 0 and at most 1, as models are scored by nodes")
-        if model is not None and (isinstance(model, nn.Module) or not callable(model)):
-            raise InputError(
-                f"model: expected what makes a model, such as Net, found {type(model).__name__}; leave out ()"
-            )
         self.algorithm = algorithm
         self.model = model
         self.out = out
@@ -153,15 +135,18 @@ class Clustered(FedAvg):
             EngineError: When too few nodes are there, or none answers.
         """
         first = {name: array.numpy() for name, array in initial_arrays.items()}
-        layout = self.layout(first)
+        model = OutsideModel(first, self.model, self.seed, self.shape, self.classes)
         members = self._members(grid, timeout)
-        count = len(members.all_names)
-        experiment, out = self._experiment(count, num_rounds, train_config)
-        problem = problem_with(experiment, layout, self._fresh(layout, first))
-        server = self._server(experiment, problem, members)
+        experiment, out = self._experiment(model, len(members.all_names), num_rounds, train_config)
+        # The members change the rounds of joining while the run goes on.
+        server = outside_server(experiment, model, members.joins)
+        name = experiment.algorithm.name
+        refuse_needs(first_plan(server.algorithm, server.problem), name, served=self.serve)
+        if server.personal is not None and not self.serve:
+            raise ExperimentError(f"personal.method = {experiment.personal.method!r}: expected serve=True, found False")
         given: dict[str, Any] = {
-            "algorithm": experiment.algorithm.name,
-            "form": AppForm.of(layout, first, self.keys),
+            "algorithm": name,
+            "form": AppForm.of(server.problem.layout, first, self.keys),
             "configs": {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()},
         }
         nodes = AppClients(grid=grid, members=members, timeout=timeout, clock=self.clock, **given)
@@ -171,15 +156,7 @@ class Clustered(FedAvg):
             run = random_digits(network_folder(out) / "run", len(SIMULATED_RUN))
             clients = ServedClients(AppGrid(grid), members, rules, clock=self.clock, name=run, **given)
         self._nodes = nodes
-        setup = RunSetup(
-            server=server,
-            clients=clients,
-            client_data=no_samples(count, self.seed, self.shape or (1,), self.classes),
-            engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
-            names=members.all_names,
-            on_devices=True,
-            knows_network=self.shape is not None,
-        )
+        setup = outside_setup(experiment, server, model, clients, members.all_names)
         result = Result()
 
         def tell_of(record: Mapping[str, Any], state: State) -> None:
@@ -257,25 +234,6 @@ class Clustered(FedAvg):
                 found[asked[client]] = int(state.nodes[best_candidate(torch.arange(len(losses)), losses)])
         return found
 
-    def layout(self, first: Mapping[str, NDArray[Any]]) -> Layout:
-        """The tensors of the models: of a module of torch as the simulator has them."""
-        made = None if self.model is None else self.model()
-        if not isinstance(made, nn.Module):
-            return layout_of_arrays(first)
-        layout = layout_of(made)
-        names = {spec.name for spec in layout.tensors}
-        parameters = dict(made.named_parameters(remove_duplicate=False))
-        others = [name for name in first if name not in names and np.issubdtype(first[name].dtype, np.floating)]
-        if any(name in parameters for name in others):
-            return layout_of_arrays(first)  # Of weights that two layers share, an app has the arrays of both.
-        if other := [name for name in others if name not in made.state_dict()]:
-            raise InputError(f"initial_arrays: expected the tensors of the model, found {other[0]!r} besides")
-        for spec in layout.tensors:
-            found = first[spec.name].shape if spec.name in first else "none"
-            if found != spec.shape:
-                raise InputError(f"initial_arrays: expected {spec.name} {spec.shape} as in the model, found {found}")
-        return layout
-
     def _finished(self) -> Run:
         if self.run is None:
             raise InputError("expected a run that is over, found none; call start first")
@@ -292,45 +250,20 @@ class Clustered(FedAvg):
         sizes = torch.bincount(state.labels[state.labels >= 0], minlength=len(state.models))
         return nodes.form.record(state.models[int(sizes.argmax())])
 
-    def _fresh(self, layout: Layout, first: Mapping[str, NDArray[Any]]) -> Callable[[int], torch.Tensor]:
-        """The first models: that with which the run begins, and others where an algorithm wants several."""
-
-        def fresh(number: int) -> torch.Tensor:
-            arrays = first
-            if number:
-                if self.model is None:
-                    raise ExperimentError(
-                        f"algorithm = {self.algorithm!r} begins with several different models: give Clustered what "
-                        "makes one, as in model=Net"
-                    )
-                with global_generators():
-                    seed_global_generators(model_seed(self.seed, number))
-                    made = self.model()
-                arrays = _arrays_of(made)
-            for spec in layout.tensors:
-                if spec.name not in arrays or tuple(arrays[spec.name].shape) != spec.shape:
-                    raise InputError(f"model: expected it to make {spec.name} {spec.shape} as in initial_arrays")
-            parts = [np.asarray(arrays[spec.name], np.float32).reshape(-1) for spec in layout.tensors]
-            return torch.from_numpy(np.concatenate(parts))
-
-        return fresh
-
-    def _experiment(self, clients: int, rounds: int, config: ConfigRecord | None) -> tuple[Experiment, Path]:
+    def _experiment(
+        self, model: OutsideModel, clients: int, rounds: int, config: ConfigRecord | None
+    ) -> tuple[Experiment, Path]:
         """The experiment that the arguments make, and its folder."""
         given = dict(config or {})
         local = {own: given[name] for own, name in {"lr": "lr", "epochs": "local-epochs"}.items() if name in given}
         fraction = min(1.0, max(self.fraction_train, self.min_train_nodes / clients))
         scored = max(self.min_evaluate_nodes, 1, int(self.fraction_evaluate * clients))
-        own: dict[str, Mapping[str, Any]] = {
-            "data": {"name": "app", "clients": clients},
-            "model": {"name": _UNKNOWN if self.shape is None or self.model is None else name_of_object(self.model)},
-            "partition": {"scheme": "natural", "column": "node"},
-            "local": local,
-            "cohort": {"fraction": fraction, "scored": 0 if scored >= clients else scored},
-        }
+        cohort = {"fraction": fraction, "scored": 0 if scored >= clients else scored}
+        own: dict[str, Mapping[str, Any]] = {"local": local, "cohort": cohort}
         tables = {name: {**own.get(name, {}), **self.tables.get(name, {})} for name in {**own, **self.tables}}
-        source = {"seed": self.seed, "rounds": rounds, "algorithm": self.algorithm, **tables}
-        return choose(source, (), self.out, resume=self.resume, find_data=False)
+        return outside_experiment(
+            model, self.algorithm, clients=clients, rounds=rounds, out=self.out, resume=self.resume, tables=tables
+        )
 
     def _members(self, grid: Grid, timeout: float) -> Members:
         """The nodes that take part, as soon as they are enough: of a run that goes on, its own."""
@@ -345,20 +278,6 @@ class Clustered(FedAvg):
             members.limit(len(members.names))
         return members
 
-    def _server(self, experiment: Experiment, problem: Problem, members: Members) -> ServerSetup:
-        """What the server needs. What the app cannot do is refused before any node is asked."""
-        # The members change the rounds of joining while the run goes on.
-        participation = replace(participation_of(experiment), joins=members.joins, known=False)
-        server = server_setup(experiment, problem, participation)
-        name = experiment.algorithm.name
-        disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
-        if disclosure is not None and not disclosure.clients_keep_data:
-            raise ExperimentError(f"algorithm.name = {name!r}: expected one whose clients keep their data")
-        refuse_needs(first_plan(server.algorithm, problem), name, served=self.serve)
-        if server.personal is not None and not self.serve:
-            raise ExperimentError(f"personal.method = {experiment.personal.method!r}: expected serve=True, found False")
-        return server
-
     def _add_metrics(self, result: Result, round: int, nodes: AppClients) -> None:
         """Add the metrics of a plan: its evaluations are those of the models of the round before."""
         kinds = {
@@ -371,10 +290,3 @@ class Clustered(FedAvg):
                     metrics[of] = aggregated(contents, self.weighted_by_key)
                 except Exception as error:  # of what nodes sent, or of the user's own function
                     nodes.tell(f"round {of}: the metrics of {kind} cannot be put together: {first_line(error)}")
-
-
-def _arrays_of(made: nn.Module | Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    """The arrays of a model, by name."""
-    if isinstance(made, nn.Module):
-        return {name: values.detach().cpu().numpy() for name, values in made.state_dict().items()}
-    return made

@@ -11,11 +11,20 @@ from fedstrata.models.registry import (
     portable,
     side,
 )
-from fedstrata.models.rows import known_outputs, layout_of, layout_of_arrays, load_row, row_of
+from fedstrata.models.rows import (
+    arrays_of_row,
+    known_outputs,
+    layout_of,
+    layout_of_arrays,
+    load_row,
+    row_of,
+    row_of_arrays,
+)
 
 __all__ = [
     "MODELS",
     "NetworkShape",
+    "arrays_of_row",
     "known_outputs",
     "layout_of",
     "layout_of_arrays",
@@ -24,5 +33,6 @@ __all__ = [
     "make_network",
     "portable",
     "row_of",
+    "row_of_arrays",
     "side",
 ]

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedstrata.base.errors import ModelError
 from fedstrata.base.lazy_torch import torch
@@ -136,6 +137,32 @@ def load_row(module: torch.nn.Module, layout: Layout, row: torch.Tensor) -> None
     state = module.state_dict()
     for spec, span in zip(layout.tensors, layout.spans, strict=True):
         state[spec.name].copy_(row[span].reshape(spec.shape))
+
+
+def row_of_arrays(arrays: Mapping[str, NDArray[Any]], layout: Layout) -> torch.Tensor:
+    """Copy the arrays of a model of any framework into a new row.
+
+    Args:
+        arrays: The arrays by name. Those that are no tensors of the layout are left out.
+        layout: The layout of the model.
+
+    Returns:
+        The row, (p,) float32.
+
+    Raises:
+        ModelError: When one is missing or has another shape.
+    """
+    for spec in layout.tensors:
+        if (found := arrays[spec.name].shape if spec.name in arrays else None) != spec.shape:
+            raise ModelError(f"expected {spec.name} {spec.shape}, found {'none' if found is None else found}")
+    parts = [np.asarray(arrays[spec.name], np.float32).reshape(-1) for spec in layout.tensors]
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def arrays_of_row(row: torch.Tensor, layout: Layout) -> dict[str, NDArray[np.float32]]:
+    """The arrays of a model, by name, which share the memory of its row, (p,) on the CPU."""
+    parts = zip(layout.tensors, layout.spans, strict=True)
+    return {spec.name: row[span].reshape(spec.shape).numpy() for spec, span in parts}
 
 
 _SHOWN_OUTPUTS = 16

@@ -1,8 +1,7 @@
-"""What one client of an app does for a plan: what is asked of the app, one after the other, and how that travels.
+"""What one client does for a plan in terms of two things: training a model, and evaluating one.
 
-`Work` has the meaning of a plan, as `fedstrata.engine.Loop` has it, in terms of two things that every app can do: train
-a model, and evaluate one. It runs on the server, which then sends a message for each (`app_clients`), or on the client,
-where the app's own functions answer (`serve`).
+`Work` has the meaning of a plan, as `loop.Loop` has it. With it, clients that this library does not simulate take part:
+an app on Flower, on the server or on its node, and any other framework whose clients can do these two things.
 """
 
 from __future__ import annotations
@@ -10,27 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstrata.base.errors import ExperimentError, InputError
-from fedstrata.base.limits import MAX_SAMPLES
-from fedstrata.base.quoting import shown
+from fedstrata.base.errors import ExperimentError
 from fedstrata.core import Evaluation, Layout, LocalTask, LocalTraining, Mask, Plan, Report, Result, Rows, Score
 from fedstrata.engine.loop import best_candidate, candidate_rows, empty_result, has_own_end, selection_value
-from fedstrata.flower.app import ANCHOR, FOLD, MOST, PROX_WEIGHT, TEST, UNITS
-from fedstrata.flower.payload import flower
 
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, MetricRecord, RecordDict
+TEST = "test"
+"""The samples that nothing is trained on."""
 
 
 class Ask(NamedTuple):
-    """What is asked of the app: to train a model, or to evaluate it.
+    """What is asked of a client: to train a model, or to evaluate it.
 
     Attributes:
         kind: Which of both.
@@ -52,10 +45,10 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the app answers.
+    """What a client answers.
 
     Attributes:
-        samples: The samples that it used.
+        samples: The samples that were used.
         model: The trained model, (p,); None where nothing was trained.
         loss: The mean loss; nan where it was not asked.
         accuracy: The share of samples that are right; nan where that is not known.
@@ -87,9 +80,6 @@ class Done(NamedTuple):
     end: Tensor
 
 
-_NUMPY = "numpy.ndarray"
-"""The form of Flower's arrays."""
-
 _Steps = Generator[list[Ask], list[Answer], None]
 
 
@@ -104,7 +94,7 @@ class Work:
         own: The tensors that it keeps to itself, by their places in the layout.
         done: What it has done, by task.
         scores: The answer of each evaluation.
-        units: The largest number of independent units in part B that the app told of.
+        units: The largest number of independent units in part B that the client told of.
     """
 
     plan: Plan
@@ -119,8 +109,24 @@ class Work:
     _kept: dict[int, Tensor] = field(default_factory=dict)
     _known: dict[tuple[str, int], Answer] = field(default_factory=dict)
 
+    def do(self, answer: Callable[[Ask], Answer]) -> None:
+        """Do everything, one after the other.
+
+        Args:
+            answer: What answers a question, on the client.
+        """
+        steps = self.steps()
+        given: list[Answer] | None = None
+        while True:
+            try:
+                # A generator that has not begun takes None alone.
+                asks = steps.send(given)  # type: ignore[arg-type]
+            except StopIteration:
+                return
+            given = [answer(ask) for ask in asks]
+
     def steps(self) -> _Steps:
-        """Yield what is asked of the app, and be sent the answers. Pieces of work that need no others go together."""
+        """Yield what is asked, and be sent the answers. Pieces of work that need no others go together."""
         rows = {client: row for row, client in enumerate(self.plan.cohort.tolist())}
         scored = [
             (name, each, each.clients.tolist().index(self.client))
@@ -147,7 +153,7 @@ class Work:
         keys = dict[tuple[int, int], tuple[str, int]]()
         for at, (name, piece, row) in enumerate(pieces):
             candidates = piece.candidates[row]
-            # Where nothing is trained, the app still says how many samples it has.
+            # Where nothing is trained, the client still says how many samples it has.
             if int((candidates >= 0).sum()) > 1 or (isinstance(piece, LocalTask) and not any(piece.trainable)):
                 part = piece.selection_fold if isinstance(piece, LocalTask) else "all"
                 as_sent = not any(piece.load_local) and not (isinstance(piece, LocalTask) and piece.continues)
@@ -168,8 +174,8 @@ class Work:
                 metric = piece.selection_metric if isinstance(piece, LocalTask) else "loss"
                 if metric == "errors" and isnan(answer.accuracy):
                     raise ExperimentError(
-                        "expected an app that tells the share of samples that are right, as this algorithm compares "
-                        "errors, found none; name its metric in Clustered(accuracy=...)"
+                        "expected clients that tell the share of samples that are right, as this algorithm compares "
+                        "errors, found none; for an app on Flower, name its metric in Clustered(accuracy=...)"
                     )
                 losses[place] = selection_value(metric, answer.accuracy * answer.samples, answer.loss, answer.samples)
             place = best_candidate(candidates, losses)
@@ -263,7 +269,7 @@ def report_of(plan: Plan, works: Sequence[Work], layout: Layout) -> Report:
         )
     stats = dict[str, Rows]()
     for name, asked in plan.client_stats.items():
-        # Of "units" alone: where the app does not say, each sample is one, and part B has half of them.
+        # Of "units" alone: where the client does not say, each sample is one, and part B has half of them.
         halves = {
             work.client: [float(work.units) or max(1.0, max(each.samples for each in work.done.values()) / 2)]
             for work in works
@@ -272,178 +278,3 @@ def report_of(plan: Plan, works: Sequence[Work], layout: Layout) -> Report:
         values = torch.tensor(list(halves.values())).reshape(len(halves), 1)
         stats[name] = Rows(torch.tensor(list(halves), dtype=torch.int64), values)
     return Report(results, scores, stats)
-
-
-_WHOLE_SHARE = 0.9
-"""A half of the samples that has more than this share of all is no half."""
-
-
-def refuse_whole(ask: Ask, samples: int, known: int) -> None:
-    """Refuse an app that trains on all data where a part was asked: its updates would say nothing of the parts.
-
-    Args:
-        ask: What was asked.
-        samples: The samples that it trained on.
-        known: All training samples of the client; 0 where they are not known.
-
-    Raises:
-        InputError: When it does.
-    """
-    if ask.kind == "train" and ask.fold != "all" and known and samples > max(1, _WHOLE_SHARE * known):
-        raise InputError(
-            f"expected part {ask.fold!r} of {known} training samples, found {samples}; the app trains on all data "
-            "where a part is asked: write `data = fold(data, message)` of fedstrata.flower into its train function"
-        )
-
-
-_LAYERS = "layers of a client's own"
-
-
-def refuse_needs(plan: Plan, algorithm: str, *, served: bool) -> None:
-    """Refuse a plan that asks more than the app can do.
-
-    Args:
-        plan: The plan.
-        algorithm: The name of the algorithm.
-        served: Whether the app does with a message what `fedstrata.flower.serve` does.
-
-    Raises:
-        ExperimentError: When it asks more.
-    """
-    found = dict[str, str]()
-    for task in plan.tasks.values():
-        if any(task.load_local) or any(task.save_local) or any(task.upload_values):
-            found[_LAYERS] = "" if served else "write `serve(app, train, evaluate)` of fedstrata.flower into it"
-        if any(task.trainable) and not all(task.trainable):
-            found["to train some layers alone"] = "take another algorithm"
-    for name in plan.client_stats:
-        if name != "units":
-            found[f"the statistic {name!r} of a client's data"] = "take another algorithm"
-    for what, remedy in found.items():
-        if remedy:
-            raise ExperimentError(
-                f"algorithm.name = {shown(algorithm)}: expected what an app can do by training and evaluating, found a "
-                f"need for {what}; {remedy}, or run the experiment by fedstrata deploy"
-            )
-
-
-@dataclass(frozen=True)
-class AppKeys:
-    """How an app names what travels: the arguments of `Clustered` of the same meaning."""
-
-    arrays: str
-    config: str
-    samples: str
-    loss: str
-    accuracy: str
-
-
-@dataclass(frozen=True)
-class AppForm:
-    """How models and questions become messages of an app, and its replies answers.
-
-    Attributes:
-        layout: The tensors of the models.
-        fixed: The arrays that are no part of the models, by name: they stay as they were at first.
-        dtypes: The name of the type of each array of a record, by name, in their order.
-        keys: How the app names what travels.
-    """
-
-    layout: Layout
-    fixed: Mapping[str, NDArray[Any]]
-    dtypes: Mapping[str, str]
-    keys: AppKeys
-
-    @classmethod
-    def of(cls, layout: Layout, first: Mapping[str, NDArray[Any]], keys: AppKeys) -> AppForm:
-        """The form of models like a first one, whose arrays are given by name."""
-        moving = {spec.name for spec in layout.tensors}
-        fixed = {name: values for name, values in first.items() if name not in moving}
-        return cls(layout, fixed, {name: str(values.dtype) for name, values in first.items()}, keys)
-
-    def record(self, row: Tensor) -> ArrayRecord:
-        """The arrays of a model (p,), in the order, shapes and types of the first one."""
-        own = flower()
-        arrays = dict(self.fixed)
-        for spec, span in zip(self.layout.tensors, self.layout.spans, strict=True):
-            arrays[spec.name] = row[span].reshape(spec.shape).numpy().astype(self.dtypes[spec.name])
-        record: ArrayRecord = own.ArrayRecord({name: own.Array(arrays[name]) for name in self.dtypes})
-        return record
-
-    def row(self, record: ArrayRecord) -> Tensor:
-        """The model (p,) of arrays.
-
-        Raises:
-            InputError: When they are not those of the models.
-        """
-        if other := sorted({*self.dtypes} ^ {*record}):
-            raise InputError(f"expected the arrays {', '.join(self.dtypes)}, found a difference in {other[0]!r}")
-        parts = list[NDArray[np.float32]]()
-        for spec in self.layout.tensors:
-            array = record[spec.name]
-            said = (tuple(array.shape), array.dtype, array.stype)
-            if said != (wanted := (spec.shape, self.dtypes[spec.name], _NUMPY)):
-                raise InputError(f"expected {spec.name} to be {wanted}, found {said}")
-            values = array.numpy()
-            if tuple(values.shape) != spec.shape or str(values.dtype) != self.dtypes[spec.name]:
-                raise InputError(f"expected {spec.name} to be {wanted}, found {(values.shape, str(values.dtype))}")
-            parts.append(np.asarray(values, np.float32).reshape(-1))
-        return torch.from_numpy(np.concatenate(parts))
-
-    def content(self, ask: Ask, config: Mapping[str, Any]) -> RecordDict:
-        """The content of the message with a question, whose config has that of the user."""
-        own = flower()
-        told = {**config, FOLD: ask.fold, MOST: ask.most}
-        if ask.training is not None:
-            told["local-epochs"] = ask.training.epochs
-            if "lr" in told:
-                told["lr"] = ask.training.lr
-        records = {self.keys.arrays: self.record(ask.model)}
-        if ask.anchor is not None:
-            told[PROX_WEIGHT] = ask.prox_weight
-            records[ANCHOR] = self.record(ask.anchor)
-        content: RecordDict = own.RecordDict({**records, self.keys.config: own.ConfigRecord(told)})
-        return content
-
-    def answer(self, content: RecordDict, ask: Ask) -> Answer:
-        """The answer in the content of a reply, which somebody else has made.
-
-        Raises:
-            InputError: When it is none.
-        """
-        try:
-            return self._answer(content, ask)
-        except (ValueError, TypeError, KeyError, OverflowError, EOFError, MemoryError) as error:
-            raise InputError(f"expected arrays and metrics of this app, found {type(error).__name__}") from None
-
-    def _answer(self, content: RecordDict, ask: Ask) -> Answer:
-        metrics = _only(list(content.metric_records.values()), "record of metrics")
-        samples = self._number(metrics, self.keys.samples)
-        # A client without test data has no score.
-        least = 0 if ask.fold == TEST else 1
-        if not least <= samples <= MAX_SAMPLES or samples % 1:
-            raise InputError(f"expected {self.keys.samples} to be a whole number of {least} or more, found {samples:g}")
-        if ask.kind == "train":
-            return Answer(int(samples), self.row(_only(list(content.array_records.values()), "record of arrays")))
-        units = self._number(metrics, UNITS) if UNITS in metrics else 0
-        if not 0 <= units <= samples:
-            raise InputError(f"expected {UNITS} of at most {samples:g} samples, found {units:g}")
-        if not samples:
-            return Answer(0)
-        accuracy = self._number(metrics, self.keys.accuracy) if self.keys.accuracy in metrics else float("nan")
-        if not (isnan(accuracy) or 0 <= accuracy <= 1):
-            raise InputError(f"expected {self.keys.accuracy} to be a share of 0 to 1, found {accuracy:g}")
-        return Answer(int(samples), None, self._number(metrics, self.keys.loss), accuracy, int(units))
-
-    def _number(self, metrics: MetricRecord, name: str) -> float:
-        value = metrics.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            names = ", ".join(metrics) or "none"
-            raise InputError(f"expected the metric {name!r}, a number, found {names}; name the app's own in Clustered")
-        return float(value)
-
-
-def _only(records: Sequence[Any], what: str) -> Any:
-    if len(records) != 1:
-        raise InputError(f"expected one {what} in a reply, found {len(records)}")
-    return records[0]
