@@ -155,7 +155,7 @@ def test_a_folder_that_holds_something_is_left_alone(made: Path) -> None:
 
 def test_init_without_flower_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr.app", None)
-    with pytest.raises(InputError, match=r"expected Flower 1.41, found .*pip install 'fedstrata\[flower\]'"):
+    with pytest.raises(InputError, match=r"expected Flower, found .*pip install 'fedstrata\[flower\]'"):
         deploy.init(tmp_path / "federation", EXPERIMENT)
     assert not (tmp_path / "federation").exists()
 

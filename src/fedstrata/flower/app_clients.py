@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _NO_NETWORK = "expected an algorithm that computes no outputs on the server, as the network is the app's"
 
-_NO_LIMIT = ReplyLimit(maxsize, maxsize)
-"""Flower's own grid bounds no reply."""
+_NO_LIMIT = ReplyLimit(maxsize)
+"""Nothing is known of the size of an app's replies."""
 
 
 @dataclass(eq=False)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
-from sys import maxsize
 from types import NoneType
 from typing import (
     TYPE_CHECKING,
@@ -63,7 +62,7 @@ def flower() -> Any:
     try:
         return import_module("flwr.app")
     except ImportError as error:
-        raise InputError(f"expected Flower 1.41, found {error}; pip install 'fedstrata[flower]'") from None
+        raise InputError(f"expected Flower, found {error}; pip install 'fedstrata[flower]'") from None
 
 
 @dataclass(frozen=True)
@@ -275,13 +274,9 @@ class ReplyLimit(NamedTuple):
 
     Attributes:
         bytes: The bytes of its parts, with arrays as large as they become.
-        objects: The number of parts that Flower makes of it.
-        record_bytes: The bytes of a record of plain values, which take several times as much as Python's.
     """
 
     bytes: int
-    objects: int
-    record_bytes: int = maxsize
 
 
 class ArrayForm(NamedTuple):
@@ -324,7 +319,7 @@ class ExpectedReply:
         records = len(self.records) + len(self.arrays) + 2
         # A value of a list takes up to 20 bytes, and an object names those in it.
         plain = _RECORD_BYTES * records + 20 * self.longest * len(self.records) + 128 * pieces
-        return ReplyLimit(2 * sum(sizes) + plain, pieces + records, _RECORD_BYTES + 20 * self.longest)
+        return ReplyLimit(2 * sum(sizes) + plain)
 
     def check(self, content: RecordDict) -> None:
         """Refuse parts that were not asked for, records that are too long, and arrays of another shape.
@@ -339,7 +334,7 @@ class ExpectedReply:
             if name not in known:
                 short = name.removesuffix(".settings").removesuffix(".arrays")
                 raise InputError(f"expected no part {short}: it was not asked for")
-        most = self.limit.record_bytes
+        most = _RECORD_BYTES + 20 * self.longest
         for name, record in content.config_records.items():
             if (size := len(record.deflate())) > most:
                 raise InputError(f"expected at most {most} bytes in {name}, found {size}")
