@@ -20,7 +20,7 @@ from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_ins_message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run, RunNotRunningException
 from flwr.superlink.grid import HttpGrid
 from in_process import over_the_wire
 
@@ -297,3 +297,11 @@ def test_what_stands_for_a_reply_is_no_answer() -> None:
     assert RejectedReply("a", "it is too large").has_error()
     with pytest.raises(InputError, match="it is too large"):
         payload_of(RejectedReply("a", "it is\ntoo large"))  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_stopped_is_over_at_once() -> None:
+    def stopped(ids: list[str]) -> list[Any]:
+        raise RunNotRunningException
+
+    with pytest.raises(RunNotRunningException):
+        list(BoundedGrid(SimpleNamespace(pull_messages=stopped)).pull_messages(["a"], LIMIT))

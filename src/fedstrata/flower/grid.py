@@ -212,6 +212,9 @@ class BoundedGrid:
             self.late[id] = pull
             return None
         error = pull.exception()
+        if error and not isinstance(error, Exception):
+            # The run is over.
+            raise error
         found = [] if error else pull.result()
         # What a message says of itself is its sender's word.
         message = next((each for each in found if each.metadata.reply_to_message_id == id), None)
@@ -239,4 +242,3 @@ def _started(call: Callable[[], list[Any]]) -> Future[list[Any]]:
 
     Thread(target=run, daemon=True).start()
     return future
-

@@ -1,6 +1,6 @@
 """The folder of a federation with the app for Flower, and the scripts and proxies of each machine.
 
-Flower 1.41 serves three interfaces on one port: Fleet for the nodes, Control for the operator, Runtime for Flower's own
+Flower serves three interfaces on one port: Fleet for the nodes, Control for the operator, Runtime for Flower's own
 programs. Control asks for no credentials. So the SuperLink listens on 127.0.0.1 alone. By ``templates/server.conf``,
 nginx forwards the methods of the Fleet API that a registered node needs, to those who show the certificate of a node.
 """
@@ -21,9 +21,24 @@ import tomli_w
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedstrata.core import Layout
-from fedstrata.flower.credentials import certify, is_address, make_node_keys, sign_app
+from fedstrata.flower.credentials import APP_HASH_FILE, app_hash, certify, is_address, make_node_keys
 from fedstrata.flower.payload import PIECE_BYTES
 from fedstrata.flower.requests import RunConfig
+
+_METHODS = (
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "pull-object",
+    "confirm-message-received",
+)
+"""The methods of Flower's Fleet API with small requests, but the one that fetches the app.
+
+The operator alone registers nodes, never the port.
+"""
 
 PROXY_FOLDER = "proxy"
 """The folder of the proxy's files, in that of the federation."""
@@ -49,7 +64,7 @@ _BODY_LIMIT = re.compile(r"client_max_body_size (\d+);")
 def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None:
     """Write all of a federation but its file, its data and the limits of its proxy.
 
-    A SuperNode of Flower 1.41 can show no certificate: its HTTP client is made with an authority and nothing else. So
+    A SuperNode can show no certificate: its HTTP client is made with an authority and nothing else. So
     it speaks to a proxy on its own machine, which shows the node's certificate to the server.
 
     Args:
@@ -67,12 +82,14 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
         # nginx compares the server's name with names alone; the test authority signs for localhost as well.
         "name": "localhost" if is_address(host) else host,
         "object_bytes": _OBJECT_BYTES,
+        "methods": _METHODS,
     }
     certify(folder / "certificates", host)
     # The app is fedstrata itself; Flower wants a folder that says so.
     _render("app.toml", folder / "app/pyproject.toml", version=version("fedstrata"))
     _write(folder / "app/LICENSE", "fedstrata is licensed under the Apache License, Version 2.0.\n")
-    trusted = sign_app(folder)
+    app = app_hash(folder)
+    _write(folder / APP_HASH_FILE, f"{app}\n")
     # The operator's commands go past the proxy, which forwards none of them.
     connection = {
         "address": f"127.0.0.1:{superlink}",
@@ -88,8 +105,7 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
         forward = port + 2 + 2 * place
         make_node_keys(node)
         _write(node / "ca.crt", (folder / "certificates/ca.crt").read_text())
-        _write(node / "trusted.yaml", trusted)
-        _render("node.conf", node / "nginx.conf", forward=forward, **shared)
+        _render("node.conf", node / "nginx.conf", forward=forward, app=app, **shared)
         _render("start.sh", node / "start.sh", proxy=".", client=client, forward=forward)
 
 

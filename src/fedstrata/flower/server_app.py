@@ -30,7 +30,7 @@ from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.client_registry import ClientRegistry, Registrar, load_registry, save_registry
 from fedstrata.flower.clients import FlowerClients
-from fedstrata.flower.credentials import hand_over_signature, read_public_keys
+from fedstrata.flower.credentials import read_public_keys
 from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, Federation, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
 from fedstrata.flower.on_devices import refuse_on_devices, require
@@ -78,7 +78,6 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
     federation = read_federation(path)
     public = read_public_samples(path.parent, federation)
     public_keys = read_public_keys(path.parent)
-    hand_over_signature(path.parent)
     return drive(grid, experiment, federation, out, public=public, resume=resume, public_keys=public_keys)
 
 
