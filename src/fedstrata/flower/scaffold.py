@@ -49,13 +49,16 @@ _UPDATES = 16
 _OVERHEAD_BYTES = 64 * 2**10
 """The largest number of bytes of what a request has beside an array's own."""
 
+_LIST_BYTES = 16 * 2**10
+"""The largest number of bytes of a request that brings no array, beside the list of objects that it announces."""
+
 _OBJECT_BYTES = _OVERHEAD_BYTES + PIECE_BYTES
 """The largest number of bytes of a request that brings an object of a reply, whatever the network."""
 
 _KEY_CHARACTERS = 60
 """The largest number of characters of a client's name in its key."""
 
-_REFERENCE_BYTES = 128
+_REFERENCE_BYTES = 80
 """The largest number of bytes of one entry in the list of objects that a reply announces."""
 
 _BODY_LIMIT = re.compile(r"client_max_body_size (\d+);")
@@ -146,7 +149,7 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
     objects = sum(1 + ceil(size / PIECE_BYTES) for size in arrays) + 4 * _UPDATES
     limits = {
         # A request that announces a reply by the list of its objects, or that asks for something.
-        "list.conf": _OVERHEAD_BYTES + _REFERENCE_BYTES * objects,
+        "list.conf": _LIST_BYTES + _REFERENCE_BYTES * objects,
         # A request that brings an object of a reply.
         "object.conf": min(_OVERHEAD_BYTES + max(arrays), _OBJECT_BYTES),
     }
