@@ -22,11 +22,13 @@ pages-test: .venv/installed
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy
 
-# The tests that meet Flower, with another version than that of the lock: the newest one that can be installed. Whatever
-# else it needs keeps the version of the lock if it may; all other packages are those of the first environment.
+# The tests that meet Flower, the takeover of real processes among them, with another version than that of the lock: the
+# newest one that can be installed. Whatever else it needs keeps the version of the lock if it may; all other packages are
+# those of the first environment.
 FLOWER ?= 1.42.0
+MEET_FLOWER := bad_replies busy_server certificates deploy grid protocol public_names server strategy takeover
 flower-test: .flower/$(FLOWER)
-	.flower/bin/python -m pytest -n 2 $(WORKERS) -m "not pages and not deploy" tests/flower
+	.flower/bin/python -m pytest -n 2 $(WORKERS) -m "not pages" $(MEET_FLOWER:%=tests/flower/test_%.py)
 
 .flower/$(FLOWER): .venv/installed
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .flower
