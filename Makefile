@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs pages-test deploy-test recipes lock audit sbom licences size wheel wheel-test
+.PHONY: demo test check docs pages-test deploy-test flower-test recipes lock audit sbom licences size wheel wheel-test
 
 demo: .venv/installed
 	$(BIN)/fedstrata run
@@ -21,6 +21,23 @@ pages-test: .venv/installed
 
 deploy-test: .venv/installed
 	$(BIN)/pytest -m deploy
+
+# The tests that meet Flower, the takeover of real processes among them, with another version than that of the lock: the
+# newest one that can be installed. Whatever else it needs keeps the version of the lock if it may; all other packages are
+# those of the first environment.
+FLOWER ?= 1.42.0
+MEET_FLOWER := bad_replies busy_server certificates deploy grid protocol public_names server strategy takeover
+flower-test: .flower/$(FLOWER)
+	.flower/bin/python -m pytest -n 2 $(WORKERS) -m "not pages" $(MEET_FLOWER:%=tests/flower/test_%.py)
+
+.flower/$(FLOWER): .venv/installed
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .flower
+	$(VERSIONS) > .flower/versions.txt
+	echo "flwr==$(FLOWER)" | $(BIN)/uv pip compile --quiet $(LINKS) - --output-file .flower/versions.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python .flower/bin/python $(LINKS) -r .flower/versions.txt
+	cd .flower/lib/python*/site-packages && \
+	  echo "import site; site.addsitedir('$$(echo $(CURDIR)/.venv/lib/python*/site-packages)')" > first.pth
+	touch $@
 
 # In an environment that is new each time, as `pip install` makes it, with nothing but what the pages name and what the
 # tests themselves need.

@@ -5,7 +5,7 @@
 
 Adds to ``experiments/results/super_nodes.json`` the numbers of nodes that it does not hold yet with so many rounds. The
 experiment is that of ``virtual_nodes.py``: 100 images of MNIST a node, in four rotations, and Strata. The federation is
-as ``fedstrata deploy init`` makes it: a SuperLink and SuperNodes with TLS, keys, a signed app and their proxies, which
+as ``fedstrata deploy init`` makes it: a SuperLink and SuperNodes with TLS, keys and their proxies, which
 talk over 127.0.0.1. By default the programs of the nodes are forked from one process; ``forked_programs.py`` says what
 that means. With ``--start new`` each program starts as on a device. It needs Linux, which tells how processes share
 memory. ``TMPDIR=/dev/shm`` keeps the SuperLink's database in memory, as the results have it.

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,16 +36,17 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_ins_message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from in_process import Federation, Ticks, federation, over_the_wire
 
 from fedstrata.core import Plan, Report, State
 from fedstrata.engine.device import one_thread
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.federation import RoundRules
-from fedstrata.flower.grid import Announced, BoundedGrid
+from fedstrata.flower.grid import BoundedGrid
 from fedstrata.flower.members import Members
-from fedstrata.flower.payload import ReplyLimit
 from fedstrata.uploads.validation import decide, validate
 from turns import same
 
@@ -91,8 +91,8 @@ def recorded(reply: Message) -> Recorded:
     return Recorded(message_to_proto(remove_content_from_message(reply)), get_object_tree(reply), parts)
 
 
-class Deliveries(BoundedGrid):
-    """The grid of a deployment whose SuperLink has certain replies, which it gives once.
+class Deliveries:
+    """Flower's grid, whose SuperLink has certain replies, which it gives once.
 
     Args:
         waiting: The replies that come, each with the client whose question it answers.
@@ -100,30 +100,31 @@ class Deliveries(BoundedGrid):
 
     def __init__(self, waiting: Sequence[tuple[int, Recorded]]) -> None:
         """Give nothing yet."""
-        super().__init__(SimpleNamespace())
         self._waiting = waiting
-        self._given = False
-        self._parts = dict[str, bytes]()
+        self._given = set[str]()
 
-    def push_messages(self, messages: list[Any]) -> list[str | None]:
+    def push_messages(self, messages: list[Any]) -> list[str]:
         """Take any messages; their ids are the clients."""
         return [str(message.metadata.dst_node_id - 100) for message in messages]
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterator[Any]:
-        """Yield the replies as `BoundedGrid` makes them of their parts."""
-        for client, reply in self._waiting if not self._given else ():
-            reply.header.metadata.reply_to_message_id = str(client)
-            self._parts = reply.parts
-            message = reply.message or self._reply(Announced(reply.header, reply.tree, ""), limit)
-            message.metadata.__dict__["_reply_to_message_id"] = str(client)
-            yield message
-        self._given = True
+    def pull_messages(self, ids: list[str]) -> list[Any]:
+        """Return the replies to a question as Flower makes them of their parts, and then that there are none."""
+        (id,) = ids
+        if id in self._given:
+            return [create_message_error_unavailable_ins_message(id, 1)]
+        replies = [reply for client, reply in self._waiting if str(client) == id]
+        if replies:
+            self._given.add(id)
+        messages = [reply.message or put_together(reply) for reply in replies]
+        for message in messages:
+            # The messages were recorded as answers to other ones.
+            message.metadata.__dict__["_reply_to_message_id"] = id
+        return messages
 
-    def _fetched(self, objects: list[str], limit: ReplyLimit) -> dict[str, bytes]:
-        return {id: self._parts[id] for id in objects}
 
-    def _confirm(self, id: str) -> None:
-        pass
+def put_together(reply: Recorded) -> Any:
+    """Make a message of its parts, as Flower does."""
+    return inflate_object_from_contents(reply.header.metadata.message_id, dict(reply.parts))
 
 
 class Server:
@@ -174,7 +175,7 @@ class Server:
     def take(self, deliveries: Sequence[tuple[int, Recorded]], round: int = ROUND) -> tuple[Report, list[str]]:
         """The report of what comes, and the lines about it."""
         lines = list[str]()
-        grid = Deliveries(deliveries)
+        grid = BoundedGrid(Deliveries(deliveries))
         here = self._here
         rules = RoundRules(deadline=1.0)
         members = Members([device.key for device in here.devices.values()], CLIENTS)
@@ -357,9 +358,7 @@ def mutated(server: Server, draw: random.Random) -> Recorded:
     old = server.replies[ROUND - 1][BAD]
     if draw.random() < 0.4:
         return Recorded(old.header, old.tree, dict(with_changed_bytes(old.parts, draw)))
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-
-    message: Any = inflate_object_from_contents(old.header.metadata.message_id, dict(old.parts))
+    message = put_together(old)
     content = message.content
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         if content:

@@ -13,6 +13,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 import builders
+from fedstrata.base.errors import InputError
 from fedstrata.build.build import build_run
 from fedstrata.build.problem import objective_of
 from fedstrata.build.run_setup import RunSetup
@@ -26,10 +27,10 @@ from fedstrata.flower.client_data import export_client_data, read_client_data
 from fedstrata.flower.clients import FlowerClients
 from fedstrata.flower.federation import Federation as Members
 from fedstrata.flower.federation import RoundRules, Samples
-from fedstrata.flower.grid import Clock, FlowerNode
+from fedstrata.flower.grid import Clock, FlowerNode, failure_reason
 from fedstrata.flower.members import Members as Known
 from fedstrata.flower.node import ROUND
-from fedstrata.flower.payload import ReplyLimit
+from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, decode
 from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import drive
 from fedstrata.play.rounds import PlanReply, answer_plans
@@ -106,6 +107,13 @@ def put(message: Message, record: str, **values: Any) -> None:
     """Change values of a record in a message."""
     records = message.content.config_records["records"]
     records[record] = json.dumps({**json.loads(str(records[record])), **values})
+
+
+def payload_of(message: Message, expected: ExpectedReply | None = None) -> Payload:
+    """The payload of a reply that is an answer."""
+    if reason := failure_reason(message):
+        raise InputError(reason)
+    return decode(message.content, expected)
 
 
 def lost(client: int, *rounds: int) -> Twist:

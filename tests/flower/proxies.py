@@ -61,7 +61,7 @@ class Proxies:
     def status(self, trusted: str = "tls.crt") -> int:
         """The status of the answer to a request by way of the node's proxy."""
         with httpx.Client(verify=ssl.create_default_context(cafile=str(self.node / trusted))) as client:
-            return client.get(f"https://127.0.0.1:{self.port + 2}/nothing").status_code
+            return client.get(f"https://127.0.0.1:{self.port + 2}/v1/fleet/pull-messages").status_code
 
 
 def new_proxies(folder: Path) -> Proxies:

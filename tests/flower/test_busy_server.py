@@ -1,5 +1,6 @@
-"""A SuperLink with much to do: nodes ask again when it has failed, and keep their connections."""
+"""What a node's proxy does for it: it asks again when the SuperLink has failed, keeps connections, fetches one app."""
 
+import hashlib
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,15 @@ from threading import Thread
 
 import httpx
 import pytest
+from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.fab import Fab
+from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.nodestate import NodeStateFactory
 from proxies import NGINX, Proxies, new_proxies
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="expected the program nginx, found none")
@@ -99,3 +106,28 @@ def test_the_proxies_keep_their_connections(tmp_path: Path) -> None:
         for _ in range(20):
             fleet.PullMessages(PullMessagesRequest())
     assert superlink.connections == 1
+
+
+def test_a_node_fetches_no_app_but_the_one_that_it_knows(tmp_path: Path) -> None:
+    """To its SuperNode, a run of another one is over."""
+    superlink, federation = SuperLink([200, 500]), new_proxies(tmp_path / "federation")
+    known = (federation.folder / "app.sha256").read_text().strip()
+    again = make_simple_http_retry_invoker()
+    again.wait_function = lambda seconds: None
+    with superlink.up(federation) as fleet:
+        for other in ("", "0" * 64, known[:-1], known.upper()):
+            with pytest.raises(RunNotRunningException):
+                again.invoke(fleet.GetFab, GetFabRequest(node=Node(node_id=7), hash_str=other, run_id=1))
+        assert superlink.statuses == [200, 500], "nothing has reached the server"
+        again.invoke(fleet.GetFab, GetFabRequest(node=Node(node_id=7), hash_str=known, run_id=1))
+    assert superlink.statuses == []
+
+
+def test_a_supernode_keeps_an_app_by_the_hash_of_its_content() -> None:
+    """So what a server sends in the place of the app of that hash is not found."""
+    state = NodeStateFactory(ObjectStoreFactory()).state()
+    for claimed in ("", hashlib.sha256(b"another app").hexdigest()):
+        assert state.store_fab(Fab(claimed, b"another app", {})) == hashlib.sha256(b"another app").hexdigest()
+    assert state.get_fab(hashlib.sha256(b"the app").hexdigest()) is None
+    with pytest.raises(ValueError, match="hash"):
+        state.store_fab(Fab(hashlib.sha256(b"the app").hexdigest(), b"another app", {}))

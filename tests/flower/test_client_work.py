@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, Message, RecordDict
-from in_process import context_of, over_the_wire
+from in_process import context_of, over_the_wire, payload_of
 
 from fedstrata.base.errors import InputError
 from fedstrata.flower import client_app
 from fedstrata.flower.client_app import Device
-from fedstrata.flower.grid import message_to, payload_of
+from fedstrata.flower.grid import message_to
 from fedstrata.flower.node import ROUND, answer_round
 from fedstrata.flower.payload import Payload, encode
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from in_process import message_of
@@ -236,8 +236,6 @@ def test_every_sound_reply_fits_the_limit_that_is_known_before_it_comes(case: tu
     joined = sum(len(array.data) for group in content.array_records.values() for array in group.values())
     limit = expected.limit
     assert sum(len(part.deflate()) for part in parts.values()) + joined <= limit.bytes
-    # Every place in the tree counts, also where equal parts are one object.
-    assert sum(1 for _ in iterate_object_tree(get_object_tree(message_of(content)))) <= limit.objects
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def intrude(folder: Path, port: int) -> None:
     """A node with a key of its own, registered as such, whose configuration says that it is the client site-0."""
     own, other = folder / "nodes" / "site-0", folder / "nodes" / "intruder"
     make_node_keys(other)
-    for name in ("ca.crt", "data.npz", "trusted.yaml"):
+    for name in ("ca.crt", "data.npz"):
         shutil.copy(own / name, other / name)
     for name in ("start.sh", "nginx.conf"):
         text = (own / name).read_text()

@@ -441,16 +441,3 @@ def test_fold_refuses_what_it_cannot_divide(data: Any, units: Any) -> None:
 def test_arguments_that_mean_nothing_are_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Clustered("fedavg", **wrong)
-
-
-def test_weights_that_two_layers_share_have_the_arrays_of_both() -> None:
-    class Tied(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = torch.nn.Linear(4, 4)
-            self.second = torch.nn.Linear(4, 4)
-            self.second.weight = self.first.weight
-
-    strategy = Clustered("fedavg", model=Tied)
-    first = {name: values.numpy() for name, values in Tied().state_dict().items()}
-    assert [spec.name for spec in strategy.layout(first).tensors] == [*first]

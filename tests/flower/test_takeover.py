@@ -254,7 +254,7 @@ def test_a_node_may_not_send_more_than_a_reply_about_the_model_has(attacked: Att
         assert posted(attacked, method, bytes(size), attacked.attacker)[0] == 413
 
 
-def test_a_node_may_not_be_made_to_run_an_app_that_was_not_signed(attacked: Attacked, tmp_path: Path) -> None:
+def test_a_node_may_not_be_made_to_run_another_app(attacked: Attacked, tmp_path: Path) -> None:
     """Even by somebody on the server itself, once the run is over."""
     attacked.held.close()
     assert attacked.process.wait(PATIENCE) == 0, "the run that was attacked did not finish"
@@ -265,6 +265,8 @@ def test_a_node_may_not_be_made_to_run_an_app_that_was_not_signed(attacked: Atta
     described = (app / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(described.replace("fedstrata.flower.server_app:server_app", "foreign:app"))
     attacked.operator.StartRun(start_of(build_fab_from_disk(app)))
-    until(lambda: "The FAB could not be verified" in log.read_text())
+    until(lambda: "Ignoring message" in log.read_text())
+    kept = (attacked.node / "home/apps").glob("*")
+    assert len(list(kept)) == 1, "of the other app nothing has come to the node"
     summary = json.loads((home.parent / "real/summary.json").read_text())
     assert summary["rounds"] == 1

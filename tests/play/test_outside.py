@@ -15,7 +15,7 @@ from fedstrata.core import FOLDS, Plan, Report
 from fedstrata.engine import Answer, Ask, Work, report_of
 from fedstrata.engine.work import TEST
 from fedstrata.models import arrays_of_row, layout_of_arrays, row_of_arrays
-from fedstrata.play.outside import play_clients
+from fedstrata.play.outside import OutsideModel, no_outputs, play_clients
 
 NAMES = tuple("abcdefgh")
 INPUTS, LABELS = (each[: 8 * 160] for each in load_digits(return_X_y=True))
@@ -126,8 +126,18 @@ def test_what_cannot_be_played_is_said_before_anybody_is_asked(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_algorithm_that_asks_for_outputs_on_the_server_has_none(tmp_path: Path) -> None:
-    from fedstrata.play.outside import no_outputs
+def test_weights_that_two_layers_share_have_the_arrays_of_both() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.second = nn.Linear(4, 4)
+            self.second.weight = self.first.weight
 
+    first = {name: values.numpy() for name, values in Tied().state_dict().items()}
+    assert [spec.name for spec in OutsideModel(first, Tied).layout().tensors] == [*first]
+
+
+def test_an_algorithm_that_asks_for_outputs_on_the_server_has_none() -> None:
     with pytest.raises(ContractError, match="the network is the clients'"):
         no_outputs(torch.zeros(1, LAYOUT.p), torch.zeros(1, 64))

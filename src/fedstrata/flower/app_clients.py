@@ -21,7 +21,7 @@ from fedstrata.engine import Answer, Ask, ClientStore, Work, report_of
 from fedstrata.engine.work import TEST
 from fedstrata.flower.app_form import AppForm, refuse_needs, refuse_whole
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
-from fedstrata.flower.grid import Clock, failure_reason, replies, send
+from fedstrata.flower.grid import Clock, Grid, failure_reason, replies, send
 from fedstrata.flower.members import Members
 from fedstrata.flower.payload import ReplyLimit, encode, flower
 from fedstrata.flower.replies import ReplyBounds, expected_reply
@@ -32,8 +32,8 @@ from fedstrata.play.outside import no_outputs
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, Message, RecordDict
 
-_NO_LIMIT = ReplyLimit(maxsize, maxsize)
-"""Flower's own grid bounds no reply."""
+_NO_LIMIT = ReplyLimit(maxsize)
+"""Nothing is known of the size of an app's replies."""
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class AppClients:
         sizes: The samples of each client for training and for testing, as far as it has told them.
     """
 
-    grid: Any
+    grid: Grid
     form: AppForm
     configs: Mapping[str, ConfigRecord]
     algorithm: str
@@ -107,7 +107,7 @@ class AppClients:
 
     def asked(self, round: int, asks: Mapping[int, Sequence[Ask]]) -> Iterator[tuple[int, list[Answer]]]:
         """Send what is asked, wait for the replies, and yield the answers of clients that answered all of it."""
-        here = set(self.grid.get_node_ids())
+        here = {node.node_id for node in self.grid.get_nodes()}
         sent = list[tuple[int, int, Ask]]()
         messages: dict[int, Message] = {}
         for client, own in asks.items():
@@ -118,10 +118,9 @@ class AppClients:
             for place, ask in enumerate(own):
                 messages[len(sent)] = self._message(round, node, ask)
                 sent.append((client, place, ask))
-        grid = AppGrid(self.grid)
         found = dict[int, dict[int, Answer]]()
         end = self.clock.now() + self.timeout
-        for number, reply in replies(grid, send(grid, messages), _NO_LIMIT, end, self.clock):
+        for number, reply in replies(self.grid, send(self.grid, messages), _NO_LIMIT, end, self.clock):
             client, place, ask = sent[number]
             answer = self._taken(client, reply, ask)
             if answer is not None:
@@ -179,28 +178,6 @@ class AppClients:
                 f"{wanted:g}: clients choose by the app's test data, so that its scores are too good; write `data = "
                 "fold(data, message, test=test)` of fedstrata.flower into its evaluate function"
             )
-
-
-@dataclass(frozen=True)
-class AppGrid:
-    """Flower's grid as `NodeClients` takes it. Flower itself bounds no reply."""
-
-    grid: Any
-
-    def push_messages(self, messages: list[Message]) -> list[str | None]:
-        """Send messages and return their ids."""
-        return list(self.grid.push_messages(messages))
-
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterator[Message]:
-        """Yield the replies that have come to some messages, of those alone whose sender was asked."""
-        for id in message_ids:
-            for reply in self.grid.pull_messages([id]):
-                if reply.metadata.reply_to_message_id == id:
-                    yield reply
-
-    def get_nodes(self) -> list[Any]:
-        """Return the nodes that are there now."""
-        return list(self.grid.get_nodes())
 
 
 @dataclass(eq=False)

@@ -1,37 +1,27 @@
-"""Certificates and keys of a test federation, and the signature of its app, without which its nodes run nothing.
+"""Certificates and keys of a test federation, and the hash of its app, but for which its nodes run nothing.
 
 openssl and ssh-keygen make the certificates and keys; real ones come from an authority.
 
-A SuperNode that is started with ``--trusted-entities`` runs an app only if one of these keys has signed it. Flower 1.41
-fetches signatures with apps from its own Hub and has none for an app from a folder, so that this one's is handed to the
-SuperLink's database. The key is thrown away once it has signed: no other app can be signed for these nodes by anyone.
+A SuperNode runs whatever app the SuperLink names. So the proxy of a node lets it fetch one app alone: the one of this
+hash, by which a SuperNode keeps what it has fetched, too.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
-import sqlite3
 import subprocess
-from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
-from time import time
-from uuid import uuid4
-from warnings import catch_warnings, simplefilter
+from tempfile import TemporaryDirectory
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from fedstrata.base.errors import EngineError, InputError
+from fedstrata.base.errors import InputError
+from fedstrata.flower.federation import flower_environment
 
-_SIGNATURE_FILE = "app.signature.json"
-"""File of the signature in the folder of a federation, beside the app: inside it would be signed too."""
-
-_DATABASE = Path("superlink", "state.db")
-"""The SuperLink's database in the folder of a federation."""
+APP_HASH_FILE = "app.sha256"
+"""File of the hash of the app in the folder of a federation."""
 
 
 def certify(folder: Path, host: str) -> None:
@@ -82,58 +72,32 @@ def read_public_keys(folder: Path) -> dict[str, str]:
     return found
 
 
-def sign_app(folder: Path) -> str:
-    """Sign the app of a federation by a key that is then forgotten.
+def app_hash(folder: Path) -> str:
+    """Compute the hash of a federation's app, as Flower packs it: in hexadecimal digits, by which Flower names it.
 
     Args:
         folder: The folder of the federation; its ``app`` is there.
 
-    Returns:
-        The text of a file for ``--trusted-entities``: the name of the key and the public key.
+    Raises:
+        InputError: When Flower cannot pack it.
     """
-    from flwr.cli.build import build_fab_from_disk
-    from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
-
-    with catch_warnings():
-        # Flower's own packing calls what its libraries have deprecated.
-        simplefilter("ignore", DeprecationWarning)
-        digest = hashlib.sha256(build_fab_from_disk(folder / "app"))
-    key = Ed25519PrivateKey.generate()
-    signed_at = int(time())
-    name = f"fpk_{uuid4()}"
-    signature = key.sign(create_message_to_sign(digest.digest(), signed_at))
-    proof = {"signed_at": signed_at, "signature": base64.urlsafe_b64encode(signature).decode()}
-    verifications = {name: json.dumps(proof), "valid_license": "Valid"}
-    signed = {"fab": digest.hexdigest(), "verifications": verifications}
-    (folder / _SIGNATURE_FILE).write_text(json.dumps(signed, indent=1) + "\n", encoding="utf-8")
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    return json.dumps({name: public}) + "\n"
+    with TemporaryDirectory() as place:
+        _run(["flwr", "build", "--app", str((folder / "app").resolve())], Path(place), flower_environment(Path(place)))
+        (packed,) = Path(place).glob("*.fab")
+        return hashlib.sha256(packed.read_bytes()).hexdigest()
 
 
-def hand_over_signature(folder: Path) -> None:
-    """Put the signature beside the app in the SuperLink's database, from which nodes fetch both.
-
-    Nothing happens in a federation without a signature or a database: its nodes trust any app, or none.
-
-    Args:
-        folder: The folder of the federation.
+def refuse_another_app(folder: Path) -> None:
+    """Refuse to start a run of an app that the nodes of a federation do not fetch.
 
     Raises:
-        EngineError: When the app that runs is not the one that was signed.
+        InputError: When the app is not the one that was there when the federation was made.
     """
-    if not (folder / _SIGNATURE_FILE).exists() or not (folder / _DATABASE).exists():
-        return
-    signed = json.loads((folder / _SIGNATURE_FILE).read_text(encoding="utf-8"))
-    change = "UPDATE fab SET verifications = ? WHERE fab_hash = ?"
-    try:
-        with closing(sqlite3.connect(folder / _DATABASE, timeout=30.0)) as database, database:
-            found = database.execute(change, (json.dumps(signed["verifications"]), signed["fab"])).rowcount
-    except sqlite3.Error as error:
-        raise EngineError(f"expected the database of Flower 1.41's SuperLink, found {error}") from None
-    if not found:
-        raise EngineError(
-            "expected the app that was signed when the federation was made, found another, which its nodes will not "
-            "run; undo the change in its folder app, or make the federation anew by: fedstrata deploy init DIR"
+    known = folder / APP_HASH_FILE
+    if known.exists() and known.read_text(encoding="utf-8").strip() != app_hash(folder):
+        raise InputError(
+            f"{folder / 'app'}: expected the app that was there when the federation was made, found another, which its "
+            "nodes do not fetch; undo the change, or make the federation anew by: fedstrata deploy init DIR"
         )
 
 
@@ -149,7 +113,12 @@ def is_address(host: str) -> bool:
 def _make(script: str, folder: Path, *words: str) -> None:
     """Run a script of the folder ``templates`` in another folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = ["/bin/sh", str(Path(__file__).parent / "templates" / script), *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    _run(["/bin/sh", str(Path(__file__).parent / "templates" / script), *words], folder)
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> None:
+    """Run a program in a folder."""
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise InputError(f"{script} failed in {folder}: {' '.join(done.stderr.split())[-300:]}")
+        name = " ".join(Path(word).name for word in command[:2]).removeprefix("sh ")
+        raise InputError(f"{name} failed in {folder}: {' '.join(done.stderr.split())[-300:]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -17,7 +16,14 @@ from fedstrata.base.errors import EngineError, ExperimentError
 from fedstrata.config import Experiment, choose, dumps, load_experiment
 from fedstrata.config.folders import require_new_folder
 from fedstrata.config.reading import Source
-from fedstrata.flower.federation import FEDERATION_FILE, Federation, node_data, read_federation, write_federation
+from fedstrata.flower.federation import (
+    FEDERATION_FILE,
+    Federation,
+    flower_environment,
+    node_data,
+    read_federation,
+    write_federation,
+)
 from fedstrata.flower.on_devices import (
     ON_DEVICES,
     copy_modules,
@@ -27,9 +33,6 @@ from fedstrata.flower.on_devices import (
 
 _SAMPLES_MARGIN = 2
 """How many times the samples of its largest client a client of a new federation may claim: data may grow."""
-
-QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-"""The variables by which Flower does not report that it is used, nor ask for a newer version."""
 
 
 def init(
@@ -193,16 +196,17 @@ def federation_home(federation: Path | str) -> Path:
 
 def _submit(home: Path, out: Path, config: dict[str, Any]) -> Path:
     """Hand a run to the SuperLink and show its log until it is over."""
+    from fedstrata.flower.credentials import refuse_another_app
+
+    refuse_another_app(home)
     finished = out / "summary.json"
     before = finished.stat().st_mtime_ns if finished.exists() else 0
     keys = home / "runs" / f"{out.resolve().name}.config.toml"
     keys.parent.mkdir(exist_ok=True)
     whole = {**config, "federation": str(home / FEDERATION_FILE), "out": str(out.resolve())}
     keys.write_text(tomli_w.dumps(whole), encoding="utf-8")
-    beside = Path(sys.executable).parent
-    place = {"FLWR_HOME": str(home / "cli"), "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"}
     command = ["flwr", "run", str(home / "app"), "here", "--stream", "--run-config", str(keys)]
-    subprocess.run(command, env={**os.environ, **QUIET_FLOWER, **place}, check=False)
+    subprocess.run(command, env=flower_environment(home / "cli"), check=False)
     if not finished.exists() or finished.stat().st_mtime_ns == before:
         remedy = f"Go on by: {shlex.join(['fedstrata', 'deploy', 'resume', str(out), '--federation', str(home)])}"
         if not (out / "experiment.toml").exists():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
 from dataclasses import asdict, field
 from pathlib import Path
@@ -21,6 +23,9 @@ FEDERATION_FILE = "federation.toml"
 
 NETWORK = "network"
 """The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
+
+QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""The variables by which Flower does not report that it is used, nor ask for a newer version."""
 
 _KEYS = ConfigDict(extra="forbid")
 
@@ -173,3 +178,10 @@ def write_federation(path: Path, federation: Federation) -> None:
 def node_data(home: Path, client: str) -> Path:
     """The file with the data of a client of a test federation, in the folder of its node."""
     return home / "nodes" / client / "data.npz"
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return the variables for the program ``flwr`` of this environment, which keeps its files in a folder."""
+    beside = Path(sys.executable).parent
+    path = f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **QUIET_FLOWER, "FLWR_HOME": str(home), "PATH": path}

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
 from math import ceil, prod
-from sys import maxsize
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
@@ -51,7 +50,7 @@ def flower() -> Any:
     try:
         return import_module("flwr.app")
     except ImportError as error:
-        raise InputError(f"expected Flower 1.41, found {error}; pip install 'fedstrata[flower]'") from None
+        raise InputError(f"expected Flower, found {error}; pip install 'fedstrata[flower]'") from None
 
 
 @dataclass(frozen=True)
@@ -204,13 +203,9 @@ class ReplyLimit(NamedTuple):
 
     Attributes:
         bytes: The bytes of its parts, with arrays as large as they become.
-        objects: The number of parts that Flower makes of it.
-        record_bytes: The bytes of a record of plain values, which take several times as much as Python's.
     """
 
     bytes: int
-    objects: int
-    record_bytes: int = maxsize
 
 
 class ArrayForm(NamedTuple):
@@ -253,7 +248,7 @@ class ExpectedReply:
         # Of the records together, of the names of each group, and of the message.
         parts = 1 + len(self.arrays) + 2
         plain = _RECORD_BYTES * parts + 4 * self.record_characters * len(self.records) + 128 * pieces
-        return ReplyLimit(2 * sum(sizes) + plain, pieces + parts, 4 * self.record_characters * len(self.records))
+        return ReplyLimit(2 * sum(sizes) + plain)
 
     @property
     def record_characters(self) -> int:

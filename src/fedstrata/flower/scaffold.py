@@ -1,6 +1,6 @@
 """The folder of a federation with the app for Flower, and the scripts and proxies of each machine.
 
-Flower 1.41 serves three interfaces on one port: Fleet for the nodes, Control for the operator, Runtime for Flower's own
+Flower serves three interfaces on one port: Fleet for the nodes, Control for the operator, Runtime for Flower's own
 programs. Control asks for no credentials. So the SuperLink listens on 127.0.0.1 alone. By ``templates/server.conf``,
 nginx forwards the methods of the Fleet API that a registered node needs, to those who show the certificate of a node.
 """
@@ -21,9 +21,24 @@ import tomli_w
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedstrata.core import Layout
-from fedstrata.flower.credentials import certify, is_address, make_node_keys, sign_app
+from fedstrata.flower.credentials import APP_HASH_FILE, app_hash, certify, is_address, make_node_keys
 from fedstrata.flower.payload import PIECE_BYTES
 from fedstrata.flower.requests import RunConfig
+
+_METHODS = (
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "pull-object",
+    "confirm-message-received",
+)
+"""The methods of Flower's Fleet API with small requests, but the one that fetches the app.
+
+The operator alone registers nodes, never the port.
+"""
 
 PROXY_FOLDER = "proxy"
 """The folder of the proxy's files, in that of the federation."""
@@ -34,13 +49,16 @@ _UPDATES = 16
 _OVERHEAD_BYTES = 64 * 2**10
 """The largest number of bytes of what a request has beside an array's own."""
 
+_LIST_BYTES = 16 * 2**10
+"""The largest number of bytes of a request that brings no array, beside the list of objects that it announces."""
+
 _OBJECT_BYTES = _OVERHEAD_BYTES + PIECE_BYTES
 """The largest number of bytes of a request that brings an object of a reply, whatever the network."""
 
 _KEY_CHARACTERS = 60
 """The largest number of characters of a client's name in its key."""
 
-_REFERENCE_BYTES = 128
+_REFERENCE_BYTES = 80
 """The largest number of bytes of one entry in the list of objects that a reply announces."""
 
 _BODY_LIMIT = re.compile(r"client_max_body_size (\d+);")
@@ -49,7 +67,7 @@ _BODY_LIMIT = re.compile(r"client_max_body_size (\d+);")
 def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None:
     """Write all of a federation but its file, its data and the limits of its proxy.
 
-    A SuperNode of Flower 1.41 can show no certificate: its HTTP client is made with an authority and nothing else. So
+    A SuperNode can show no certificate: its HTTP client is made with an authority and nothing else. So
     it speaks to a proxy on its own machine, which shows the node's certificate to the server.
 
     Args:
@@ -67,12 +85,14 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
         # nginx compares the server's name with names alone; the test authority signs for localhost as well.
         "name": "localhost" if is_address(host) else host,
         "object_bytes": _OBJECT_BYTES,
+        "methods": _METHODS,
     }
     certify(folder / "certificates", host)
     # The app is fedstrata itself; Flower wants a folder that says so.
     _render("app.toml", folder / "app/pyproject.toml", version=version("fedstrata"))
     _write(folder / "app/LICENSE", "fedstrata is licensed under the Apache License, Version 2.0.\n")
-    trusted = sign_app(folder)
+    app = app_hash(folder)
+    _write(folder / APP_HASH_FILE, f"{app}\n")
     # The operator's commands go past the proxy, which forwards none of them.
     connection = {
         "address": f"127.0.0.1:{superlink}",
@@ -88,8 +108,7 @@ def scaffold(folder: Path, clients: Sequence[str], host: str, port: int) -> None
         forward = port + 2 + 2 * place
         make_node_keys(node)
         _write(node / "ca.crt", (folder / "certificates/ca.crt").read_text())
-        _write(node / "trusted.yaml", trusted)
-        _render("node.conf", node / "nginx.conf", forward=forward, **shared)
+        _render("node.conf", node / "nginx.conf", forward=forward, app=app, **shared)
         _render("start.sh", node / "start.sh", proxy=".", client=client, forward=forward)
 
 
@@ -130,7 +149,7 @@ def fit_proxy(home: Path, layout: Layout, config: RunConfig) -> None:
     objects = sum(1 + ceil(size / PIECE_BYTES) for size in arrays) + 4 * _UPDATES
     limits = {
         # A request that announces a reply by the list of its objects, or that asks for something.
-        "list.conf": _OVERHEAD_BYTES + _REFERENCE_BYTES * objects,
+        "list.conf": _LIST_BYTES + _REFERENCE_BYTES * objects,
         # A request that brings an object of a reply.
         "object.conf": min(_OVERHEAD_BYTES + max(arrays), _OBJECT_BYTES),
     }

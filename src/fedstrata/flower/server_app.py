@@ -27,7 +27,7 @@ from fedstrata.engine import resolve_engine
 from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.clients import FlowerClients
-from fedstrata.flower.credentials import hand_over_signature, read_public_keys
+from fedstrata.flower.credentials import read_public_keys
 from fedstrata.flower.federation import FEDERATION_FILE, Federation, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
 from fedstrata.flower.members import Members
@@ -69,7 +69,6 @@ def serve(grid: Grid, config: Mapping[str, Any]) -> Run:
     federation = read_federation(path)
     public = read_public_samples(path.parent, federation)
     public_keys = read_public_keys(path.parent)
-    hand_over_signature(path.parent)
     return drive(grid, experiment, federation, out, public=public, resume=resume, public_keys=public_keys)
 
 

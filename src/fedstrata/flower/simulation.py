@@ -16,8 +16,8 @@ from typing import Any
 
 from fedstrata.base.errors import EngineError, FedstrataError, InputError
 from fedstrata.config.reading import Source
-from fedstrata.flower.deploy import QUIET_FLOWER, prepare
-from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, node_data, read_federation
+from fedstrata.flower.deploy import prepare
+from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, QUIET_FLOWER, node_data, read_federation
 from fedstrata.flower.grid import FlowerNode
 from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.server_app import drive, read_public_samples, refuse_unfit

@@ -24,10 +24,10 @@ from fedstrata.core import State
 from fedstrata.engine import Ask
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.loop import best_candidate
-from fedstrata.flower.app_clients import AppClients, AppGrid, ServedClients
+from fedstrata.flower.app_clients import AppClients, ServedClients
 from fedstrata.flower.app_form import AppForm, AppKeys, refuse_needs
 from fedstrata.flower.federation import RoundRules
-from fedstrata.flower.grid import Clock
+from fedstrata.flower.grid import BoundedGrid, Clock
 from fedstrata.flower.members import Members
 from fedstrata.flower.rounds import members_file, network_folder, play_on_nodes
 from fedstrata.play.outside import Model, OutsideModel, outside_experiment, outside_server, outside_setup
@@ -83,14 +83,12 @@ class Clustered(FedAvg):
             if not 0 < (value := getattr(self, name)) <= 1:
                 raise InputError(f"{name} = {value}: expected more than 0 and at most 1, as models are scored by nodes")
         self.algorithm = algorithm
-        self.model = model
+        self._model = OutsideModel({}, model, seed, shape, classes)
         self.out = out
         self.seed = seed
         self.clients = clients
         self.resume = resume
         self.tables = tables or {}
-        self.shape = shape
-        self.classes = classes
         self.serve = serve
         self.keys = AppKeys(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key, loss, accuracy)
         self.clock = Clock()
@@ -135,8 +133,9 @@ class Clustered(FedAvg):
             EngineError: When too few nodes are there, or none answers.
         """
         first = {name: array.numpy() for name, array in initial_arrays.items()}
-        model = OutsideModel(first, self.model, self.seed, self.shape, self.classes)
-        members = self._members(grid, timeout)
+        model = replace(self._model, first=first)
+        bounded = BoundedGrid(grid)
+        members = self._members(bounded, timeout)
         experiment, out = self._experiment(model, len(members.all_names), num_rounds, train_config)
         # The members change the rounds of joining while the run goes on.
         server = outside_server(experiment, model, members.joins)
@@ -149,12 +148,12 @@ class Clustered(FedAvg):
             "form": AppForm.of(server.problem.layout, first, self.keys),
             "configs": {"train": train_config or ConfigRecord(), "evaluate": evaluate_config or ConfigRecord()},
         }
-        nodes = AppClients(grid=grid, members=members, timeout=timeout, clock=self.clock, **given)
+        nodes = AppClients(grid=bounded, members=members, timeout=timeout, clock=self.clock, **given)
         clients: AppClients | ServedClients = nodes
         if self.serve:
             rules = RoundRules(deadline=timeout, max_attempts=1)
             run = random_digits(network_folder(out) / "run", len(SIMULATED_RUN))
-            clients = ServedClients(AppGrid(grid), members, rules, clock=self.clock, name=run, **given)
+            clients = ServedClients(bounded, members, rules, clock=self.clock, name=run, **given)
         self._nodes = nodes
         setup = outside_setup(experiment, server, model, clients, members.all_names)
         result = Result()
@@ -179,7 +178,7 @@ class Clustered(FedAvg):
                 out,
                 line,
                 members,
-                grid.get_nodes,
+                bounded.get_nodes,
                 resume=self.resume,
                 after=lambda plan: self._add_metrics(result, plan.round, nodes),
                 on_round=tell_of,
@@ -225,7 +224,7 @@ class Clustered(FedAvg):
         state, known = self._played()
         members = Members([])
         members.nodes = asked = dict(enumerate(node_ids))
-        clients = replace(known, grid=grid, members=members)
+        clients = replace(known, grid=BoundedGrid(grid), members=members)
         asks = {client: [Ask("evaluate", row, "all") for row in state.models] for client in asked}
         found = {}
         for client, answers in clients.asked(state.round + 1, asks):
@@ -265,7 +264,7 @@ class Clustered(FedAvg):
             model, self.algorithm, clients=clients, rounds=rounds, out=self.out, resume=self.resume, tables=tables
         )
 
-    def _members(self, grid: Grid, timeout: float) -> Members:
+    def _members(self, grid: BoundedGrid, timeout: float) -> Members:
         """The nodes that take part, as soon as they are enough: of a run that goes on, its own."""
         members = Members([], self.clients)
         if self.resume:

@@ -6,7 +6,7 @@ export FLWR_HOME=$PWD/home
 {% block start %}
 while :; do
 flower-supernode --superlink 127.0.0.1:{{ forward }} --host 127.0.0.1 --port {{ forward + 1 }} \
-  --root-certificates tls.crt --auth-supernode-private-key key --trusted-entities trusted.yaml \
+  --root-certificates tls.crt --auth-supernode-private-key key \
   --node-config "client-key=\"{{ client }}\" data=\"$PWD/data.npz\" state-dir=\"$PWD/state\"" &
 {% include "watch.sh" %}
 kill -0 "$proxy" 2>/dev/null || exit 1
