@@ -26,7 +26,7 @@ POLL_SECONDS = 0.5
 """Seconds between two looks for replies; Flower's own `send_and_receive` takes 3, of a round of 9."""
 
 _PATIENCE_SECONDS = 5.0
-"""How long the other replies wait for one that Flower has begun to fetch; it is taken when it is there."""
+"""How long a look waits for replies that Flower has begun to fetch; they are taken later, when they are there."""
 
 _MOST_MISSING = 8
 """How many replies that have not come end a look: each costs the SuperLink a request."""
@@ -148,8 +148,8 @@ class BoundedGrid:
 
     Attributes:
         grid: Flower's own.
-        patience: The seconds that the other replies wait for one.
-        late: What Flower was still fetching then, by the id of the message that it answers.
+        patience: The seconds that a look waits for what Flower fetches.
+        late: What Flower was still fetching after that, by the id of the message that it answers.
         unreadable: What was wrong when Flower was asked for the reply to a message, by the id of the message.
     """
 
@@ -173,11 +173,12 @@ class BoundedGrid:
 
         A look ends when several have not come. The next one begins with those behind them.
         """
+        end = monotonic() + self.patience
         first = self._looks % max(len(message_ids), 1)
         missing = 0
         for id in message_ids[first:] + message_ids[:first]:
             self._looks += 1
-            reply = self._reply(id)
+            reply = self._reply(id, end)
             if reply is not None:
                 yield reply
                 continue
@@ -190,13 +191,12 @@ class BoundedGrid:
         for id in self.unreadable.keys() - set(message_ids):
             del self.unreadable[id]
 
-    def _reply(self, id: str) -> Any:
-        """Fetch the reply to a message; None when it has not come."""
+    def _reply(self, id: str, end: float) -> Any:
+        """Fetch the reply to a message; None when it has not come, or Flower has not fetched it when the look ends."""
         pull = self.late.pop(id, None)
-        patience = self.patience if pull is None else 0.0
         if pull is None:
             pull = _started(lambda: list(self.grid.pull_messages([id])))
-        wait([pull], patience)
+            wait([pull], max(end - monotonic(), 0.0))
         if not pull.done():
             self.late[id] = pull
             return None
