@@ -117,7 +117,7 @@ def _place(
     newcomer = problem.clients - 1
     cohort = torch.tensor([newcomer])
     plan = algorithm.plan(problem, state, cohort)
-    report = validate(problem.layout, plan, client.run(plan)).report
+    report = validate(problem.layout, plan, client.run(plan))
     label = int(algorithm.assign(problem, state, report)[newcomer])
     _, diagnostics = algorithm.update(problem, state, report)
     evidence: dict[str, Any] = {"losses": _losses(plan, report, nodes)}
