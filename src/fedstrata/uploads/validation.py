@@ -396,9 +396,9 @@ def _rounded(value: float) -> float:
 def without_clients(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
     gone = torch.tensor(sorted(clients), dtype=torch.int64)
-    results = {name: result.only(~torch.isin(result.updates.clients, gone)) for name, result in report.results.items()}
     client_stats = {name: rows.at(~torch.isin(rows.clients, gone)) for name, rows in report.client_stats.items()}
-    return replace(report, results=results, client_stats=client_stats)
+    left = report.with_results(lambda _, result: result.only(~torch.isin(result.updates.clients, gone)))
+    return replace(left, client_stats=client_stats)
 
 
 def _unusable(state: State, layout: Layout) -> list[int]:

@@ -17,8 +17,8 @@ z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 
 import numpy as np
@@ -246,15 +246,14 @@ def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tens
     """
     if not clients.numpy().any():
         return report
-    results: Mapping[str, Result] = {
-        name: result if name == TRAIN else _clip_result(layout, result, clients[result.updates.clients])
-        for name, result in report.results.items()
-    }
-    return replace(report, results=results)
+    return report.with_results(partial(_clip_result, layout, clients))
 
 
-def _clip_result(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
-    """A result in which some rows, bool (m,), have the median norm of the others at most."""
+def _clip_result(layout: Layout, clients: torch.Tensor, task: str, result: Result) -> Result:
+    """A result of another task than the normal training in which some clients, bool (n,), have that norm at most."""
+    if task == TRAIN:
+        return result
+    rows = clients[result.updates.clients]
     norms = torch.from_numpy(compared_norms(layout, result.updates))
     others = norms[~rows & (norms > ZERO_NORM)]
     if not len(others) or not bool(rows.any()):
