@@ -255,6 +255,11 @@ class Score:
     samples: torch.Tensor
     loss: torch.Tensor
 
+    @property
+    def values(self) -> torch.Tensor:
+        """The metric of each client, (s,) float64: the share of its samples that is right, or another."""
+        return self.correct.double() / self.samples
+
 
 CLIENT_STATS = ("classes", "entropy", "subspaces", "units")
 """What a plan may ask of the training data. "classes" is the number of classes present, (m, 1). "entropy" is the

@@ -193,7 +193,7 @@ class Folder:
             "client": clients,
             "node": [record["labels"][client] for client in clients],
             "samples": score.samples.tolist(),
-            "accuracy": (score.correct.double() / score.samples).tolist(),
+            "accuracy": score.values.tolist(),
             "loss": score.loss.tolist(),
         }
         self._write_table("clients", record["round"], pa.table(columns))

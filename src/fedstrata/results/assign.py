@@ -130,7 +130,7 @@ def _place(
         scored = Plan(state.round + 2, 0, cohort[:0], state.models, evaluations={CLIENT: uses[CLIENT]})
         score = client.run(scored).scores[CLIENT]
         members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]
-        found |= {"cluster": nodes[label], "members": members, "value": float(score.correct) / int(score.samples)}
+        found |= {"cluster": nodes[label], "members": members, "value": float(score.values)}
     return found
 
 
