@@ -215,10 +215,10 @@ class ClientHistory:
             ids: The clients, (m,).
             rows: A dataclass whose fields are these rows, (m, ...), each with the name of the tensor.
         """
-        changed = dict[str, Any]()
-        for name, values in vars(rows).items():
-            changed[name] = self._tensors[name].clone()
-            changed[name].numpy()[ids] = values
+        known = self._tensors
+        changed: dict[str, Any] = {name: known[name].clone() for name in vars(rows)}
+        for name, values in changed.items():
+            values.numpy()[ids] = getattr(rows, name)
         return replace(self, **changed)
 
     def without(self, clients: torch.Tensor) -> Self:
