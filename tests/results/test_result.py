@@ -187,7 +187,7 @@ def test_a_client_that_still_waits_for_a_cluster_has_no_model(finished: Run, tmp
 
 
 def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"expected the summary of a finished run"):
+    with pytest.raises(RecordError, match=r"expected a finished run"):
         fedstrata.load(tmp_path)
 
 

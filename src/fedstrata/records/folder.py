@@ -313,7 +313,7 @@ class Folder:
             parse_record(value, Summary)
             return dict(value)
 
-        return self._read("summary.json", checked, "the summary of a finished run")
+        return self._read("summary.json", checked, "a finished run")
 
     def _read(self, name: str, parse: Callable[[Any], _T], what: str) -> _T:
         """Return what a file of JSON holds."""
