@@ -71,7 +71,7 @@ def main() -> None:
         with step("work"):
             report = engine.run(plan)
         with step("validation"):
-            report = replace(validate(layout, plan, report).report, cohort=plan.cohort)
+            report = replace(validate(layout, plan, report), cohort=plan.cohort)
         with step("decision"):
             state, _ = algorithm.update(problem, state, report)
         with step("checkpoint"):

@@ -26,7 +26,7 @@ from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.uploads import validation
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.one_sided_updates import balances_by_size, one_sided
-from fedstrata.uploads.validation import Validation, validate
+from fedstrata.uploads.validation import validate
 
 SMALL_NETWORKS: Mapping[str, tuple[dict[str, Any], ...]] = {
     f"{federation}, {'no hidden layer' if not units else f'{units} hidden units'}": (
@@ -72,7 +72,7 @@ def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
     count = left_out = 0
     largest = 0.0
 
-    def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
+    def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Report:
         nonlocal count, largest, left_out
         result = report.results[TRAIN]
         clients = result.updates.clients

@@ -25,7 +25,7 @@ from fedstrata.core import TRAIN, Layout, Plan, Report
 from fedstrata.uploads import validation
 from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.norms import mean_logs, no_norms, with_norms
-from fedstrata.uploads.validation import Validation, measure_norms, validate
+from fedstrata.uploads.validation import measure_norms, validate
 
 BASE: dict[str, Any] = {
     "rounds": 30,
@@ -91,7 +91,7 @@ def look(name: str) -> tuple[float, int, float, int, int]:
     left_out = changed = 0
     history = no_norms(experiment["data"]["clients"])
 
-    def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
+    def watched(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Report:
         nonlocal largest, mean, left_out, changed, history
         for measured in measure_norms(layout, plan, report):
             medians, _ = measured.medians_and_limits

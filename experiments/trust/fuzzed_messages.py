@@ -187,7 +187,7 @@ class Server:
 
     def counted(self, report: Report, round: int = ROUND) -> Report:
         """The report without the answers that the server rejects once it has read them, as a simulation does."""
-        return validate(self._here.setup.server.problem.layout, self.plans[round - 1], report).report
+        return validate(self._here.setup.server.problem.layout, self.plans[round - 1], report)
 
     def decided(self, report: Report, round: int = ROUND) -> State:
         """The state that follows from a report."""

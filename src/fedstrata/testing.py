@@ -203,8 +203,6 @@ def _equal(one: State, other: State) -> bool:
 
 def _turned(report: Report) -> Report:
     """The same answers in the opposite order."""
-    results = {
-        name: result.only(torch.arange(len(result.chosen) - 1, -1, -1)) for name, result in report.results.items()
-    }
+    turned = report.with_results(lambda _, result: result.only(torch.arange(len(result.chosen) - 1, -1, -1)))
     stats = {name: rows.at(torch.arange(len(rows.clients) - 1, -1, -1)) for name, rows in report.client_stats.items()}
-    return replace(report, results=results, client_stats=stats)
+    return replace(turned, client_stats=stats)

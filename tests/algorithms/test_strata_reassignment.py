@@ -11,7 +11,7 @@ from fedstrata.algorithms.strata import Strata
 from fedstrata.algorithms.strata.reassignment import choosing_among_all, merge_alike_clusters
 from fedstrata.algorithms.strata.state import StrataState
 from fedstrata.core import TRAIN, Plan, Report, make_pending
-from fedstrata.uploads.checks.history import CheckHistory
+from fedstrata.uploads.checks.update_checks import CheckHistory
 
 THREE = [0] * 6 + [1] * 6 + [2] * 6
 GROUPS = [list(range(6)), list(range(6, 12)), list(range(12, 18))]

@@ -66,9 +66,9 @@ def damage(path: Path, content: str | dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("summary.json", '{"rounds', "expected a summary in JSON"),
-        ("summary.json", {"rounds": "four"}, "expected a summary in JSON, found: rounds: "),
-        ("summary.json", {"seconds": float("inf")}, "expected a summary in JSON, found: "),
+        ("summary.json", '{"rounds', "expected a finished run"),
+        ("summary.json", {"rounds": "four"}, "expected a finished run, found: rounds: "),
+        ("summary.json", {"seconds": float("inf")}, "expected a finished run, found: "),
         ("clients/00001.parquet", "PAR1", "expected the last score of at least one client"),
     ],
 )

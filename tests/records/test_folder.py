@@ -79,7 +79,7 @@ def test_a_finished_run_holds_its_models_tree_and_summary(tmp_path: Path) -> Non
     folder.finish(problem.layout, initial_state(problem), {"ari": 1.0})
     assert folder.summary() == {"ari": 1.0}
     (folder.path / "summary.json").write_text("{")
-    with pytest.raises(RecordError, match=r"summary\.json: expected a summary in JSON, found: .*; resume the run"):
+    with pytest.raises(RecordError, match=r"summary\.json: expected a finished run, found: .*resume"):
         folder.summary()
     model = load_file(folder.path / "models" / "cluster-0.safetensors")
     assert {name: tensor.shape for name, tensor in model.items()} == {"conv.weight": (3,), "fc.weight": (3,)}

@@ -284,10 +284,11 @@ def test_who_fits_no_model_is_told_to_be_in_doubt(finished: Path, tmp_path: Path
     assert sound["warnings"] == []
 
 
-def test_newcomers_are_placed_by_a_run_on_objects_with_the_same_objects(tmp_path: Path) -> None:
+def test_newcomers_are_placed_without_the_data_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = DIGITS.inputs.numpy(), DIGITS.labels.numpy()
     clients = {name: (x[start : start + 60], y[start : start + 60]) for name, start in (("Ghent", 0), ("Lyon", 60))}
     tables = {"rounds": 1, "model": {"name": "mlp"}, "algorithm": {"name": "fedavg"}, "engine": {"name": "loop"}}
     fs.run(tables, tmp_path / "run", clients=clients, quiet=True)
-    (found,) = fs.assign(tmp_path / "run", [npz(tmp_path / "Oslo.npz", 0)], clients=clients)
+    monkeypatch.setattr("fedstrata.data.memory._KEPT", {})  # as in another process
+    (found,) = fs.assign(tmp_path / "run", [npz(tmp_path / "Oslo.npz", 0)])
     assert found["client"] == "Oslo" and found["members"] == ["Ghent", "Lyon"]

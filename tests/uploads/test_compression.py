@@ -14,7 +14,6 @@ from fedstrata.core import TRAIN, Layout, Plan, Report, Result, TensorSpec
 from fedstrata.engine import ClientStore
 from fedstrata.play.recorder import traffic
 from fedstrata.uploads.compression import CompressedUploads, Compression, CompressionKind
-from fedstrata.uploads.steps import through
 from test_every_algorithm import EAGER
 from turns import first_plan_of
 
@@ -214,7 +213,10 @@ def test_local_noise_and_attacks_come_before_the_compression(tables: dict[str, A
     """So that epsilon holds, as whatever is made of a noisy update is as private; and attackers send what fits."""
     setup = federation(KEYS, network=KINDS["top_k"], **tables)
     given = first_plan_of(setup)
-    sent = through(setup.steps, given, setup.clients.run(given)).results[TRAIN].updates.values
+    report = setup.clients.run(given)
+    for step in setup.steps:
+        report = step.of_report(given, report)
+    sent = report.results[TRAIN].updates.values
     assert int((sent != 0).sum(dim=1).max()) == -(-setup.server.problem.layout.p // 10)
 
 

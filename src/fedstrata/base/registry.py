@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from fedstrata.base.content_digest import content_digest
-from fedstrata.base.errors import ExperimentError, first_line
+from fedstrata.base.errors import ExperimentError, FedstrataError, first_line
 
 _Target = TypeVar("_Target")
 
@@ -137,6 +137,27 @@ def load_users_object(path: str) -> Any:
         if path.startswith(ONLY_HERE):
             hint = "; what a script or notebook defines is known there alone, so move it into a module of its own"
         raise ValueError(f"{first_line(error)}{hint}") from error
+
+
+def users_function(place: str, path: str, kind: type[FedstrataError] = ExperimentError) -> Callable[..., Any]:
+    """Import a function of a user's own.
+
+    Args:
+        place: Where it is named, such as a key and its value, for the message.
+        path: Its path, as `load_users_object` takes it.
+        kind: The error where there is none.
+
+    Raises:
+        FedstrataError: When it cannot be imported, or is no function.
+    """
+    try:
+        found = load_users_object(path)
+    except ValueError as error:
+        raise kind(f"{place} names no function: {error}") from error.__cause__
+    if not callable(found):
+        raise kind(f"{place}: expected a function, found {type(found).__name__}")
+    function: Callable[..., Any] = found
+    return function
 
 
 class Registry(Mapping[str, _Target]):

@@ -13,7 +13,7 @@ import torch
 
 from fedstrata.base.errors import ExperimentError, UserCodeError
 from fedstrata.base.quoting import shown
-from fedstrata.base.registry import load_users_object
+from fedstrata.base.registry import users_function
 from fedstrata.clustering import ari
 from fedstrata.config import Experiment
 from fedstrata.core import Layout
@@ -113,22 +113,16 @@ def attack_of(kind: str, strength: float | None) -> Attack | None:
         return None if strength is None else ATTACKS["scaling"]
     if kind in ATTACKS:
         return ATTACKS[kind]
-    try:
-        attack = load_users_object(kind)
-    except ValueError as error:
-        raise ExperimentError(f"attack.kind = {shown(kind)}: cannot be imported: {error}") from error
-    if not callable(attack):
-        raise ExperimentError(f"attack.kind = {shown(kind)}: expected a function, found {type(attack).__name__}")
-    return partial(_own_attack, kind, attack)
+    place = f"attack.kind = {shown(kind)}"
+    return partial(_own_attack, place, users_function(place, kind))
 
 
-def _own_attack(kind: str, attack: Callable[..., Any], known: Knowledge) -> torch.Tensor:
+def _own_attack(place: str, attack: Callable[..., Any], known: Knowledge) -> torch.Tensor:
     """What a user's own attack sends, which is given a part of what Byzantine clients know.
 
     Raises:
         UserCodeError: When it fails, or returns something else than an update for each attacker.
     """
-    place = f"attack.kind = {shown(kind)}"
     own = known.own
     found = in_user_code(place, attack, own, known.honest, known.strength, known.generator)
     if not isinstance(found, torch.Tensor) or found.shape != own.shape:

@@ -21,12 +21,12 @@ from fedstrata.core import Algorithm, Plan, Problem
 from fedstrata.engine import ClientData, Engine
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
+from fedstrata.uploads import UploadStep
 from fedstrata.uploads.attacks.backdoor import Trigger
 from fedstrata.uploads.attacks.byzantine_clients import ByzantineClients
 from fedstrata.uploads.compression import CompressedUploads, Compression
 from fedstrata.uploads.disclosure import disclosure_of
 from fedstrata.uploads.noise import CentralNoise, LocalNoise, NoiseSeed
-from fedstrata.uploads.steps import UploadStep
 from fedstrata.uploads.validation import ValidAnswers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -255,6 +255,11 @@ class Score:
     samples: torch.Tensor
     loss: torch.Tensor
 
+    @property
+    def values(self) -> torch.Tensor:
+        """The metric of each client, (s,) float64: the share of its samples that is right, or another."""
+        return self.correct.double() / self.samples
+
 
 CLIENT_STATS = ("classes", "entropy", "subspaces", "units")
 """What a plan may ask of the training data. "classes" is the number of classes present, (m, 1). "entropy" is the
@@ -284,6 +289,10 @@ class Report:
     client_stats: Mapping[str, Rows] = field(default_factory=dict)
     cohort: torch.Tensor | None = None
     events: tuple[Mapping[str, Any], ...] = ()
+
+    def with_results(self, change: Callable[[str, Result], Result]) -> Report:
+        """The report in which a function of its task's name and of itself takes the place of each result."""
+        return replace(self, results={name: change(name, result) for name, result in self.results.items()})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedstrata.base.errors import ContractError, DataError
 from fedstrata.base.randomness import seed_of
-from fedstrata.base.registry import load_users_object
+from fedstrata.base.registry import users_function
 from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, FOLDS, SINGULAR_VECTORS, Plan, Rows
 from fedstrata.data import Dataset
@@ -370,13 +370,9 @@ def own_stat(name: str, inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
         raise ContractError(
             f"expected a statistic of {', '.join(CLIENT_STATS)}, or 'package.module:function', found {name!r}"
         )
-    try:
-        function = load_users_object(name)
-    except ValueError as error:
-        raise ContractError(
-            f"expected the statistic {name!r} to be a function that can be imported: {error}"
-        ) from error
-    row = in_user_code(f"the statistic {name!r}", lambda: torch.as_tensor(function(inputs, labels, classes)).float())
+    place = f"the statistic {name!r}"
+    function = users_function(place, name, ContractError)
+    row = in_user_code(place, lambda: torch.as_tensor(function(inputs, labels, classes)).float())
     if row.ndim != 1 or not len(row):
-        raise ContractError(f"expected the statistic {name!r} to be a row of numbers, (q,), found {tuple(row.shape)}")
+        raise ContractError(f"{place}: expected a row of numbers, (q,), found {tuple(row.shape)}")
     return row

@@ -11,7 +11,7 @@ from fedstrata.base.errors import ExperimentError, FedstrataError, UserCodeError
 from fedstrata.base.key_errors import unknown
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.quoting import shown
-from fedstrata.base.registry import Registry, load_users_object
+from fedstrata.base.registry import Registry, users_function
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import METRIC_INFOS, MetricInfo, info_of
 
@@ -58,15 +58,8 @@ def function_of(key: str, name: str) -> Callable[..., Any]:
     Raises:
         ExperimentError: When there is none.
     """
-    if name in KINDS[key]:
-        return KINDS[key][name]
-    try:
-        found: Callable[..., Any] = load_users_object(name)
-    except ValueError as error:
-        raise ExperimentError(f"local.{key} = {shown(name)} names no function: {error}") from error.__cause__
-    if not callable(found):
-        raise ExperimentError(f"local.{key} = {shown(name)}: expected a function, found {type(found).__name__}")
-    return found
+    known = KINDS[key]
+    return known[name] if name in known else users_function(f"local.{key} = {shown(name)}", name)
 
 
 def call(key: str, name: str, *given: Any) -> Any:

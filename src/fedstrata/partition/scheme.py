@@ -1,7 +1,7 @@
 """What a partition scheme is: its keys, what it is given, what it returns, and the steps that all schemes share.
 
-A scheme is a frozen dataclass whose fields are its keys in an experiment file. A new one is a subclass of `Ungrouped`
-or `Grouped` and one line in `PARTITIONS`. A grouped scheme may have another scheme inside its groups.
+A scheme is a frozen dataclass whose fields are its keys in an experiment file. A new one is a subclass of `Scheme`, or
+of `Grouped`, and one line in `PARTITIONS`. A grouped scheme may have another scheme inside its groups.
 """
 
 import dataclasses
@@ -109,13 +109,18 @@ class Scheme(ABC):
     works_inside: ClassVar[bool] = True
     mixes_classes: ClassVar[bool] = False
 
-    @abstractmethod
     def check(self, clients: int, classes: int, place: str = "partition") -> None:
         """Refuse keys that do not fit the numbers of clients and classes.
 
         Raises:
             ExperimentError: When a key does not fit; the message begins with its place in the experiment.
         """
+        for problem in self.problems(clients, classes):
+            raise ExperimentError(f"{place}.{problem}")
+
+    def problems(self, clients: int, classes: int) -> Iterator[str]:
+        """Yield what does not fit of its own keys, each as "key = value: what is expected". Most fit any numbers."""
+        yield from ()
 
     @abstractmethod
     def allocate(self, pool: Pool) -> Allocation:
@@ -146,13 +151,6 @@ class Scheme(ABC):
         return draw_by_class(test.labels, quotas, test.rng("samples"))
 
 
-class Ungrouped(Scheme):
-    """A scheme without groups. Its keys fit any numbers of clients and classes."""
-
-    def check(self, clients: int, classes: int, place: str = "partition") -> None:
-        """Refuse nothing, as the keys fit any numbers."""
-
-
 @dataclass(frozen=True, kw_only=True, config=SCHEME_CONFIG)
 class Grouped(Scheme):
     """A scheme with true groups of clients. The clients of a group have contiguous ids.
@@ -180,14 +178,9 @@ class Grouped(Scheme):
     def group_sizes(self, clients: int, classes: int) -> IntArray:
         """Return the number of clients of each group, (groups,)."""
 
-    @abstractmethod
-    def problems(self, clients: int, classes: int) -> Iterator[str]:
-        """Yield what does not fit of its own keys, each as "key = value: what is expected"."""
-
     def check(self, clients: int, classes: int, place: str = "partition") -> None:
         """Refuse keys that do not fit, its own and then those of `inside` in one of the groups."""
-        for problem in self.problems(clients, classes):
-            raise ExperimentError(f"{place}.{problem}")
+        super().check(clients, classes, place)
         if self.inside is not None:
             for size in np.unique(self.group_sizes(clients, classes)):
                 self.inside.check(int(size), classes, f"{place}.inside")

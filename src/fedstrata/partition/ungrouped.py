@@ -17,7 +17,7 @@ from fedstrata.partition.scheme import (
     Allocation,
     IntArray,
     Pool,
-    Ungrouped,
+    Scheme,
     Whole,
     apportion,
     class_counts,
@@ -32,7 +32,7 @@ _MAX_DRAWS = 1000
 
 
 @dataclass(frozen=True, config=SCHEME_CONFIG)
-class IID(Ungrouped):
+class IID(Scheme):
     """Draw the same number of random samples for every client; all clients belong together."""
 
     source: ClassVar[str] = "McMahan et al., AISTATS 2017, section 3"
@@ -57,7 +57,7 @@ def allocate_evenly(pool: Pool) -> tuple[IntArray, ...]:
 
 
 @dataclass(frozen=True, config=SCHEME_CONFIG)
-class Dirichlet(Ungrouped):
+class Dirichlet(Scheme):
     """Divide each class by a Dirichlet draw over the clients, or draw each client's own mix of classes.
 
     Attributes:
@@ -168,7 +168,7 @@ def dirichlet_mixes(
 
 
 @dataclass(frozen=True, config=SCHEME_CONFIG)
-class Quantity(Ungrouped):
+class Quantity(Scheme):
     """Skew only the number of samples, by a Dirichlet draw; all clients belong together.
 
     Attributes:
@@ -186,7 +186,7 @@ class Quantity(Ungrouped):
 
 
 @dataclass(frozen=True, config=SCHEME_CONFIG)
-class Shards(Ungrouped):
+class Shards(Scheme):
     """Sort samples by class, cut them into equal shards, and give each client random shards.
 
     Attributes:
@@ -216,7 +216,7 @@ class Shards(Ungrouped):
 
 
 @dataclass(frozen=True, config=SCHEME_CONFIG)
-class Natural(Ungrouped):
+class Natural(Scheme):
     """Give each client the samples of one value of a column, such as the subject of a recording.
 
     Attributes:

@@ -20,14 +20,14 @@ from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Algorithm, LocalTask, Mask, Problem, Report
 from fedstrata.personal.finetune import ALL, check_layers, tuned_mask
-from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalMethod, PersonalPlans, tuning_tasks
 
 _FOLDS = {"A": "B", "B": "A"}
 """The halves of a client's training data, and which one judges what was tuned on it."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class Best:
+class Best(PersonalMethod):
     """Best: each client keeps as much of a tuned model as cross-validation on its own training data advises.
 
     When the rounds are over, every client tunes its model on each half of its training data, for half of the epochs.
@@ -63,10 +63,6 @@ class Best:
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
         """Refuse selectors that match no layer."""
         check_layers(problem.layout, self.layers)
-
-    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """Nothing happens beside the rounds."""
-        return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """Two plans: cross-validation on halves, then tuning on everything with what was chosen."""

@@ -16,14 +16,14 @@ from pydantic.dataclasses import dataclass
 from fedstrata.algorithms.keys import STRICT, PositiveInteger, Selectors, selector_tuple
 from fedstrata.base.errors import ExperimentError, LayoutError
 from fedstrata.core import Algorithm, Layout, Mask, Problem
-from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalPlans, tuning_tasks
+from fedstrata.personal.stage import LastModels, PersonalChoice, PersonalMethod, PersonalPlans, tuning_tasks
 
 ALL = "all"
 """The selector of all layers. It stands for every tensor: those of normalisation layers too."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class FineTuned:
+class FineTuned(PersonalMethod):
     """Fine-tuning: some epochs on the client's own data, when the rounds are over.
 
     The learning rate falls linearly from `local.lr` to 0.
@@ -42,10 +42,6 @@ class FineTuned:
     def check(self, problem: Problem, algorithm: Algorithm[Any]) -> None:
         """Refuse selectors that match no layer."""
         check_layers(problem.layout, self.layers)
-
-    def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """Nothing happens beside the rounds."""
-        return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """One plan, in which every client tunes and saves its model.

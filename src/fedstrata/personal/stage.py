@@ -85,7 +85,8 @@ class PersonalMethod(Protocol):
         """
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The algorithm with what the method does in every round; the algorithm itself where that is nothing."""
+        """The algorithm with what the method does in every round. Here, that is nothing."""
+        return algorithm
 
     def after(self, problem: Problem, last: LastModels) -> PersonalPlans:
         """What the clients do when the rounds are over, plan by plan."""

@@ -223,16 +223,13 @@ def personal_summary(method: str, scores: Mapping[str, Score], made: PersonalMod
         scores: The last scores, of the personal models (`CLIENT`) and of those without them (`SHARED`).
         made: What the stage after the rounds has left; None where there was none.
     """
-    with_stage, without = (_accuracies(scores[name]) for name in (CLIENT, SHARED))
+    with_stage, without = (
+        dict(zip(score.clients.tolist(), score.values.tolist(), strict=True))
+        for score in (scores[CLIENT], scores[SHARED])
+    )
     choices = {choice.client: asdict(choice) for choice in made.choices} if made else {}
     clients = [
         {"client": client, "accuracy": accuracy, "accuracy_shared": without.get(client), **choices.get(client, {})}
         for client, accuracy in with_stage.items()
     ]
     return {"method": method, "clients": clients, **(made.cost if made else {})}
-
-
-def _accuracies(score: Score) -> dict[int, float]:
-    """The accuracy of each client, by client."""
-    shares = (score.correct.double() / score.samples).tolist()
-    return dict(zip(score.clients.tolist(), shares, strict=True))

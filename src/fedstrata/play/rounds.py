@@ -18,7 +18,7 @@ from fedstrata.build.participation import CohortSample
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.core import Algorithm, Clients, Diagnostics, Evaluation, Plan, Problem, Report, tree_events
 from fedstrata.core.state import StateT
-from fedstrata.uploads.steps import UploadStep, through
+from fedstrata.uploads import UploadStep
 from fedstrata.uploads.validation import decide, missing_events
 
 _T = TypeVar("_T")
@@ -136,7 +136,9 @@ def play_rounds(
         planned = perf_counter()
         reply = yield replace(plan.only(~torch.isin(plan.cohort, sampled.dropped)), evaluations=evaluate(before))
         replied = perf_counter()
-        received = through(rules.steps, plan, reply.report)
+        received = reply.report
+        for step in rules.steps:
+            received = step.of_report(plan, received)
         noticed = [
             *missing_events("absent", reply.absent),
             *missing_events("rejected", reply.rejected),

@@ -159,7 +159,7 @@ def begin_run(
     if setup.on_devices and found.repeats and experiment.privacy.kind != "none":
         raise RecordError(
             f"{folder.path}: expected the checkpoint of the last round, as epsilon counts each round once, found that "
-            f"of round {found.checkpoint.state.round}; models of later rounds have left the server, and those of "
+            f"of round {found.state.round}; models of later rounds have left the server, and those of "
             "repeated rounds would be further ones; restore checkpoint/ from a copy, or start a new run"
         )
     before = folder.data()
@@ -171,11 +171,11 @@ def begin_run(
             f"{shown(experiment.data.name)}, or start a run without --resume"
         )
     folder.create(dumps(experiment))
-    _logger.info("%s: the run goes on after round %d", folder.path, found.checkpoint.state.round)
+    _logger.info("%s: the run goes on after round %d", folder.path, found.state.round)
     for line in found.notes:
-        tell(f"resumed from round {found.checkpoint.state.round}: {line}")
-    setup.clients.store.restore(found.checkpoint.store)
+        tell(f"resumed from round {found.state.round}: {line}")
+    setup.clients.store.restore(found.store)
     # The run may have been finished. It is not any more, until its end has been made again.
     remove_file(folder.path / "summary.json")
-    folder.rewind(found.checkpoint.state.round)
-    return found.checkpoint.state, found.checkpoint.record
+    folder.rewind(found.state.round)
+    return found.state, found.record

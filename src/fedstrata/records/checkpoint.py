@@ -52,6 +52,9 @@ class Checkpoint(Generic[StateT]):
         versions: The versions of the libraries that wrote it, and the machine, by name.
         lines: The SHA-256 of the lines in ``rounds.jsonl`` at that time: those of the rounds before.
         skipped: Why each newer checkpoint cannot be used; known when it was read.
+        notes: How a run that goes on from here differs from an uninterrupted one, in sentences; usually none.
+        repeats: Whether such a run does recorded rounds, or those of newer checkpoints, again. Where every round has a
+            checkpoint, the models of no other round have left the server.
     """
 
     state: StateT
@@ -61,6 +64,8 @@ class Checkpoint(Generic[StateT]):
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lines: str = ""
     skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    repeats: bool = False
 
 
 def save(folder: Path, checkpoint: Checkpoint[Any]) -> None:

@@ -193,7 +193,7 @@ class Folder:
             "client": clients,
             "node": [record["labels"][client] for client in clients],
             "samples": score.samples.tolist(),
-            "accuracy": (score.correct.double() / score.samples).tolist(),
+            "accuracy": score.values.tolist(),
             "loss": score.loss.tolist(),
         }
         self._write_table("clients", record["round"], pa.table(columns))
@@ -260,6 +260,8 @@ class Folder:
         Raises:
             RecordError: When the file is damaged.
         """
+        if not (self.path / "data.json").exists():
+            return None
         return self._read("data.json", lambda value: parse_record(value, DataRecord), "the clients of a run")
 
     def add_metric(self, metric: MetricInfo) -> None:
@@ -297,10 +299,7 @@ class Folder:
         Raises:
             RecordError: When the file is missing or damaged.
         """
-        found = self._read("tree.json", parse_tree, "the cluster tree of a run")
-        if found is None:
-            raise RecordError(f"{self.path}: expected the cluster tree of a run, found no tree.json; resume the run")
-        return found
+        return self._read("tree.json", parse_tree, "the cluster tree of a run")
 
     def summary(self) -> dict[str, Any]:
         """Return the summary of a finished run.
@@ -314,18 +313,15 @@ class Folder:
             parse_record(value, Summary)
             return dict(value)
 
-        found = self._read("summary.json", checked, "a summary in JSON")
-        if found is None:
-            there = "no summary.json; resume the run" if self.path.is_dir() else "no such folder"
-            raise RecordError(f"{self.path}: expected a finished run, found {there}")
-        return found
+        return self._read("summary.json", checked, "a finished run")
 
-    def _read(self, name: str, parse: Callable[[Any], _T], what: str) -> _T | None:
-        """Return what a file of JSON holds; None where there is no file."""
+    def _read(self, name: str, parse: Callable[[Any], _T], what: str) -> _T:
+        """Return what a file of JSON holds."""
         try:
             return parse(parse_json(read_file(self.path / name)))
         except FileNotFoundError:
-            return None
+            there = f"no {name}; resume the run" if self.path.is_dir() else "no such folder"
+            raise RecordError(f"{self.path}: expected {what}, found {there}") from None
         except (TypeError, ValueError) as error:
             raise RecordError(f"{self.path / name}: expected {what}, found: {error}; resume the run") from None
 

@@ -64,8 +64,7 @@ def complete(
 
 def _known_values(score: Score) -> torch.Tensor:
     """The scores that are known, (s,) float64."""
-    values = score.correct.double() / score.samples
-    return values[values.isfinite()]
+    return score.values[score.values.isfinite()]
 
 
 def _mean(score: Score) -> float | None:

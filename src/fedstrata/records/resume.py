@@ -12,7 +12,7 @@ import platform
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,28 +24,13 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.schema import Round, parse_record, refuse_other
 
 
-class Resumable(NamedTuple):
-    """A checkpoint that a run is resumed from.
-
-    Attributes:
-        checkpoint: The checkpoint. Its record has an event with the notes.
-        notes: How the run differs from an uninterrupted one, in sentences; usually none.
-        repeats: Whether recorded rounds, or those of newer checkpoints, are done again. Where every round has a
-            checkpoint, the models of no other round have left the server.
-    """
-
-    checkpoint: Checkpoint[Any]
-    notes: tuple[str, ...]
-    repeats: bool
-
-
 def find_resumable(
     folder: Folder,
     fresh: State,
     experiment: Mapping[str, Any],
     versions: Mapping[str, str],
     completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> Resumable | None:
+) -> Checkpoint[Any] | None:
     """Find the newest checkpoint that a run can be resumed from, with all records of the rounds before it.
 
     A checkpoint is skipped when it is damaged, when its models are not finite, or when lines of the rounds before it
@@ -59,7 +44,7 @@ def find_resumable(
         completed: Returns the experiment of a checkpoint with the defaults of keys that an older version did not have.
 
     Returns:
-        The checkpoint; None when the run was stopped before its first one.
+        The checkpoint, whose record has an event with its notes; None when the run was stopped before its first one.
 
     Raises:
         RecordError: When the run cannot be resumed: no checkpoint can be used, or it is of another experiment.
@@ -90,11 +75,15 @@ def find_resumable(
         before = checkpoint.versions.get(name, "unknown")
         if before != now:
             notes.append(f"{name} was {before}, is {now}: the last bits of results may differ")
+    events = [*checkpoint.record["events"]]
     if notes:
-        event = {"kind": "resume", "round": round, "why": "; ".join(notes)}
-        record = {**checkpoint.record, "events": [*checkpoint.record["events"], event]}
-        checkpoint = dataclasses.replace(checkpoint, record=record)
-    return Resumable(checkpoint, tuple(notes), repeats=bool(checkpoint.skipped) or lines > round)
+        events.append({"kind": "resume", "round": round, "why": "; ".join(notes)})
+    return dataclasses.replace(
+        checkpoint,
+        record={**checkpoint.record, "events": events},
+        notes=tuple(notes),
+        repeats=bool(checkpoint.skipped) or lines > round,
+    )
 
 
 def last_state(

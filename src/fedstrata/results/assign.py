@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from math import inf, isfinite, log
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from fedstrata.build.run_setup import server_setup
 from fedstrata.build.samples import for_network, with_targets
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
-from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.config.tables import ALL_INDEPENDENT
-from fedstrata.core import CLIENT, Algorithm, Evaluation, Plan, Problem, Report, Rows, State, make_pending, reassign
+from fedstrata.core import CLIENT, Algorithm, Plan, Problem, Report, make_pending, reassign
 from fedstrata.core.state import StateT
 from fedstrata.data import Dataset, SampleFormat
 from fedstrata.data.dataset import numbers_as_names
@@ -34,8 +33,6 @@ from fedstrata.engine import ClientData, Loop
 from fedstrata.engine.device import one_thread
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, hold_out
-from fedstrata.records.folder import Folder
-from fedstrata.records.resume import last_state
 from fedstrata.results.run import Run, load
 from fedstrata.uploads.validation import validate
 
@@ -51,7 +48,7 @@ def assign(
     Each client does what a newcomer would do in the round after the last one, as if it were the only newcomer. Test
     samples of its own are used, as in a run; without any, the same share of its data is held out as of the other
     clients' data. Its training samples alone choose the cluster. The mean and spread of the run normalise the new data
-    too. The data set of a simulated run must still be found.
+    too. The data of the run are needed only where the server has unlabelled samples of them (``data.public``).
 
     Args:
         folder: The folder of a finished run.
@@ -74,64 +71,66 @@ def assign(
     paths = list(map(Path, newcomers))
     if clients is not None:
         keep(clients)
-    record = Folder(folder.resolve())
     run = load(folder)
     # A few newcomers need no other device than the processor.
     sets = ("engine.name=loop", "engine.device=cpu", "engine.precision=float32")
-    experiment = load_experiment(experiment_file_of(folder), sets, find_data=not record.deployed)
+    experiment = load_experiment(experiment_file_of(folder), sets, find_data=False)
     read = _read(experiment, run.sample_format, paths)
     with one_thread():
-        problem, algorithm, objective = _problem_of(experiment, run, deployed=record.deployed)
-        n = problem.clients
-        state = last_state(record, plain_keys(experiment), algorithm.init(problem), completed_keys)
-        problem, state = _admit(algorithm, problem, state)
+        problem, algorithm, objective = _problem_of(experiment, run)
+        problem, state = _admit(algorithm, problem, run.state)
         loops = [Loop(run.new_network(), problem.layout, each, objective=objective) for each in read]
-        placed = [_place(algorithm, problem, state, _Newcomer(loop, n), run.names) for loop in loops]
+        placed = [_place(algorithm, problem, state, loop, run.names) for loop in loops]
     metric = objective.metric.rpartition(":")[2]
     found = []
     for path, new, each in zip(paths, read, placed, strict=True):
-        figures = {metric: each.pop("value"), "test_samples": len(new.test(0))}
+        figures = {metric: each.pop("value"), "test_samples": len(new.test(experiment.data.clients))}
         warnings = list(_warnings(experiment, new.dataset, each["evidence"]["losses"]))
         found.append({"client": path.stem, "path": str(path), **each, **figures, "warnings": warnings})
     return found
 
 
-def _problem_of(experiment: Experiment, run: Run, *, deployed: bool) -> tuple[Problem, Algorithm[Any], Objective]:
+def _problem_of(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[Any], Objective]:
     """The problem and the algorithm of a run, and what its networks learn.
 
-    The data of a run on devices are not those that the experiment names, if it names any that are here. Unlabelled
-    samples of the server are the exception.
+    The data of the run are read where its server has unlabelled samples of them. Their labels are never needed: the
+    true groups say nothing of a newcomer.
     """
-    if not deployed or experiment.data.public:
+    if experiment.data.public:
         server = build_run(experiment).server
-    else:
-        form = run.sample_format
-        problem = problem_of(experiment, form.network_shape, form.output_shape)
-        # The true groups are not recorded. They say nothing of a newcomer.
-        problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
-        server = server_setup(experiment, problem, participation_of(experiment))
-    return server.problem, server.algorithm, server.objective
+        return server.problem, server.algorithm, server.objective
+    form = run.sample_format
+    problem = problem_of(experiment, form.network_shape, form.output_shape)
+    problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
+    server = server_setup(experiment, problem, participation_of(experiment))
+    # Balancing weights are those of the run's own samples.
+    objective = replace(server.objective, class_weights=tuple(run.summary.get("class_weights", ())))
+    return server.problem, server.algorithm, objective
 
 
 def _place(
-    algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: _Newcomer, names: Sequence[str]
+    algorithm: Algorithm[StateT], problem: Problem, state: StateT, client: Loop, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Say where a newcomer belongs, and why. The other clients have these names."""
+    """Say where a newcomer belongs, and why. It has the last id; the other clients have these names."""
     k = len(state.models)
     nodes = state.nodes.tolist()
-    plan = algorithm.plan(problem, state, torch.tensor([client.id]))
-    report = validate(problem.layout, plan, client.run(plan)).report
-    label = int(algorithm.assign(problem, state, report)[client.id])
+    newcomer = problem.clients - 1
+    cohort = torch.tensor([newcomer])
+    plan = algorithm.plan(problem, state, cohort)
+    report = validate(problem.layout, plan, client.run(plan))
+    label = int(algorithm.assign(problem, state, report)[newcomer])
     _, diagnostics = algorithm.update(problem, state, report)
     evidence: dict[str, Any] = {"losses": _losses(plan, report, nodes)}
     for event in diagnostics.events:
-        if event.get("client") == client.id:
+        if event.get("client") == newcomer:
             evidence |= {key: value for key, value in event.items() if key not in ("kind", "client", "node")}
     found: dict[str, Any] = {"cluster": None, "members": [], "new": label >= k, "evidence": evidence, "value": None}
     if 0 <= label < k:
-        evaluations = algorithm.evaluations(problem, reassign(state, {client.id: label}), torch.tensor([client.id]))
+        uses = algorithm.evaluations(problem, reassign(state, {newcomer: label}), cohort)
+        scored = Plan(state.round + 2, 0, cohort[:0], state.models, evaluations={CLIENT: uses[CLIENT]})
+        score = client.run(scored).scores[CLIENT]
         members = [names[member] for member in state.tree[nodes[label]].members if member < len(names)]
-        found |= {"cluster": nodes[label], "members": members, "value": client.value(evaluations[CLIENT], state)}
+        found |= {"cluster": nodes[label], "members": members, "value": float(score.values)}
     return found
 
 
@@ -200,9 +199,16 @@ def _divided(experiment: Experiment, new: Dataset, own_test: int) -> ClientData:
     train, test = (np.flatnonzero(chosen) for chosen in (~held, held))
     if (prepared := new.preparation) is not None and prepared.options.own:
         new = replace(new, preparation=refitted(prepared, new.inputs, torch.from_numpy(train)))
-    upright = np.zeros(1, dtype=np.int64)
-    classes = np.arange(new.classes)[None]
-    partition = Partition((train,), (test,), truth=None, turns=upright, relabel=classes)
+    # It follows the clients of the run, whose data are not here.
+    n = experiment.data.clients
+    others = (np.arange(0),) * n
+    partition = Partition(
+        train=(*others, train),
+        test=(*others, test),
+        truth=None,
+        turns=np.zeros(n + 1, dtype=np.int64),
+        relabel=np.tile(np.arange(new.classes), (n + 1, 1)),
+    )
     return ClientData(new, partition, experiment.seed)
 
 
@@ -291,40 +297,6 @@ def _grown(value: Any, before: Any, after: Any) -> Any:
             room = fresh if list(fresh.shape) == shape else value.new_zeros(shape)
             value = torch.cat([value, room], dim=axis)
     return value
-
-
-@dataclass(frozen=True)
-class _Newcomer:
-    """One new client. Its own id is 0; the federation gives it another one.
-
-    Attributes:
-        loop: The engine with its data.
-        id: The id that the federation gives it.
-    """
-
-    loop: Loop
-    id: int
-
-    def run(self, plan: Plan) -> Report:
-        """Do what a plan of the federation asks."""
-        report = self.loop.run(replace(plan, cohort=plan.cohort - self.id))
-        stats = {name: self._named(rows) for name, rows in report.client_stats.items()}
-        results = {
-            name: replace(result, updates=self._named(result.updates)) for name, result in report.results.items()
-        }
-        return replace(report, results=results, client_stats=stats)
-
-    def value(self, evaluation: Evaluation, state: State) -> float:
-        """The metric of the model that it would use on the held-out samples."""
-        evaluation = replace(evaluation, clients=evaluation.clients - self.id)
-        nobody = evaluation.clients[:0]
-        plan = Plan(state.round + 2, 0, nobody, state.models, evaluations={CLIENT: evaluation})
-        score = self.loop.run(plan).scores[CLIENT]
-        return float(score.correct) / int(score.samples)
-
-    def _named(self, rows: Rows) -> Rows:
-        """Rows with the id that the federation gives."""
-        return Rows(rows.clients + self.id, rows.values)
 
 
 def _losses(plan: Plan, report: Report, nodes: Sequence[int]) -> dict[int, float]:

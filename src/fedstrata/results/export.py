@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,25 +35,6 @@ INDEX = "models.json"
 
 _FILE_CHARACTERS = 80
 """The characters of a client's name that the name of its file has at most."""
-
-
-@dataclass(frozen=True)
-class _Exported:
-    """A model to be written.
-
-    Attributes:
-        stem: The name of its file, without the ending.
-        node: The tree node of its cluster.
-        clients: The names of the clients that use it.
-        personal: Its tensors that are a client's own.
-        model: The model.
-    """
-
-    stem: str
-    node: int
-    clients: tuple[str, ...]
-    personal: tuple[str, ...]
-    model: TrainedModel
 
 
 def export(
@@ -102,22 +83,18 @@ def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelF
     """Write models into an empty folder, and return the files, the index first; otherwise as `export`."""
     index = _index_of(run)
     files = [folder / INDEX]
-    for each in _one_by_one(run, clients) if clients else _in_use(run):
-        entry: dict[str, Any] = {
-            "node": each.node,
-            "clients": list(each.clients),
-            "personal": list(each.personal),
-            "file": f"{each.stem}.safetensors",
-        }
+    for entry, model in _one_by_one(run, clients) if clients else _in_use(run):
         # Layers may share a weight, and safetensors writes no tensors that share memory.
-        tensors = {name: values.contiguous().clone() for name, values in each.model.network.state_dict().items()}
+        tensors = {name: values.contiguous().clone() for name, values in model.network.state_dict().items()}
         metadata = {"fedstrata": json.dumps({**index, **entry})}
-        files.append(folder / f"{each.stem}.safetensors")
-        replace_file(files[-1], save(tensors, metadata))
+        file = folder / entry["file"]
+        replace_file(file, save(tensors, metadata))
+        files.append(file)
         if format != "safetensors":
-            entry["program"] = f"{each.stem}{'.pt2' if format == 'torch' else '.onnx'}"
-            files.append(folder / entry["program"])
-            replace_file(files[-1], _program(each.model, format))
+            program = file.with_suffix(".pt2" if format == "torch" else ".onnx")
+            entry["program"] = program.name
+            replace_file(program, _program(model, format))
+            files.append(program)
         index.setdefault("models", []).append(entry)
     replace_file(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
     return files
@@ -137,18 +114,18 @@ def _index_of(run: Run) -> dict[str, Any]:
     }
 
 
-def _one_by_one(run: Run, clients: Sequence[str]) -> Iterator[_Exported]:
-    """The models of some clients."""
+def _one_by_one(run: Run, clients: Sequence[str]) -> Iterator[tuple[dict[str, Any], TrainedModel]]:
+    """The models of some clients, each with its entry of the index."""
     taken = set[str]()
     for client in clients:
         used = run.model_of(client)
         model = run.model(client)
-        assert used.node is not None  # `Run.model` refuses such a client
-        yield _Exported(_file_name(client, used.client, taken), used.node, (str(client),), tuple(used.personal), model)
+        file = f"{_file_name(client, used.client, taken)}.safetensors"
+        yield {"node": used.node, "clients": [str(client)], "personal": list(used.personal), "file": file}, model
 
 
-def _in_use(run: Run) -> Iterator[_Exported]:
-    """Every model that some client uses, and that of each cluster that is the base of some."""
+def _in_use(run: Run) -> Iterator[tuple[dict[str, Any], TrainedModel]]:
+    """Every model that some client uses, and that of each cluster that is the base of some; as `_one_by_one`."""
     prepared = run.sample_format.preparation
     own = prepared is not None and prepared.options.own
     plain: dict[int, list[str]] = {} if own else {node.id: [] for node in run.tree if node.split is None}
@@ -160,7 +137,8 @@ def _in_use(run: Run) -> Iterator[_Exported]:
         elif used.node is not None:
             plain[used.node].append(client)
     for node, clients in plain.items():
-        yield _Exported(f"cluster-{node}", node, tuple(clients), (), run.cluster_model(node))
+        file = f"cluster-{node}.safetensors"
+        yield {"node": node, "clients": clients, "personal": [], "file": file}, run.cluster_model(node)
     yield from _one_by_one(run, personal)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Literal, Protocol, TypeAlias
 
@@ -180,8 +181,7 @@ class CompressedUploads:
 
     def of_report(self, plan: Plan, report: Report) -> Report:
         """A report as the server has it, with every update decompressed."""
-        results = {name: self._of_result(plan, name, each) for name, each in report.results.items()}
-        return replace(report, results=results)
+        return report.with_results(partial(self._of_result, plan))
 
     def _of_result(self, plan: Plan, name: str, result: Result) -> Result:
         task = plan.tasks[name]

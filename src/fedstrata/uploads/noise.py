@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -22,7 +23,7 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import read_file, replace_file
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import secret_generator
-from fedstrata.core import Layout, LocalTask, Mask, Plan, Report, Result, Rows, empty_rows, weighted_mean
+from fedstrata.core import Layout, Mask, Plan, Report, Result, Rows, empty_rows, weighted_mean
 from fedstrata.core.aggregation import Rule
 
 SIMULATED_RUN = 16 * "0"
@@ -208,22 +209,20 @@ class LocalNoise:
 
     def of_report(self, plan: Plan, report: Report) -> Report:
         """A report in which all updates are clipped and have noise."""
-        results = {
-            name: self._of_result(name, plan.tasks[name], plan.round, each) for name, each in report.results.items()
-        }
-        return replace(report, results=results)
+        return report.with_results(partial(self._of_result, plan))
 
-    def _of_result(self, name: str, task: LocalTask, round: int, result: Result) -> Result:
-        if not any(task.upload):
+    def _of_result(self, plan: Plan, name: str, result: Result) -> Result:
+        upload = plan.tasks[name].upload
+        if not any(upload):
             return result
-        columns = self.layout.columns(task.upload)
+        columns = self.layout.columns(upload)
         sent = result.updates
         # Rows that do not fit into memory lie on the disk, and so do those that are made here.
         values = empty_rows(*sent.values.shape)
         for row, client in enumerate(sent.clients.tolist()):
             values[row] = sent.values[row]
             update = clip_to_norm(sent.values[row, columns], self.clip_norm)
-            names = (f"local {name}", round, client)
+            names = (f"local {name}", plan.round, client)
             noise = gaussian_noise(update, self.noise_multiplier * self.clip_norm, self.noise_seed, names)
             values[row, columns] = (update + noise).float()
         return replace(result, updates=Rows(sent.clients, values))

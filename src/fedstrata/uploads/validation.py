@@ -91,21 +91,6 @@ _MAX_GUESSING_LOSSES = 2.0
 
 
 @dataclass(frozen=True)
-class Validation:
-    """What is left of a report.
-
-    Attributes:
-        report: The report without any row of the clients that were rejected.
-        rejected: The ids of these clients, ascending.
-        events: The reasons for which they were rejected.
-    """
-
-    report: Report
-    rejected: tuple[int, ...]
-    events: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
 class ValidAnswers:
     """A step that removes the answers that `validate` rejects.
 
@@ -119,10 +104,8 @@ class ValidAnswers:
 
     def of_report(self, plan: Plan, report: Report) -> Report:
         """The report without any row of the clients that are rejected."""
-        found = validate(self.layout, plan, report, compared=self.compared)
-        return replace(
-            found.report, events=(*report.events, *found.events, *divergence_of_answers(report, found.events))
-        )
+        valid = validate(self.layout, plan, report, compared=self.compared)
+        return replace(valid, events=(*valid.events, *divergence_of_answers(report, valid.events)))
 
 
 @dataclass(frozen=True)
@@ -202,7 +185,7 @@ class Norms:
         return bool(self.values.max(initial=0) <= min(_FACTOR * least, LARGEST_NORM))
 
 
-def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Validation:
+def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Report:
     """Remove every client whose answer is not finite, is far too large, has no samples or a negative running variance.
 
     Args:
@@ -211,6 +194,9 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         report: The report of the clients that answered.
         compared: Whether norms are compared with those of the other clients. Where they are not, only a norm is too
             large with which nothing can be computed.
+
+    Returns:
+        The report without any row of these clients; events say why. The report itself where there are none.
     """
     not_finite = set[int]()
     no_samples = set[int]()
@@ -239,10 +225,10 @@ def validate(layout: Layout, plan: Plan, report: Report, *, compared: bool = Tru
         {"kind": "rejected", "reason": reason, "clients": sorted(clients)} for reason, clients in reasons if clients
     ]
     events += [too_large[client] for client in sorted(too_large.keys() - not_finite - no_samples)]
-    rejected = tuple(sorted(not_finite | no_samples | negative | too_large.keys()))
-    if not rejected:
-        return Validation(report, (), [])
-    return Validation(without_clients(report, rejected), rejected, events)
+    if not events:
+        return report
+    rejected = not_finite | no_samples | negative | too_large.keys()
+    return replace(without_clients(report, rejected), events=(*report.events, *events))
 
 
 def measure_norms(layout: Layout, plan: Plan, report: Report, *, compared: bool = True) -> Iterator[Norms]:
@@ -410,9 +396,9 @@ def _rounded(value: float) -> float:
 def without_clients(report: Report, clients: Iterable[int]) -> Report:
     """The report without any row of some clients."""
     gone = torch.tensor(sorted(clients), dtype=torch.int64)
-    results = {name: result.only(~torch.isin(result.updates.clients, gone)) for name, result in report.results.items()}
     client_stats = {name: rows.at(~torch.isin(rows.clients, gone)) for name, rows in report.client_stats.items()}
-    return replace(report, results=results, client_stats=client_stats)
+    left = report.with_results(lambda _, result: result.only(~torch.isin(result.updates.clients, gone)))
+    return replace(left, client_stats=client_stats)
 
 
 def _unusable(state: State, layout: Layout) -> list[int]:

@@ -11,8 +11,7 @@ import torch
 from builders import trained
 from fedstrata.core import Layout, TensorSpec, row_products
 from fedstrata.uploads.checks.compared_updates import compared_updates
-from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
-from fedstrata.uploads.checks.history import DirectionHistory
+from fedstrata.uploads.checks.directions import DirectionHistory, no_directions, reassigned, with_directions
 
 ALL = torch.zeros(5, dtype=torch.int64)
 WEIGHT = TensorSpec("head.weight", "head", "linear", (1,))

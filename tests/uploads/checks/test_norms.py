@@ -13,8 +13,8 @@ from fedstrata.clustering.groups import Ints
 from fedstrata.core import TRAIN, Layout, Report, TensorSpec
 from fedstrata.core.aggregation import clipped_to_twice_median
 from fedstrata.uploads.checks.compared_updates import compared_updates
-from fedstrata.uploads.checks.history import NormHistory
 from fedstrata.uploads.checks.norms import (
+    NormHistory,
     clip_long_updates,
     clip_to_median_of_others,
     mean_logs,
@@ -146,7 +146,7 @@ def test_a_jump_is_three_times_what_was_usual(factor: float) -> None:
 
 
 def test_forgetting_a_client_forgets_all_of_it() -> None:
-    known = after_rounds(*[[1.0, 1.0, 1.0, 1.0, 5.0]] * 3).forgetting(torch.arange(5) == 4)
+    known = after_rounds(*[[1.0, 1.0, 1.0, 1.0, 5.0]] * 3).without(torch.arange(5) == 4)
     assert (float(known.logs[4]), float(known.weights[4]), bool(known.left_out[4])) == (0.0, 0.0, False)
     assert known.last.tolist() == pytest.approx([0.0] * 5)
 

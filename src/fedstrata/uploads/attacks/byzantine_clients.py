@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Literal
 
@@ -76,8 +77,7 @@ class ByzantineClients:
         """The report with the updates of the Byzantine clients replaced, and what they say about models."""
         if plan.round < self.from_round or (self.attack is None and self.losses == "honest"):
             return report
-        results = {name: self._with_lies(plan, name, each) for name, each in report.results.items()}
-        return replace(report, results={name: self._replace(plan, name, each) for name, each in results.items()})
+        return report.with_results(partial(self._with_lies, plan)).with_results(partial(self._replace, plan))
 
     def _replace(self, plan: Plan, name: str, result: Result) -> Result:
         """A result with their updates replaced, where clients upload something in its task."""

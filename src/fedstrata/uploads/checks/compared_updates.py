@@ -9,9 +9,9 @@ and put back, as arrays of numpy, whose calls on a few numbers take a fraction o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,6 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
 from fedstrata.core.row_products import compared_ranges, norms_of
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-HistoryT = TypeVar("HistoryT", bound="DataclassInstance")
 
 ZERO_NORM = 1e-30
 """A smaller norm is that of an update of zeros. Updates of a converged client are small, but far longer."""
@@ -205,23 +200,32 @@ class UpdatesOfClusters:
             yield np.flatnonzero(self.clusters.of == cluster)
 
 
-def of_clients(history: Any, ids: Ints) -> dict[str, NDArray[Any]]:
-    """What a dataclass has of some clients, ids (m,): the rows of each field that is a tensor (n, ...), by its name."""
-    tensors = ((field.name, getattr(history, field.name)) for field in fields(history))
-    return {name: values.numpy()[ids] for name, values in tensors if isinstance(values, torch.Tensor)}
+@dataclass(frozen=True)
+class ClientHistory:
+    """What is known of clients. Each field that is a tensor has a row for every client, (n, ...)."""
 
+    def rows_of(self, ids: Ints) -> dict[str, NDArray[Any]]:
+        """The rows of some clients, ids (m,), by the name of the field."""
+        return {name: values.numpy()[ids] for name, values in self._tensors.items()}
 
-def with_rows(history: HistoryT, ids: Ints, rows: Any) -> HistoryT:
-    """A dataclass whose tensors (n, ...) have other rows for some clients.
+    def with_rows(self, ids: Ints, rows: Any) -> Self:
+        """The same with other rows of some clients.
 
-    Args:
-        history: The dataclass, which stays as it is.
-        ids: The clients, (m,).
-        rows: A dataclass whose fields are these rows, (m, ...), each with the name of the tensor.
-    """
-    changed = dict[str, Any]()
-    for field in fields(rows):
-        values = getattr(history, field.name).numpy().copy()
-        values[ids] = getattr(rows, field.name)
-        changed[field.name] = torch.from_numpy(values)
-    return replace(history, **changed)
+        Args:
+            ids: The clients, (m,).
+            rows: A dataclass whose fields are these rows, (m, ...), each with the name of the tensor.
+        """
+        known = self._tensors
+        changed: dict[str, Any] = {name: known[name].clone() for name in vars(rows)}
+        for name, values in changed.items():
+            values.numpy()[ids] = getattr(rows, name)
+        return replace(self, **changed)
+
+    def without(self, clients: torch.Tensor) -> Self:
+        """The same where some clients, bool (n,), have what every client has before its first upload: zeros."""
+        changed: dict[str, Any] = {name: values.masked_fill(clients, 0) for name, values in self._tensors.items()}
+        return replace(self, **changed)
+
+    @property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {name: values for name, values in vars(self).items() if isinstance(values, torch.Tensor)}

@@ -27,12 +27,10 @@ from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_
 from fedstrata.core.row_products import products_of
 from fedstrata.uploads.checks.compared_updates import (
     ZERO_NORM,
+    ClientHistory,
     ComparedUpdates,
     UpdatesOfClusters,
-    of_clients,
-    with_rows,
 )
-from fedstrata.uploads.checks.history import DirectionHistory
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
@@ -72,6 +70,40 @@ _MIN_CLIENTS = 3
 
 _MIN_LENGTH = 0.01
 """The least norm of a sum of updates of norm 1 that has a direction. A smaller one is mostly rounding."""
+
+
+@dataclass(frozen=True)
+class DirectionHistory(ClientHistory):
+    """How the updates of each client have pointed so far.
+
+    Attributes:
+        cosines: The weighted sum over rounds of the cosine of a client's update with the sum of those of the others in
+            its cluster, all scaled to norm 1 and without those of clients that are left out, (n,).
+        weights: The sum of these weights, (n,); 0 before the first upload.
+        backward_rounds: In how many rounds a client that had gone with the others has pointed backwards since it last
+            pointed forwards, int64 (n,).
+        probation: In how many more rounds in a row a client that is left out and doubted has to point forwards until it
+            counts again, int64 (n,).
+        left_out: Whose updates are not in the mean of their cluster, bool (n,).
+        doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
+            updates did harm to itself, bool (n,). It is left out if it is reassigned. Whoever points forwards in a
+            cluster of three or more, of whom somebody is not doubted, is doubted no more.
+    """
+
+    cosines: torch.Tensor
+    weights: torch.Tensor
+    backward_rounds: torch.Tensor
+    probation: torch.Tensor
+    left_out: torch.Tensor
+    doubted: torch.Tensor
+
+    def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
+        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
+        return replace(self.without(clients), doubted=self.doubted | (self.left_out & clients))
+
+    def doubting(self, clients: torch.Tensor) -> DirectionHistory:
+        """The same where some clients, ids, are doubted."""
+        return replace(self, doubted=self.doubted.index_fill(0, clients, True))
 
 
 @dataclass(frozen=True)
@@ -139,12 +171,12 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     norms = np.maximum(updates.norms[rows], ZERO_NORM)
     products = products_of(updates.sent, updates.ranges)
     compared = UpdatesOfClusters(clusters, updates.values, rows, norms, products)
-    members = _ClientDirections(**of_clients(known, ids))
+    members = _ClientDirections(**known.rows_of(ids))
     backward_rounds = _backward_rounds(members, compared)
     left_out = members.left_out | (backward_rounds >= _TURNED_ROUNDS)
     after, cosines = _by_average(members, compared, left_out)
     after = _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, clusters)
-    return with_rows(known, ids, after)
+    return known.with_rows(ids, after)
 
 
 def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints) -> DirectionHistory:

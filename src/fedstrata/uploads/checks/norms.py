@@ -17,8 +17,8 @@ z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 
 import numpy as np
@@ -26,8 +26,7 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.core import TRAIN, Layout, Report, Result, Rows
-from fedstrata.uploads.checks.compared_updates import ZERO_NORM, compared_norms, of_clients, with_rows
-from fedstrata.uploads.checks.history import NormHistory
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ClientHistory, compared_norms
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
@@ -73,6 +72,27 @@ _JUMP_ROUNDS = 3
 
 _MIN_CLIENTS = 3
 """Norms are compared if at least so many clients of a cluster answer."""
+
+
+@dataclass(frozen=True)
+class NormHistory(ClientHistory):
+    """How long the updates of each client have been so far, beside those of its cluster.
+
+    Attributes:
+        logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
+        weights: The sum of these weights, (n,); 0 before the first upload.
+        last: The logarithm in the last of these rounds, (n,); 0 before the first one.
+        left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
+        drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
+        largest_median: The largest median norm of a cluster so far.
+    """
+
+    logs: torch.Tensor
+    weights: torch.Tensor
+    last: torch.Tensor
+    left_out: torch.Tensor
+    drifted: torch.Tensor
+    largest_median: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +162,7 @@ def with_norms(
 
 def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
     """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
-    before = _ClientNorms(**of_clients(known, ids))
+    before = _ClientNorms(**known.rows_of(ids))
     jumped = _jumped(before, logs)
     # What a client has sent before says nothing about its new data.
     after = _ClientNorms(
@@ -152,7 +172,7 @@ def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) 
         left_out=_too_long(before, groups, logs),
         drifted=before.drifted | jumped,
     )
-    return with_rows(known, ids, after)
+    return known.with_rows(ids, after)
 
 
 def _compared_with(known: NormHistory, groups: GroupIndex, medians: Floats, sizes: Ints) -> Floats:
@@ -246,15 +266,14 @@ def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tens
     """
     if not clients.numpy().any():
         return report
-    results: Mapping[str, Result] = {
-        name: result if name == TRAIN else _clip_result(layout, result, clients[result.updates.clients])
-        for name, result in report.results.items()
-    }
-    return replace(report, results=results)
+    return report.with_results(partial(_clip_result, layout, clients))
 
 
-def _clip_result(layout: Layout, result: Result, rows: torch.Tensor) -> Result:
-    """A result in which some rows, bool (m,), have the median norm of the others at most."""
+def _clip_result(layout: Layout, clients: torch.Tensor, task: str, result: Result) -> Result:
+    """A result of another task than the normal training in which some clients, bool (n,), have that norm at most."""
+    if task == TRAIN:
+        return result
+    rows = clients[result.updates.clients]
     norms = torch.from_numpy(compared_norms(layout, result.updates))
     others = norms[~rows & (norms > ZERO_NORM)]
     if not len(others) or not bool(rows.any()):

@@ -16,18 +16,64 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats
 from fedstrata.core import TRAIN, Layout, Report
-from fedstrata.core.server import CheckedUpdates
+from fedstrata.core.server import CheckedUpdates, UpdateHistory
 from fedstrata.core.state import ServerMemory
 from fedstrata.uploads.checks.compared_updates import compared_updates, own_clusters
 from fedstrata.uploads.checks.copied_updates import copied
-from fedstrata.uploads.checks.directions import no_directions, reassigned, with_directions
-from fedstrata.uploads.checks.history import CheckHistory, NormHistory
-from fedstrata.uploads.checks.norms import clip_long_updates, clip_to_median_of_others, no_norms, with_norms
+from fedstrata.uploads.checks.directions import DirectionHistory, no_directions, reassigned, with_directions
+from fedstrata.uploads.checks.norms import (
+    NormHistory,
+    clip_long_updates,
+    clip_to_median_of_others,
+    no_norms,
+    with_norms,
+)
 from fedstrata.uploads.checks.one_sided_updates import one_sided
 
 CheckName = Literal["directions", "norms", "signs", "copies"]
 """What is checked: updates that keep pointing against those of their cluster; that are much longer; that lie on one
 side of them; and that several clients send alike."""
+
+
+@dataclass(frozen=True)
+class CheckHistory(UpdateHistory):
+    """What is known of the updates of each client.
+
+    Attributes:
+        directions: How they have pointed; None where nobody checks it.
+        norms: How long they have been; None where nobody checks it.
+    """
+
+    directions: DirectionHistory | None = None
+    norms: NormHistory | None = None
+
+    @property
+    def suspect(self) -> torch.Tensor | None:
+        """Who is left out because of the directions of its updates, or doubted, bool (n,)."""
+        return None if self.directions is None else self.directions.left_out | self.directions.doubted
+
+    @property
+    def drifted(self) -> torch.Tensor | None:
+        """Whose updates have become longer, and who has not chosen a cluster since, bool (n,)."""
+        return None if self.norms is None else self.norms.drifted
+
+    def left_out(self, n: int) -> torch.Tensor:
+        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
+        left_out = torch.zeros(n, dtype=torch.bool)
+        for known in (self.directions, self.norms):
+            left_out = left_out if known is None else left_out | known.left_out
+        return left_out
+
+    def forgetting(self, clients: torch.Tensor) -> CheckHistory:
+        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
+        return CheckHistory(
+            directions=None if self.directions is None else self.directions.forgetting(clients),
+            norms=None if self.norms is None else self.norms.without(clients),
+        )
+
+    def doubting(self, clients: torch.Tensor) -> CheckHistory:
+        """The same where some clients, ids, are doubted."""
+        return self if self.directions is None else replace(self, directions=self.directions.doubting(clients))
 
 
 @dataclass(frozen=True)
