@@ -30,7 +30,7 @@ from fedstrata.flower.federation import RoundRules, Samples
 from fedstrata.flower.grid import Clock, FlowerNode, failure_reason
 from fedstrata.flower.members import Members as Known
 from fedstrata.flower.node import ROUND
-from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, decode
+from fedstrata.flower.payload import ExpectedReply, Payload, decode
 from fedstrata.flower.requests import RunConfig
 from fedstrata.flower.server_app import drive
 from fedstrata.play.rounds import PlanReply, answer_plans
@@ -168,7 +168,7 @@ class Loopback:
                 self._replies[id] = self.twist(message, reply)
         return ids
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> list[Message]:
+    def pull_messages(self, message_ids: list[str]) -> list[Message]:
         return [reply for id in message_ids for reply in self._replies.pop(id, [])]
 
     def arrive(self, replies: dict[str, Message]) -> None:
@@ -226,9 +226,9 @@ class Slow(Loopback):
                 self.began.append(self.ticks.time)
         return ids
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> list[Message]:
+    def pull_messages(self, message_ids: list[str]) -> list[Message]:
         due = [id for id in message_ids if self._due[id] <= self.ticks.time]
-        found = super().pull_messages(sorted(due, key=self._due.__getitem__), limit)
+        found = super().pull_messages(sorted(due, key=self._due.__getitem__))
         self.fetched += [(reply.metadata.group_id or "", self._round) for reply in found]
         return found
 

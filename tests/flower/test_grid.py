@@ -25,10 +25,8 @@ from flwr.superlink.grid import HttpGrid
 from in_process import over_the_wire, payload_of
 
 from fedstrata.base.errors import InputError
-from fedstrata.flower.grid import BoundedGrid, RejectedReply, arrived, failure_reason, message_to
-from fedstrata.flower.payload import ArrayForm, ExpectedReply, Payload, ReplyLimit, encode
-
-LIMIT = ReplyLimit(bytes=20_000)
+from fedstrata.flower.grid import BoundedGrid, Clock, RejectedReply, failure_reason, message_to, replies
+from fedstrata.flower.payload import ArrayForm, ExpectedReply, Payload, encode
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds the memory of a process")
 
@@ -112,11 +110,16 @@ def bounded(server: SuperLink) -> BoundedGrid:
     return BoundedGrid(flowers)
 
 
+def look(here: BoundedGrid, waiting: dict[str, int]) -> list[tuple[int, Message]]:
+    """What comes in one look, as time is up then."""
+    return list(replies(here, waiting, 0.0, Clock(lambda: 1.0)))
+
+
 def pulled(server: SuperLink) -> dict[str, Any]:
     """What comes of the replies in two looks, by the ids of the messages that they answer."""
     here, ids = bounded(server), list(server.replies)
     waiting = {id: place for place, id in enumerate(ids)}
-    return {ids[place]: reply for _ in range(2) for place, reply in arrived(here, waiting, LIMIT)}
+    return {ids[place]: reply for _ in range(2) for place, reply in look(here, waiting)}
 
 
 def refused(bad: Reply) -> str:
@@ -223,10 +226,10 @@ def test_a_message_that_is_no_reply_costs_no_reply_that_comes_later() -> None:
     server.foreign = [foreign]
     server.objects = dict.fromkeys(foreign.objects, lambda: b"")
     here, waiting = bounded(server), {good.answers: 7}
-    assert list(arrived(here, waiting, LIMIT)) == [] and waiting
+    assert look(here, waiting) == [] and waiting
     server.replies[good.answers] = good
     server.objects |= good.objects
-    ((node, message),) = arrived(here, waiting, LIMIT)
+    ((node, message),) = look(here, waiting)
     assert node == 7 and failure_reason(message) == "" and not waiting
 
 
@@ -256,11 +259,11 @@ def test_a_reply_that_is_announced_and_does_not_come_holds_nobody_up_and_is_take
     here, waiting = BoundedGrid(flowers, patience=0.0), {"a": 1, "b": 2}
     found: list[int] = []
     while 2 not in found:
-        found += ids_of(list(arrived(here, waiting, LIMIT)))
+        found += ids_of(look(here, waiting))
     assert found == [2] and list(here.late) == ["a"] and flowers.asked.count("a") == 1
     flowers.has_come.set()
     while waiting:
-        found += ids_of(list(arrived(here, waiting, LIMIT)))
+        found += ids_of(look(here, waiting))
     assert found == [2, 1] and here.late == {} and flowers.asked.count("a") == 1
 
 
@@ -268,12 +271,12 @@ def test_a_reply_that_comes_after_its_round_is_forgotten() -> None:
     flowers = Slow(waits_for="a")
     flowers.there = {"a", "b"}
     here = BoundedGrid(flowers, patience=0.0)
-    list(here.pull_messages(["a"], LIMIT))
+    list(here.pull_messages(["a"]))
     (late,) = here.late.values()
     flowers.has_come.set()
     late.result()
     while here.late:
-        list(here.pull_messages(["b"], LIMIT))
+        list(here.pull_messages(["b"]))
     assert flowers.asked.count("a") == 1
 
 
@@ -282,10 +285,10 @@ def test_a_look_asks_for_few_replies_that_have_not_come_and_the_next_for_the_oth
     ids = [str(i) for i in range(20)]
     here = BoundedGrid(flowers)
     for _ in range(3):
-        assert list(here.pull_messages(ids, LIMIT)) == []
+        assert list(here.pull_messages(ids)) == []
     assert len(flowers.asked) == 24 and set(flowers.asked) == set(ids)
     flowers.there = set(ids)
-    assert len(list(here.pull_messages(ids, LIMIT))) == 20, "those that have come are all taken at once"
+    assert len(list(here.pull_messages(ids))) == 20, "those that have come are all taken at once"
 
 
 def test_a_message_that_flower_does_not_send_has_no_id() -> None:
@@ -304,4 +307,4 @@ def test_a_run_that_is_stopped_is_over_at_once() -> None:
         raise RunNotRunningException
 
     with pytest.raises(RunNotRunningException):
-        list(BoundedGrid(SimpleNamespace(pull_messages=stopped)).pull_messages(["a"], LIMIT))
+        list(BoundedGrid(SimpleNamespace(pull_messages=stopped)).pull_messages(["a"]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,7 +22,7 @@ from fedstrata.flower.app_form import AppForm, refuse_needs, refuse_whole
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
 from fedstrata.flower.grid import Clock, Grid, failure_reason, replies, send
 from fedstrata.flower.members import Members
-from fedstrata.flower.payload import ReplyLimit, encode, flower
+from fedstrata.flower.payload import encode, flower
 from fedstrata.flower.replies import ReplyBounds, expected_reply
 from fedstrata.flower.requests import Request, without_models, write_request
 from fedstrata.flower.served_app import job_of
@@ -31,9 +30,6 @@ from fedstrata.play.outside import no_outputs
 
 if TYPE_CHECKING:
     from flwr.app import ConfigRecord, Message, RecordDict
-
-_NO_LIMIT = ReplyLimit(maxsize)
-"""Nothing is known of the size of an app's replies."""
 
 
 @dataclass(eq=False)
@@ -120,7 +116,7 @@ class AppClients:
                 sent.append((client, place, ask))
         found = dict[int, dict[int, Answer]]()
         end = self.clock.now() + self.timeout
-        for number, reply in replies(self.grid, send(self.grid, messages), _NO_LIMIT, end, self.clock):
+        for number, reply in replies(self.grid, send(self.grid, messages), end, self.clock):
             client, place, ask = sent[number]
             answer = self._taken(client, reply, ask)
             if answer is not None:

@@ -24,7 +24,7 @@ from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.members import Members
 from fedstrata.flower.node import ROUND
-from fedstrata.flower.payload import ExpectedReply, Payload, ReplyLimit, content_bytes, decode, encode
+from fedstrata.flower.payload import ExpectedReply, Payload, content_bytes, decode, encode
 from fedstrata.flower.replies import Reply, ReplyBounds, expected_reply, read_reply
 from fedstrata.flower.requests import (
     Request,
@@ -215,9 +215,7 @@ class NodeClients:
             waiting |= send(self.grid, {request.client: message})
         if not waiting:
             return
-        limits = [each.expected.limit for each in asked.values()]
-        limit = ReplyLimit(*(max(values) for values in zip(*limits, strict=True)))
-        for client, message in replies(self.grid, waiting, limit, end, self.clock):
+        for client, message in replies(self.grid, waiting, end, self.clock):
             self._take(message, asked[client], attempt)
             if attempt.enough:
                 return

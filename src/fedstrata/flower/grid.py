@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedstrata.base.errors import InputError
 from fedstrata.base.quoting import LINE_CHARACTERS, one_line, without_paths
-from fedstrata.flower.payload import RECORDS, Payload, ReplyLimit, encode, flower
+from fedstrata.flower.payload import RECORDS, Payload, encode, flower
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -49,7 +49,7 @@ class Grid(Protocol):
     def push_messages(self, messages: list[Message]) -> list[str | None]:
         """Send messages and return their ids, None for one that could not be sent."""
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterable[Message]:
+    def pull_messages(self, message_ids: list[str]) -> Iterable[Message]:
         """Return the replies that have come to some messages, or a `RejectedReply` in the place of one."""
 
     def get_nodes(self) -> list[FlowerNode]:
@@ -116,27 +116,18 @@ def send(grid: Grid, messages: Mapping[int, Message]) -> dict[str, int]:
     return {id: asked for id, asked in zip(ids, messages, strict=False) if id is not None}
 
 
-def arrived(grid: Grid, waiting: dict[str, int], limit: ReplyLimit) -> Iterator[tuple[int, Message]]:
-    """Yield the replies that have come, and take the ids of their messages out of `waiting`, as `send` returns it.
-
-    A reply is known by the id of the message that it answers: the sender of an error is the SuperLink.
-    """
-    for message in grid.pull_messages(list(waiting), limit) if waiting else ():
-        answers = message.answers if isinstance(message, RejectedReply) else message.metadata.reply_to_message_id
-        asked = waiting.pop(answers, None)
-        if asked is not None:
-            yield asked, message
-
-
-def replies(
-    grid: Grid, waiting: dict[str, int], limit: ReplyLimit, end: float, clock: Clock
-) -> Iterator[tuple[int, Message]]:
+def replies(grid: Grid, waiting: dict[str, int], end: float, clock: Clock) -> Iterator[tuple[int, Message]]:
     """Yield each reply as it comes to messages that `send` has sent, until a moment of the clock.
 
-    A caller that has enough just stops. What comes later is never asked for, so that it reaches no later round.
+    A reply is known by the id of the message that it answers: the sender of an error is the SuperLink. A caller that
+    has enough just stops. What comes later is never asked for, so that it reaches no later round.
     """
     while waiting:
-        yield from arrived(grid, waiting, limit)
+        for message in grid.pull_messages(list(waiting)):
+            answers = message.answers if isinstance(message, RejectedReply) else message.metadata.reply_to_message_id
+            asked = waiting.pop(answers, None)
+            if asked is not None:
+                yield asked, message
         if not waiting or clock.now() >= end:
             return
         clock.pause(min(POLL_SECONDS, max(end - clock.now(), 0.0)))
@@ -168,7 +159,7 @@ class BoundedGrid:
         """Return the nodes that are there now."""
         return list(self.grid.get_nodes())
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterator[Any]:
+    def pull_messages(self, message_ids: list[str]) -> Iterator[Any]:
         """Yield the replies that have come to some messages, each fetched when it is its turn.
 
         A look ends when several have not come. The next one begins with those behind them.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import BytesIO
-from math import ceil, prod
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
@@ -198,16 +198,6 @@ def width_of(mask: Mask, layout: Layout) -> int:
     return sum(span.stop - span.start for span, inside in zip(layout.spans, mask, strict=True) if inside)
 
 
-class ReplyLimit(NamedTuple):
-    """What one reply may take, known before it is fetched.
-
-    Attributes:
-        bytes: The bytes of its parts, with arrays as large as they become.
-    """
-
-    bytes: int
-
-
 class ArrayForm(NamedTuple):
     """What an array in a reply has to be.
 
@@ -218,11 +208,6 @@ class ArrayForm(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of its numbers."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -238,17 +223,6 @@ class ExpectedReply:
     records: frozenset[str]
     arrays: Mapping[str, Mapping[str, ArrayForm]]
     longest: int
-
-    @property
-    def limit(self) -> ReplyLimit:
-        """The limit that every such reply keeps."""
-        sizes = [_HEADER_BYTES + form.bytes for group in self.arrays.values() for form in group.values()]
-        # Each array is an object beside its pieces; a group, a record and the message are objects as well.
-        pieces = sum(1 + ceil(size / PIECE_BYTES) for size in sizes)
-        # Of the records together, of the names of each group, and of the message.
-        parts = 1 + len(self.arrays) + 2
-        plain = _RECORD_BYTES * parts + 4 * self.record_characters * len(self.records) + 128 * pieces
-        return ReplyLimit(2 * sum(sizes) + plain)
 
     @property
     def record_characters(self) -> int:

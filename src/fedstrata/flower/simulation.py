@@ -19,7 +19,6 @@ from fedstrata.config.reading import Source
 from fedstrata.flower.deploy import prepare
 from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, QUIET_FLOWER, node_data, read_federation
 from fedstrata.flower.grid import FlowerNode
-from fedstrata.flower.payload import ReplyLimit
 from fedstrata.flower.server_app import drive, read_public_samples, refuse_unfit
 
 
@@ -176,7 +175,7 @@ class _SimulatedGrid:
         nodes = sorted(self.grid.get_node_ids())
         return [_VirtualNode(id, name) for id, name in zip(nodes, self.clients, strict=False)]
 
-    def pull_messages(self, message_ids: list[str], limit: ReplyLimit) -> Iterable[Any]:
+    def pull_messages(self, message_ids: list[str]) -> Iterable[Any]:
         """Return the replies that have come to some messages."""
         if self.over.is_set():
             raise EngineError("Flower's simulation has ended before the run")
