@@ -33,6 +33,9 @@ from pydantic_core import from_json, to_jsonable_python
 from fedstrata.base.errors import RecordError
 from fedstrata.base.resources import SHORTAGES
 
+_PIECE_BYTES = 2**20
+"""The number of bytes that are read of a file at first, and then as many as there are."""
+
 FILE_BYTES = 2**30
 """A larger file is not read into memory."""
 
@@ -207,8 +210,10 @@ def open_file(path: Path, limit: int | None = FILE_BYTES) -> Iterator[BufferedRe
 def read_file(path: Path, limit: int = FILE_BYTES) -> bytes:
     """Read the content of a regular file; the errors are those of `open_file`."""
     with open_file(path, limit) as file:
-        content = file.read(limit + 1)
-    # A file of the system's own says that it has no bytes.
+        # A file of the system's own says that it has no bytes. To ask for all that may be there makes room for it.
+        content = file.read(_PIECE_BYTES)
+        while len(content) <= limit and (piece := file.read(min(limit + 1 - len(content), len(content)))):
+            content += piece
     if len(content) > limit:
         raise RecordError(f"{path}: expected at most {limit:,} bytes, found more; restore the file")
     return content
