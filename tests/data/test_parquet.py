@@ -10,6 +10,7 @@ from PIL import Image
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, load_dataset
+from fedstrata.data.parquet import ParquetSource
 
 
 @pytest.fixture(autouse=True)
@@ -286,3 +287,14 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train-0.parquet", {"x": pa.array([], pa.list_(pa.float32())), "y": pa.array([], pa.int64())})
     with pytest.raises(DataError, match=r"train-0.parquet holds no samples"):
         read(tmp_path)
+
+
+def test_so_many_rows_are_read_together_as_their_values_take_little_memory(tmp_path: Path) -> None:
+    """Of a long column of short texts it was one row, so that names of 300,000 patients took a minute."""
+    names = pa.array([f"patient-{row:06}" for row in range(20_000)])
+    sites = pa.array(["Ghent", "Lyon"] * 10_000)
+    once = pa.DictionaryArray.from_arrays(np.zeros(20, np.int32), pa.array([b"x" * 2**22]))
+    short = write(tmp_path / "short.parquet", {"name": names, "site": sites})
+    shared = write(tmp_path / "shared.parquet", {"note": once.cast(pa.binary())})
+    assert max(len(batch) for batch in ParquetSource(str(short)).batches(["name", "site"])) == 4096
+    assert max(len(batch) for batch in ParquetSource(str(shared)).batches(["note"])) in (2, 3)

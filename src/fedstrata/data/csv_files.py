@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyarrow import csv
 
 from fedstrata.base.errors import DataError, first_line
-from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, memory_limit
+from fedstrata.base.limits import MIB, memory_limit
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.location import COMPRESSIONS
 from fedstrata.data.preparation import GAPS
-from fedstrata.data.tables import Source, refuse_no_rows
+from fedstrata.data.tables import Source, refuse_many_columns, refuse_no_rows
 
 _BLOCK_BYTES = MIB
 """The bytes of a file that are parsed at a time. No row may have more."""
@@ -92,8 +92,7 @@ class CsvSource(Source):
                 types[names[error.column]] = _wider(types[names[error.column]])
             else:
                 break
-        if len(schema) > PARQUET_COLUMNS:
-            raise DataError(f"{self.place} has {len(schema):,} columns; expected at most {PARQUET_COLUMNS:,}")
+        refuse_many_columns(len(schema), self.place)
         for field in schema:
             if pa.types.is_binary(field.type):
                 raise self._not_utf8(f"column {field.name!r}")
@@ -117,13 +116,8 @@ class CsvSource(Source):
                 # The allocator would keep what is free for later.
                 pa.default_memory_pool().release_unused()
             return
-        decoded = 0
         with self._opened(types, columns) as reader:
-            for batch in reader:
-                decoded += batch.nbytes
-                if problem := expansion_problem(decoded, self.stored):
-                    raise DataError(f"{self.place}: {problem}")
-                yield batch
+            yield from reader
 
     @property
     def _compression(self) -> str | None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.base.limits import COLUMN_CHARACTERS, MIB, memory_problem
+from fedstrata.base.limits import COLUMN_CHARACTERS, COLUMNS, MIB, expansion_problem, memory_problem
 from fedstrata.data.column_roles import refuse_same_names
 from fedstrata.data.dataset import refuse_rows
 
@@ -199,7 +199,7 @@ class Table:
         """
         require_columns(self.place, self.schema, columns)
         own = [column for column in columns if column not in self.constants]
-        first_row = 0
+        first_row = decoded = 0
         # Without any column of its own, one tells how many rows there are: if there is one, one of little content.
         light = [each.name for each in self.source.schema if is_scalar(each.type)] or self.source.schema.names
         for batch in self.source.batches(own or light[:1]):
@@ -207,6 +207,9 @@ class Table:
                 continue
             rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
             rows |= {name: batch.column(name).cast(_plain_type(batch.column(name).type)) for name in own}
+            decoded += sum(rows[name].nbytes for name in own)
+            if problem := expansion_problem(decoded, self.source.stored):
+                raise DataError(f"{self.place}: {problem}")
             yield {name: Chunk(self.source, name, first_row, rows[name]) for name in columns}
             first_row += len(batch)
 
@@ -289,6 +292,12 @@ def refuse_no_rows(rows: int | bool, place: str) -> None:
     """Refuse a table that has the names of its columns alone."""
     if not rows:
         raise DataError(f"{place} holds no samples; expected a row for each, found none")
+
+
+def refuse_many_columns(columns: int, place: str) -> None:
+    """Refuse a table whose columns would take more time and memory than their values."""
+    if columns > COLUMNS:
+        raise DataError(f"{place} has {columns:,} columns; expected at most {COLUMNS:,}")
 
 
 def require_columns(place: str, schema: Any, columns: Collection[str]) -> None:
