@@ -96,6 +96,9 @@ def test_classes_are_counted_over_both_splits_which_both_need_some(tmp_path: Pat
     write(tmp_path / "test-0.parquet", {"x": [[1.0]]})
     with pytest.raises(DataError, match=r"test-0.parquet has no column 'y'"):
         read(tmp_path)
+    write(tmp_path / "test-0.parquet", {"y": [0]})
+    with pytest.raises(DataError, match=r"test-0.parquet has no column 'x'"):
+        read(tmp_path)
 
 
 def test_images_of_an_unknown_set_have_colour_if_any_of_them_has(tmp_path: Path) -> None:

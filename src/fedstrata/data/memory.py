@@ -121,7 +121,7 @@ def _rows(data: Any) -> Any:
         return rows.append_column("y", _rows(y).column(0))
     answers = _array(y)
     # Programs keep the column of a table as (samples, 1).
-    if _is_table(x) and answers.shape[1:] == (1,):
+    if answers.shape[1:] == (1,):
         answers = answers[:, 0]
     return rows.append_column("y", tensors(answers, "y"))
 

@@ -246,7 +246,7 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
             lambda chunks, shape: (pixels_of(chunks[column], mode, options.size, shape or known), ()),
             encoded=True,
         )
-    mixed = len({table.schema.field(column).type for table in given}) > 1
+    mixed = len({table.schema.field(column).type for table in given if column in table.schema.names}) > 1
     return _Form(label, (column,), lambda chunks, shape: (_arrays(chunks[column], shape, options.gaps, mixed), ()))
 
 
