@@ -17,7 +17,7 @@ from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, resize
 from fedstrata.data.preparation import Preparation, rounded
-from fedstrata.data.sample_format import Answer, SampleFormat, scale_and_shift
+from fedstrata.data.sample_format import Answer, SampleFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +26,6 @@ Split = Literal["train", "test"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 """The names of the splits."""
-
-_RESIZED = 256
-"""The images that are resized at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +137,7 @@ class Dataset:
     @property
     def holds_rows(self) -> bool:
         """Return whether the samples are rows of a table, which a `Preparation` makes fit for a network."""
-        return self.inputs.ndim == 2 and self.inputs.is_floating_point() and not self.mean
+        return self.inputs.ndim == 2 and self.inputs.dtype.is_floating_point and not self.mean
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -185,7 +182,7 @@ class Dataset:
         """Return what raw samples look like, and how a network reads them."""
         return SampleFormat(
             shape=self.stored_shape or tuple(self.inputs.shape[1:]),
-            dtype=self._dtype,
+            dtype=str(self.inputs.dtype).removeprefix("torch."),
             mean=self.mean,
             std=self.std,
             classes=self.classes,
@@ -197,13 +194,9 @@ class Dataset:
             preparation=self.preparation,
         )
 
-    @property
-    def _dtype(self) -> str:
-        return str(self.inputs.dtype).removeprefix("torch.")
-
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
-        return scale_and_shift(self._dtype, self.mean, self.std)
+        return self.sample_format.affine
 
     def channels_last(self) -> Dataset:
         """Return the same samples with the channels of images last in memory, which is fastest for convolutions."""
@@ -277,7 +270,7 @@ class Dataset:
         stored_shape = self.stored_shape or self.shape
         if isinstance(self.inputs, MappedInputs):
             return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
-        images = torch.cat([resize(part, side).to(torch.uint8) for part in self.inputs.split(_RESIZED)])
+        images = torch.cat([resize(part, side).to(torch.uint8) for part in blocks(self.inputs)])
         return replace(self, inputs=images, stored_shape=stored_shape)
 
 
@@ -380,7 +373,7 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
     Raises:
         RowError: When a value is not "train" or "test".
     """
-    texts = np.array(["" if value is None else str(value) for value in values.tolist()])
+    texts = values.astype(np.str_)
     strange = ~np.isin(texts, SPLITS)
     first = shown(str(texts[np.argmax(strange)]))
     advice = f"found {first}; give other samples another file, or the column another name"

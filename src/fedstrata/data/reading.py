@@ -126,7 +126,7 @@ def read_tables(
         raise DataError(f"{name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
     inputs = rows.inputs
     mean, std = (info.mean, info.std) if info else ((), ())
-    if not mean and (inputs.ndim > 2 or not inputs.is_floating_point()):
+    if not mean and (inputs.ndim > 2 or not inputs.dtype.is_floating_point):
         mean, std = channel_statistics(inputs, torch.from_numpy(np.flatnonzero(~testing)) if testing.any() else None)
     return Dataset(
         name,
