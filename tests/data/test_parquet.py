@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, load_dataset
-from fedstrata.data.parquet import ParquetSource
+from fedstrata.data.parquet import ParquetTable
 
 
 @pytest.fixture(autouse=True)
@@ -299,5 +299,5 @@ def test_so_many_rows_are_read_together_as_their_values_take_little_memory(tmp_p
     once = pa.DictionaryArray.from_arrays(np.zeros(20, np.int32), pa.array([b"x" * 2**22]))
     short = write(tmp_path / "short.parquet", {"name": names, "site": sites})
     shared = write(tmp_path / "shared.parquet", {"note": once.cast(pa.binary())})
-    assert max(len(batch) for batch in ParquetSource(str(short)).batches(["name", "site"])) == 4096
-    assert max(len(batch) for batch in ParquetSource(str(shared)).batches(["note"])) in (2, 3)
+    assert max(len(batch) for batch in ParquetTable(str(short)).batches(["name", "site"])) == 4096
+    assert max(len(batch) for batch in ParquetTable(str(shared)).batches(["note"])) in (2, 3)

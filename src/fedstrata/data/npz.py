@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import ZIP_DIRECTORY_BYTES, expansion_problem
-from fedstrata.data.tables import MemorySource, tensors
+from fedstrata.data.tables import MemoryTable, tensors
 
 _TEST = "_test"
 """Ends the name of an array of test samples."""
 
 
-def read_archive(file: Path) -> list[MemorySource]:
+def read_archive(file: Path) -> list[MemoryTable]:
     """Return the arrays of a ``.npz`` file as a table to train on, and one to test on if it has some for that.
 
     Every array is a column, (rows,) or (rows, channels, ...). Test samples have the same names with ``_test`` appended.
@@ -40,7 +40,7 @@ def read_archive(file: Path) -> list[MemorySource]:
         tests = {name: name + _TEST for name in columns if name + _TEST in columns}
         splits = [{name: name for name in columns if name not in tests.values()}, tests]
         return [
-            MemorySource(str(file), pa.table({name: columns[array] for name, array in split.items()}))
+            MemoryTable(str(file), pa.table({name: columns[array] for name, array in split.items()}))
             for split in splits
             if split
         ]

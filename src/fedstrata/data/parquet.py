@@ -23,11 +23,11 @@ _NUMBER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, 
 """The bytes of a decoded number, by its physical type."""
 
 
-class ParquetSource(tables.Source):
+class ParquetTable(tables.Table):
     """A Parquet file."""
 
     @cached_property
-    def schema(self) -> Any:
+    def own_schema(self) -> Any:
         """Read the ``pyarrow.Schema``."""
         with self._opened() as parquet:
             return parquet.schema_arrow
@@ -62,11 +62,11 @@ class ParquetSource(tables.Source):
             yield parquet
 
 
-class ArrowSource(tables.Source):
+class ArrowTable(tables.Table):
     """A file of Arrow, which is also called feather."""
 
     @cached_property
-    def schema(self) -> Any:
+    def own_schema(self) -> Any:
         """Read the ``pyarrow.Schema``."""
         with self._opened() as reader:
             return reader.schema

@@ -171,7 +171,7 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, collect: Collec
     of_tables = list[tuple[str, int]]()
     scalars = {each.name: each.type for each in schema if tables.is_scalar(each.type)}
     parts: dict[str, list[Any]] = {name: [] for name in scalars if name not in form.inputs}
-    stored = sum(table.source.stored for table in given)
+    stored = sum(table.stored for table in given)
 
     def samples() -> Iterator[np.ndarray]:
         shape, nbytes = (), 0
