@@ -135,9 +135,11 @@ def test_columns_of_numbers_beside_lists_are_named_as_not_read_and_refused_as_in
     (note,) = read(tmp_path).notes
     assert "column 'x' alone; 'age' is not read" in note
     assert read(tmp_path, inputs=("x",)).notes == ()
-    for inputs in (("x", "age"), ("age", "x"), ("x", "nonexistent")):
-        with pytest.raises(DataError, match=r"data\.inputs = .*: expected 'x' alone"):
-            read(tmp_path, inputs=inputs)
+    for more in ({}, {"z": [[1.0], [2.0]]}):
+        write(tmp_path / "train-0.parquet", columns | more)
+        for inputs in (("x", "age"), ("age", "x"), ("x", "nonexistent")):
+            with pytest.raises(DataError, match=r"data\.inputs = .*: expected 'x' alone"):
+                read(tmp_path, inputs=inputs)
 
 
 def test_further_columns_keep_numbers_and_texts_and_drop_the_rest(tmp_path: Path) -> None:

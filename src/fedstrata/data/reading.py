@@ -259,15 +259,16 @@ def _input_column(schema: Any, label: str, options: ReadOptions, place: str) -> 
     """Return the one column of images or arrays; None where columns of numbers are the inputs."""
     kinds = (tables.is_image, tables.is_list, tables.is_tensor)
     found = [each.name for each in schema if each.name != label and any(fits(each.type) for fits in kinds)]
-    if options.inputs:
-        if len(found) == 1:
-            options.refuse_other_inputs(found[0], place)
+    if options.inputs and len(found) > 1:
         found = [name for name in found if name in options.inputs]
     if len(found) > 1:
         raise DataError(
             f"{place}: expected one column of images or lists, found {' and '.join(found)}; name one in data.inputs"
         )
-    return found[0] if found else None
+    if not found:
+        return None
+    options.refuse_other_inputs(found[0], place)
+    return str(found[0])
 
 
 def _features(given: Sequence[Table], schema: Any, label: str, options: ReadOptions) -> _Form:
@@ -376,18 +377,13 @@ def _sound(numbers: np.ndarray, chunks: Sequence[Chunk], gaps: bool) -> np.ndarr
     Raises:
         DataError: When a number is too large, or one is missing and may not.
     """
-    # Most are told to be sound without an array of comparisons.
-    if gaps and np.fmin.reduce(numbers, None) >= -_LARGEST and np.fmax.reduce(numbers, None) <= _LARGEST:
-        return numbers
     wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
-    for place, chunk in enumerate(chunks):
-        of_chunk = wrong[:, place] if len(chunks) > 1 else wrong.any(axis=1)
-        advice = "" if gaps else "set data.impute, "
-        chunk.refuse(
-            of_chunk,
-            "holds no finite number",
-            f"{advice}fill it in, leave the row out, or name other columns in data.inputs",
-        )
+    if wrong.any():
+        advice = "fill it in, leave the row out, or name other columns in data.inputs"
+        advice = advice if gaps else f"set data.impute, {advice}"
+        for chunk, column in zip(chunks, np.hsplit(wrong, len(chunks)), strict=True):
+            problem = f"of column {chunk.column!r} holds no finite number"
+            refuse_rows(column, chunk.place, problem, advice, chunk.first_row)
     return numbers
 
 

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from fedstrata.base.errors import DataError, RowError
 from fedstrata.base.limits import COLUMN_CHARACTERS, COLUMNS, MIB, expansion_problem, memory_problem
 from fedstrata.data.column_roles import refuse_same_names
-from fedstrata.data.dataset import refuse_rows
 
 ROWS = 4096
 """The largest number of rows that are read at a time."""
@@ -163,10 +162,6 @@ class Chunk:
         if self.table.files:
             return DataError(f"{self.table.files[row]} {problem}")
         return RowError(self.place, row, f"of column {self.column!r} {problem}")
-
-    def refuse(self, wrong: np.ndarray, problem: str, advice: str) -> None:
-        """Refuse rows of this chunk that are wrong, (rows, ...) bool, as `refuse_rows` does."""
-        refuse_rows(wrong, self.place, f"of column {self.column!r} {problem}", advice, self.first_row)
 
     def arrays(self) -> np.ndarray:
         """Return the rows of a column of lists or tensors of numbers as one array, (rows, ...).
