@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.errors import DataError, RowError, check_rules
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
@@ -80,37 +80,26 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check what a reader of another package, or the unit that an experiment names, may break."""
-        kinds = (torch.uint8, torch.float32, torch.int64, *([torch.float64] if self.inputs.ndim == 2 else []))
-        if self.inputs.ndim < 2 or self.inputs.dtype not in kinds:
-            raise DataError(
-                f"{self.name}: inputs are {self.inputs.dtype} {tuple(self.inputs.shape)}; "
-                "expected uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or "
-                "float64 rows (samples, features)"
-            )
-        samples = len(self.labels)
-        parts = {**self.columns, "inputs": self.inputs}
-        parts["targets"] = self.labels if self.targets is None else self.targets
-        channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
-        expected = {
-            **{
-                f"{samples} {name}, as there are labels, found {len(part)}": len(part) == samples
-                for name, part in parts.items()
-            },
-            "at least one sample": samples > 0,
-            f"labels (samples,) int64 of 0 to {self.classes - 1}": (
-                self.labels.dtype == torch.int64
-                and self.labels.ndim == 1
-                and bool(((self.labels >= 0) & (self.labels < self.classes)).all())
-            ),
-            f"a mean and a std > 0 for {channels} channels, found {self.mean} and {self.std}": (
-                {len(self.mean), len(self.std)} == {channels} and min(self.std, default=1) > 0
-            ),
-            f"{self.classes} class names or none": len(self.class_names) in (0, self.classes),
-            f"a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
+        axes = self.inputs.ndim
+        kinds = (torch.uint8, torch.float32, torch.int64, *([torch.float64] if axes == 2 else []))
+        targets = self.labels if self.targets is None else self.targets
+        sizes = {name: len(part) for name, part in {**self.columns, "inputs": self.inputs, "targets": targets}.items()}
+        channels = 0 if self.holds_tokens or self.holds_rows or axes < 2 else self.inputs.shape[1]
+        rules = {
+            "inputs are uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or float64 "
+            "rows (samples, features)": axes > 1 and self.inputs.dtype in kinds,
+            "there is a sample at least, and as many of each part as there are labels": set(sizes.values())
+            == {len(self.labels) or 1},
+            f"labels are (samples,) int64 of 0 to {self.classes - 1}": self.labels.dtype == torch.int64
+            and self.labels.ndim == 1
+            and bool(((self.labels >= 0) & (self.labels < self.classes)).all()),
+            "each channel has a mean and a std > 0": len(self.mean) == len(self.std) == channels
+            and min(self.std, default=1) > 0,
+            f"there are {self.classes} class names or none": len(self.class_names) in (0, self.classes),
+            f"there is a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
         }
-        for what, holds in expected.items():
-            if not holds:
-                raise DataError(f"{self.name}: expected {what}")
+        found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}, {len(self.labels)} labels, samples {sizes}, mean "
+        check_rules(self.name, rules, f"{found}{self.mean} and std {self.std}", DataError)
         if self.units is not None:
             # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
             missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
