@@ -231,9 +231,10 @@ def joined(tables: Sequence[Table], column: str, kind: Any, parts: Sequence[Any]
             raise DataError(f"{called} holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}")
         if problem := memory_problem(4 * longest * len(values), sum(table.stored for table in tables)):
             raise DataError(f"{called}: {problem}")
+    if any(column in table.codes for table in tables):
+        values = as_numbers(values)
     # What Arrow holds must not be written to.
-    found = np.array(to_numpy(values))
-    return as_numbers(found) if any(column in table.codes for table in tables) else found
+    return np.array(to_numpy(values))
 
 
 def common_schema(tables: Sequence[Table], columns: Collection[str] | None = None) -> Any:
@@ -355,13 +356,12 @@ _LEADING_ZERO = r"^\s*0[0-9]+\s*$"
 """The form of a code that would lose zeros as a number."""
 
 
-def as_numbers(texts: np.ndarray) -> np.ndarray:
-    """Return texts as whole numbers if all of them are, and none begins with 0 as 007 does, (rows,)."""
-    array = pa.array(texts)
-    if pc.any(pc.match_substring_regex(array, _LEADING_ZERO)).as_py():
+def as_numbers(texts: Any) -> Any:
+    """Return a ``pyarrow.Array`` of texts as whole numbers if all are, and none begins with 0 as 007 does."""
+    if pc.any(pc.match_substring_regex(texts, _LEADING_ZERO)).as_py():
         return texts
     try:
-        return to_numpy(pc.if_else(pc.equal(array, ""), None, array).cast(pa.int64()))
+        return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.int64())
     # As a float, a code of many digits would be another one.
     except pa.ArrowInvalid:
         return texts
