@@ -29,10 +29,14 @@ def test_arrays_under_either_name_become_a_dataset(file: Path, x: str, y: str) -
 
 
 def test_arrays_of_one_axis_are_the_columns_of_a_table(file: Path) -> None:
-    np.savez(file, age=[40, 50, 60], dose=[0.5, 1.5, 2.5], site=["a", "b", "a"], label=[[0], [1], [1]])
+    np.savez(file, age=[40, 50, 60], dose=[0.5, 1.5, 2.5], site=["a", "b", "a"], label=[["no"], ["yes"], ["yes"]])
     data = load_dataset(str(file), options=ReadOptions(kept_out=("site",)))
     assert data.feature_names == ("age", "dose") and data.inputs.tolist() == [[40, 0.5], [50, 1.5], [60, 2.5]]
-    assert data.labels.tolist() == [0, 1, 1] and data.columns["site"].tolist() == ["a", "b", "a"]
+    assert (
+        data.class_names == ("no", "yes")
+        and data.labels.tolist() == [0, 1, 1]
+        and data.columns["site"].tolist() == ["a", "b", "a"]
+    )
 
 
 def test_the_test_split_shares_classes_with_the_training_split(file: Path) -> None:

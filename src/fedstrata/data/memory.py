@@ -119,11 +119,7 @@ def _rows(data: Any) -> Any:
     rows = _rows(x if _is_table(x) else {"x": x})
     if _is_table(y):
         return rows.append_column("y", _rows(y).column(0))
-    answers = _array(y)
-    # Programs keep the column of a table as (samples, 1).
-    if answers.shape[1:] == (1,):
-        answers = answers[:, 0]
-    return rows.append_column("y", tensors(answers, "y"))
+    return rows.append_column("y", tensors(_array(y), "y"))
 
 
 def _read_items(data: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -368,7 +368,9 @@ def as_numbers(texts: Any) -> Any:
 
 
 def tensors(array: np.ndarray, place: str) -> Any:
-    """Return an array as a column: (rows,) as it is, (rows, ...) as a ``pyarrow.FixedShapeTensorArray``.
+    """Return an array as a column: (rows,) as it is, numbers (rows, ...) as a ``pyarrow.FixedShapeTensorArray``.
+
+    Texts may be (rows, 1), as programs keep the column of a table.
 
     Args:
         array: Some rows, at least one.
@@ -378,6 +380,8 @@ def tensors(array: np.ndarray, place: str) -> Any:
         DataError: When it has several axes, and holds no numbers.
     """
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.shape[1:] == (1,) and array.dtype.kind in "US":
+        array = array[:, 0]
     try:
         if array.ndim == 1:
             return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
