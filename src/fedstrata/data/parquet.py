@@ -1,4 +1,4 @@
-"""Read Parquet and Arrow files in bounded memory. They may be hostile, so the sizes that they declare are checked."""
+"""Read Parquet and Arrow files in bounded memory, also hostile ones: so many rows at a time as their values allow."""
 
 from __future__ import annotations
 
