@@ -383,7 +383,8 @@ def tensors(array: np.ndarray, place: str) -> Any:
     if array.shape[1:] == (1,) and array.dtype.kind in "US":
         array = array[:, 0]
     try:
-        if array.ndim == 1:
+        # Texts without characters take no bytes, however many there are.
+        if array.ndim == 1 and array.dtype.itemsize:
             return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
         if array.ndim and array.dtype.kind in "iuf":
             numbers = pa.array(np.ascontiguousarray(array).reshape(-1))
