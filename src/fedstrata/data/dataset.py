@@ -96,10 +96,12 @@ class Dataset:
             "each channel has a mean and a std > 0": len(self.mean) == len(self.std) == channels
             and min(self.std, default=1) > 0,
             f"there are {self.classes} class names or none": len(self.class_names) in (0, self.classes),
-            f"there is a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
         }
         found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}, {len(self.labels)} labels, samples {sizes}, mean "
         check_rules(self.name, rules, f"{found}{self.mean} and std {self.std}", DataError)
+        if self.unit is not None and self.unit not in self.columns:
+            there = ", ".join(self.columns) or "none"
+            raise DataError(f"data.unit = {self.unit!r}: expected a column of {self.name}, found {there}")
         if self.units is not None:
             # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
             missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
