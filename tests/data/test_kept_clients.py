@@ -168,7 +168,8 @@ def test_classes_may_be_a_column_of_their_own(module: str) -> None:
     frames = pytest.importorskip(module)
     features = frames.DataFrame({"a": X[:, 0], "b": X[:, 1]})
     classes = frames.DataFrame({"label": list("xyyx")})
-    for x, y in ((features, classes), (X[:, :2], classes), (features, np.array([[0], [1], [1], [0]]))):
+    column = np.array([["a"], ["b"], ["b"], ["a"]], object)
+    for x, y in ((features, classes), (X[:, :2], classes), (features, np.array([[0], [1], [1], [0]])), (X, column)):
         found = read({"Ghent": (x, y)})
         assert found.labels.tolist() == [0, 1, 1, 0] and found.inputs.shape[0] == 4
     targets = read({"Ghent": (features, X[:, :2])}).targets

@@ -438,6 +438,15 @@ def test_a_client_whose_name_begins_like_a_split_is_a_client(root: Path) -> None
     assert sorted(set(read(root).columns["client"].tolist())) == ["Ghent", "testlab", "trainingcentre"]
 
 
+def test_test_files_in_another_folder_are_never_left_out_without_a_word(root: Path) -> None:
+    """Samples for training were held out in their place."""
+    write_all(root, "a/train/train-0.csv", "a/test/test-0.csv", "b/data/train.csv", "b/test.csv")
+    with pytest.raises(DataError, match=r"a holds train/train-0.csv, the name of a split"):
+        read(root / "a")
+    (note,) = read(root / "b").notes
+    assert note.startswith(f"{root / 'b'} holds files that are not read: test.csv")
+
+
 def test_files_beside_those_of_a_split_are_named(root: Path) -> None:
     write_all(root, "train_1.csv", "train_2.csv", "test.csv", "validation.csv", "testlab.csv")
     found = read(root)

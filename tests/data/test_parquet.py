@@ -10,6 +10,7 @@ from PIL import Image
 
 from fedstrata.base.errors import DataError
 from fedstrata.data import Dataset, ReadOptions, load_dataset
+from fedstrata.data.parquet import ParquetTable
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,9 @@ def test_classes_are_counted_over_both_splits_which_both_need_some(tmp_path: Pat
     write(tmp_path / "test-0.parquet", {"x": [[1.0]]})
     with pytest.raises(DataError, match=r"test-0.parquet has no column 'y'"):
         read(tmp_path)
+    write(tmp_path / "test-0.parquet", {"y": [0]})
+    with pytest.raises(DataError, match=r"test-0.parquet has no column 'x'"):
+        read(tmp_path)
 
 
 def test_images_of_an_unknown_set_have_colour_if_any_of_them_has(tmp_path: Path) -> None:
@@ -131,9 +135,11 @@ def test_columns_of_numbers_beside_lists_are_named_as_not_read_and_refused_as_in
     (note,) = read(tmp_path).notes
     assert "column 'x' alone; 'age' is not read" in note
     assert read(tmp_path, inputs=("x",)).notes == ()
-    for inputs in (("x", "age"), ("age", "x"), ("x", "nonexistent")):
-        with pytest.raises(DataError, match=r"data\.inputs = .*: expected 'x' alone"):
-            read(tmp_path, inputs=inputs)
+    for more in ({}, {"z": [[1.0], [2.0]]}):
+        write(tmp_path / "train-0.parquet", columns | more)
+        for inputs in (("x", "age"), ("age", "x"), ("x", "nonexistent")):
+            with pytest.raises(DataError, match=r"data\.inputs = .*: expected 'x' alone"):
+                read(tmp_path, inputs=inputs)
 
 
 def test_further_columns_keep_numbers_and_texts_and_drop_the_rest(tmp_path: Path) -> None:
@@ -286,3 +292,14 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train-0.parquet", {"x": pa.array([], pa.list_(pa.float32())), "y": pa.array([], pa.int64())})
     with pytest.raises(DataError, match=r"train-0.parquet holds no samples"):
         read(tmp_path)
+
+
+def test_so_many_rows_are_read_together_as_their_values_take_little_memory(tmp_path: Path) -> None:
+    """Of a long column of short texts it was one row, so that names of 300,000 patients took a minute."""
+    names = pa.array([f"patient-{row:06}" for row in range(20_000)])
+    sites = pa.array(["Ghent", "Lyon"] * 10_000)
+    once = pa.DictionaryArray.from_arrays(np.zeros(20, np.int32), pa.array([b"x" * 2**22]))
+    short = write(tmp_path / "short.parquet", {"name": names, "site": sites})
+    shared = write(tmp_path / "shared.parquet", {"note": once.cast(pa.binary())})
+    assert max(len(batch) for batch in ParquetTable(str(short)).batches(["name", "site"])) == 4096
+    assert max(len(batch) for batch in ParquetTable(str(shared)).batches(["note"])) in (2, 3)

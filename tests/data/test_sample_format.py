@@ -15,9 +15,10 @@ SIGNAL = SampleFormat((2, 4), "float32", (1.0, 0.0), (2.0, 0.5), classes=2)
 
 
 def test_a_value_is_centred_and_scaled_by_its_channel() -> None:
-    assert SIGNAL.scale == [0.5, 2.0] and SIGNAL.shift == [-0.5, 0.0]
+    assert [part.tolist() for part in SIGNAL.affine] == [[0.5, 2.0], [-0.5, 0.0]]
     # 255 counts as 1: (255 / 255 - 0.5) / 0.25 = 2.
-    assert 255 * GREY.scale[0] + GREY.shift[0] == pytest.approx(2.0)
+    scale, shift = GREY.affine
+    assert float(255 * scale + shift) == pytest.approx(2.0)
 
 
 def test_samples_come_as_arrays_tensors_or_lists() -> None:

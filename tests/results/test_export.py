@@ -48,7 +48,7 @@ def test_every_model_in_use_is_written_with_what_it_needs(finished: Run, tmp_pat
     assert names == [INDEX, "cluster-0.safetensors", *clients]
     index = json.loads((tmp_path / "models" / INDEX).read_text())
     assert index["samples"]["shape"] == [1, 8, 8] and index["samples"]["class_names"] == list(DIGITS.class_names)
-    assert index["scale"] == finished.sample_format.scale and index["shift"] == finished.sample_format.shift
+    assert [index["scale"], index["shift"]] == [part.tolist() for part in finished.sample_format.affine]
     cluster, *own = index["models"]
     # All clients have models of their own, so nobody uses the one of the cluster.
     assert cluster["clients"] == [] and [each["clients"] for each in own] == [["0"], ["1"], ["2"], ["3"]]

@@ -85,10 +85,8 @@ COLUMN_CHARACTERS = 10_000
 """Characters in a text that is the class of a sample or stands in another column."""
 ZIP_DIRECTORY_BYTES = 1 * MIB
 """Bytes of the directory of an `.npz` file."""
-PARQUET_COLUMNS = 1_000
-"""Columns of a Parquet file."""
-ROWS_BEYOND_BYTES = 1_000_000
-"""Rows from which on a Parquet file must have a byte for each of them."""
+COLUMNS = 1_000
+"""Columns of a table in a file."""
 IMAGE_PIXELS = 10_000_000
 """Height times width of an image."""
 MAX_READINGS = 1_000_000

@@ -249,11 +249,9 @@ def _find_data(experiment: Experiment) -> Location:
     name = experiment.data.name
     try:
         return find(name, experiment.data.root)
-    # Of the system: a name that is too long, a folder that may not be read.
-    except (DataError, OSError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except DataError as error:
         near = "" if name in DATASETS else nearest(name, DATASETS)
-        raise DataError(f"data.name = {shown(name)}: {reason}{near and f'; {near}'}") from None
+        raise DataError(f"data.name = {shown(name)}: {error}{near and f'; {near}'}") from None
 
 
 def _with_network(experiment: Experiment, location: Location) -> Experiment:

@@ -1,7 +1,7 @@
 """Load data sets by name. Importing this package imports no torch; `load_dataset` does.
 
 One way leads from what people have to a `dataset`. `locate` finds what holds a data set, by its `registry` or by the
-layout of its files (`location`), and gives it as `tables`: rows of named columns. Sources of tables are `csv_files`,
+layout of its files (`location`), and gives it as `tables`: rows of named columns. They are read from `csv_files`,
 `parquet`, `npz`, folders of `images`, and objects in `memory`. `reading` makes samples and `answers` of tables, by what
 their columns are for (`column_roles`); `recordings` are cut into windows. Inputs are in memory or `mapped` from a file,
 and `cache` keeps what was decoded. What other `libraries` carry is a `dataset` already. A `sample_format` tells a

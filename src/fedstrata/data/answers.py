@@ -66,6 +66,9 @@ def answers_of(values: np.ndarray, place: str, called: str, names: tuple[str, ..
     if classes > CLASSES:
         raise DataError(f"{place}: {called} has {classes:,} classes; expected at most {CLASSES:,}, from 0 without gaps")
     values = values.astype(np.int64)
+    # Programs keep the column of a table as (rows, 1).
+    if values.shape[1:] == (1,):
+        values = values[:, 0]
     if values.ndim == 2:
         return Answers(np.zeros(len(values), np.int64), classes, targets=values)
     wrong = (values < 0) | (values >= classes)

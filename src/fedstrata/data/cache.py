@@ -76,7 +76,7 @@ def cached(
         inputs.unlink(missing_ok=True)
         raise
     if keep or dataset.on_disk:
-        with suppress(OSError):
+        with suppress(DataError):
             _write(rest, inputs, dataset)
     return dataset
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyarrow import csv
 
 from fedstrata.base.errors import DataError, first_line
-from fedstrata.base.limits import MIB, PARQUET_COLUMNS, expansion_problem, memory_limit
+from fedstrata.base.limits import MIB, memory_limit
 from fedstrata.data.column_roles import ReadOptions, holds_codes
 from fedstrata.data.location import COMPRESSIONS
 from fedstrata.data.preparation import GAPS
-from fedstrata.data.tables import Source, refuse_no_rows
+from fedstrata.data.tables import Table, refuse_many_columns, refuse_no_rows
 
 _BLOCK_BYTES = MIB
 """The bytes of a file that are parsed at a time. No row may have more."""
@@ -38,7 +38,7 @@ _NOT_CONVERTED = re.compile(r"In CSV column #(\d+): (Row #\d+: )?CSV conversion 
 
 
 @dataclass(frozen=True, eq=False)
-class CsvSource(Source):
+class CsvTable(Table):
     """A CSV file. The type of a column is the narrowest that holds all of its values.
 
     Attributes:
@@ -50,10 +50,10 @@ class CsvSource(Source):
     @cached_property
     def codes(self) -> frozenset[str]:  # type: ignore[override]  # an attribute all the same
         """Return the columns of codes."""
-        return frozenset(name for name in self.schema.names if holds_codes(name, self.options))
+        return frozenset(name for name in self.own_schema.names if holds_codes(name, self.options))
 
     @property
-    def schema(self) -> Any:
+    def own_schema(self) -> Any:
         """Return the ``pyarrow.Schema``. The file is read for it.
 
         Raises:
@@ -92,8 +92,7 @@ class CsvSource(Source):
                 types[names[error.column]] = _wider(types[names[error.column]])
             else:
                 break
-        if len(schema) > PARQUET_COLUMNS:
-            raise DataError(f"{self.place} has {len(schema):,} columns; expected at most {PARQUET_COLUMNS:,}")
+        refuse_many_columns(len(schema), self.place)
         for field in schema:
             if pa.types.is_binary(field.type):
                 raise self._not_utf8(f"column {field.name!r}")
@@ -105,25 +104,20 @@ class CsvSource(Source):
         Raises:
             DataError: When a row is broken.
         """
-        types = {name: self.schema.field(name).type for name in columns}
+        types = {name: self.own_schema.field(name).type for name in columns}
         kept = self._scanned[1]
         if kept:
             rows = deque(kept)
             # Who reads all columns asks for none again.
-            if len(columns) == len(self.schema):
+            if len(columns) == len(self.own_schema):
                 kept.clear()
             while rows:
                 yield rows.popleft().select(columns)
                 # The allocator would keep what is free for later.
                 pa.default_memory_pool().release_unused()
             return
-        decoded = 0
         with self._opened(types, columns) as reader:
-            for batch in reader:
-                decoded += batch.nbytes
-                if problem := expansion_problem(decoded, self.stored):
-                    raise DataError(f"{self.place}: {problem}")
-                yield batch
+            yield from reader
 
     @property
     def _compression(self) -> str | None:

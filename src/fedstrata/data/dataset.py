@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.base.errors import DataError, RowError
+from fedstrata.base.errors import DataError, RowError, check_rules
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.quoting import shown
 from fedstrata.data.column_roles import SPLIT_COLUMN
 from fedstrata.data.mapped import Inputs, MappedInputs, blocks, resize
 from fedstrata.data.preparation import Preparation, rounded
-from fedstrata.data.sample_format import Answer, SampleFormat, scale_and_shift
+from fedstrata.data.sample_format import Answer, SampleFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +26,6 @@ Split = Literal["train", "test"]
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 """The names of the splits."""
-
-_RESIZED = 256
-"""The images that are resized at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,37 +80,28 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check what a reader of another package, or the unit that an experiment names, may break."""
-        kinds = (torch.uint8, torch.float32, torch.int64, *([torch.float64] if self.inputs.ndim == 2 else []))
-        if self.inputs.ndim < 2 or self.inputs.dtype not in kinds:
-            raise DataError(
-                f"{self.name}: inputs are {self.inputs.dtype} {tuple(self.inputs.shape)}; "
-                "expected uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or "
-                "float64 rows (samples, features)"
-            )
-        samples = len(self.labels)
-        parts = {**self.columns, "inputs": self.inputs}
-        parts["targets"] = self.labels if self.targets is None else self.targets
-        channels = 0 if self.holds_tokens or self.holds_rows else self.inputs.shape[1]
-        expected = {
-            **{
-                f"{samples} {name}, as there are labels, found {len(part)}": len(part) == samples
-                for name, part in parts.items()
-            },
-            "at least one sample": samples > 0,
-            f"labels (samples,) int64 of 0 to {self.classes - 1}": (
-                self.labels.dtype == torch.int64
-                and self.labels.ndim == 1
-                and bool(((self.labels >= 0) & (self.labels < self.classes)).all())
-            ),
-            f"a mean and a std > 0 for {channels} channels, found {self.mean} and {self.std}": (
-                {len(self.mean), len(self.std)} == {channels} and min(self.std, default=1) > 0
-            ),
-            f"{self.classes} class names or none": len(self.class_names) in (0, self.classes),
-            f"a column {self.unit!r}, which is the unit": self.unit is None or self.unit in self.columns,
+        axes = self.inputs.ndim
+        kinds = (torch.uint8, torch.float32, torch.int64, *([torch.float64] if axes == 2 else []))
+        targets = self.labels if self.targets is None else self.targets
+        sizes = {name: len(part) for name, part in {**self.columns, "inputs": self.inputs, "targets": targets}.items()}
+        channels = 0 if self.holds_tokens or self.holds_rows or axes < 2 else self.inputs.shape[1]
+        rules = {
+            "inputs are uint8 or float32 of shape (samples, channels, ...), int64 tokens (samples, length), or float64 "
+            "rows (samples, features)": axes > 1 and self.inputs.dtype in kinds,
+            "there is a sample at least, and as many of each part as there are labels": set(sizes.values())
+            == {len(self.labels) or 1},
+            f"labels are (samples,) int64 of 0 to {self.classes - 1}": self.labels.dtype == torch.int64
+            and self.labels.ndim == 1
+            and bool(((self.labels >= 0) & (self.labels < self.classes)).all()),
+            "each channel has a mean and a std > 0": len(self.mean) == len(self.std) == channels
+            and min(self.std, default=1) > 0,
+            f"there are {self.classes} class names or none": len(self.class_names) in (0, self.classes),
         }
-        for what, holds in expected.items():
-            if not holds:
-                raise DataError(f"{self.name}: expected {what}")
+        found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}, {len(self.labels)} labels, samples {sizes}, mean "
+        check_rules(self.name, rules, f"{found}{self.mean} and std {self.std}", DataError)
+        if self.unit is not None and self.unit not in self.columns:
+            there = ", ".join(self.columns) or "none"
+            raise DataError(f"data.unit = {self.unit!r}: expected a column of {self.name}, found {there}")
         if self.units is not None:
             # nan is not itself. Together these samples would pass for one unit, all of which is held out or not.
             missing = int(np.sum(self.units == "" if self.units.dtype.kind == "U" else self.units != self.units))
@@ -140,7 +128,7 @@ class Dataset:
     @property
     def holds_rows(self) -> bool:
         """Return whether the samples are rows of a table, which a `Preparation` makes fit for a network."""
-        return self.inputs.ndim == 2 and self.inputs.is_floating_point() and not self.mean
+        return self.inputs.ndim == 2 and self.inputs.dtype.is_floating_point and not self.mean
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -185,7 +173,7 @@ class Dataset:
         """Return what raw samples look like, and how a network reads them."""
         return SampleFormat(
             shape=self.stored_shape or tuple(self.inputs.shape[1:]),
-            dtype=self._dtype,
+            dtype=str(self.inputs.dtype).removeprefix("torch."),
             mean=self.mean,
             std=self.std,
             classes=self.classes,
@@ -197,13 +185,9 @@ class Dataset:
             preparation=self.preparation,
         )
 
-    @property
-    def _dtype(self) -> str:
-        return str(self.inputs.dtype).removeprefix("torch.")
-
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
-        return scale_and_shift(self._dtype, self.mean, self.std)
+        return self.sample_format.affine
 
     def channels_last(self) -> Dataset:
         """Return the same samples with the channels of images last in memory, which is fastest for convolutions."""
@@ -277,7 +261,7 @@ class Dataset:
         stored_shape = self.stored_shape or self.shape
         if isinstance(self.inputs, MappedInputs):
             return replace(self, inputs=replace(self.inputs, side=side), stored_shape=stored_shape)
-        images = torch.cat([resize(part, side).to(torch.uint8) for part in self.inputs.split(_RESIZED)])
+        images = torch.cat([resize(part, side).to(torch.uint8) for part in blocks(self.inputs)])
         return replace(self, inputs=images, stored_shape=stored_shape)
 
 
@@ -380,7 +364,7 @@ def is_test(values: NDArray[Any], name: str) -> NDArray[np.bool_]:
     Raises:
         RowError: When a value is not "train" or "test".
     """
-    texts = np.array(["" if value is None else str(value) for value in values.tolist()])
+    texts = values.astype(np.str_)
     strange = ~np.isin(texts, SPLITS)
     first = shown(str(texts[np.argmax(strange)]))
     advice = f"found {first}; give other samples another file, or the column another name"

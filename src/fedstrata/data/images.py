@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import IMAGE_BYTES, IMAGE_FORMATS, IMAGE_PIXELS
 from fedstrata.data.column_roles import CLIENT_COLUMN
-from fedstrata.data.tables import Chunk, Source
+from fedstrata.data.tables import Chunk, Table
 
 _GREY = ("1", "L", "LA", "La")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -30,7 +30,7 @@ _FILES = 64
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSource(Source):
+class ImageTable(Table):
     """A folder of images.
 
     Attributes:
@@ -46,7 +46,7 @@ class ImageSource(Source):
         return sum(file.stat().st_size for file in self.files)
 
     @property
-    def schema(self) -> Any:
+    def own_schema(self) -> Any:
         """Return the ``pyarrow.Schema``: an image, its class and its client."""
         columns = [("image", pa.binary()), ("label", pa.string())]
         return pa.schema([*columns, (CLIENT_COLUMN, pa.string())] if self.clients else columns)
@@ -60,7 +60,7 @@ class ImageSource(Source):
         }
         for start in range(0, len(self.files), _FILES):
             some = self.files[start : start + _FILES]
-            arrays = [pa.array(map(read[name], some), self.schema.field(name).type) for name in columns]
+            arrays = [pa.array(map(read[name], some), self.own_schema.field(name).type) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, columns)
 
 

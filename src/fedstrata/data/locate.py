@@ -27,7 +27,7 @@ from fedstrata.data.location import PREFIX, TABLE_ENDINGS, Location, ending_of, 
 from fedstrata.data.registry import DATASETS, DatasetInfo
 
 if TYPE_CHECKING:
-    from fedstrata.data.tables import Source, Table
+    from fedstrata.data.tables import Table
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -124,8 +124,6 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
     Where some are for testing, the column ``split`` says which; where the layout says whose they are, a column does.
     Readers are imported at their first use.
     """
-    from fedstrata.data.tables import Table
-
     if location.kind == "memory":
         from fedstrata.data.memory import kept
 
@@ -133,17 +131,17 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
     found: dict[Split, list[Table]] = {split: [] for split in SPLITS}
     for split, files in zip(SPLITS, (location.train, location.test), strict=True):
         if files and location.kind == "images":
-            from fedstrata.data.images import ImageSource
+            from fedstrata.data.images import ImageTable
 
-            found[split].append(Table(ImageSource(str(location.folder), bool(location.client_column), files=files)))
+            found[split].append(ImageTable(str(location.folder), bool(location.client_column), files=files))
             continue
         for file in files:
             constants = values_of_folders(file, location.folder)
             if location.client_column == CLIENT_COLUMN and not constants:
                 constants = {CLIENT_COLUMN: name_of(file)}
-            source, *tests = _sources(file, options)
-            found[split].append(Table(source, constants))
-            found["test"] += [Table(test, constants) for test in tests]
+            own, *tests = _tables_in(file, options)
+            found[split].append(replace(own, constants=constants))
+            found["test"] += [replace(test, constants=constants) for test in tests]
     if not found["test"]:
         return found["train"]
     return [
@@ -153,24 +151,24 @@ def tables_of(location: Location, options: ReadOptions = DEFAULT_OPTIONS) -> lis
     ]
 
 
-def _sources(file: Path, options: ReadOptions) -> list[Source]:
-    """Return what reads a file. Of the arrays of both splits in one file, it is a source for each."""
+def _tables_in(file: Path, options: ReadOptions) -> list[Table]:
+    """Return what reads a file. Of the arrays of both splits in one file, it is a table for each."""
     match ending_of(file):
         case ".npz":
             from fedstrata.data.npz import read_archive
 
             return [*read_archive(file)]
         case ".parquet":
-            from fedstrata.data.parquet import ParquetSource
+            from fedstrata.data.parquet import ParquetTable
 
-            return [ParquetSource(str(file))]
+            return [ParquetTable(str(file))]
         case ".feather" | ".arrow":
-            from fedstrata.data.parquet import ArrowSource
+            from fedstrata.data.parquet import ArrowTable
 
-            return [ArrowSource(str(file))]
-    from fedstrata.data.csv_files import CsvSource
+            return [ArrowTable(str(file))]
+    from fedstrata.data.csv_files import CsvTable
 
-    return [CsvSource(str(file), options)]
+    return [CsvTable(str(file), options)]
 
 
 def has_own_test(location: Location) -> bool:

@@ -122,7 +122,7 @@ def find_files(name: str, info: DatasetInfo | None, place: Path) -> Location | N
     if found:
         _check_files(found)
     if found and found.folder and not info:
-        return replace(found, notes=_unread(found.folder, found.train + found.test))
+        return replace(found, notes=_unread(place, found.train + found.test))
     return found
 
 
@@ -130,7 +130,8 @@ def _tables_of_splits(name: str, info: DatasetInfo | None, place: Path) -> Locat
     """Find a table or several for each split, which are named by it."""
     preferred = (place, place / ((info and info.hub_folder) or "data"))
     found = [folder for folder in preferred if _tables(folder, "train")][:1]
-    found = found or [folder for folder in sorted(place.glob("[!.]*/")) if _tables(folder, "train")]
+    others = (folder for folder in sorted(place.glob("[!.]*/")) if not _split_of_word(folder.name))
+    found = found or [folder for folder in others if _tables(folder, "train")]
     if len(found) > 1:
         names = ", ".join(folder.name for folder in found)
         raise DataError(f"{place} holds several data sets ({names}); give the path of one of them as data.name")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +9,7 @@ from functools import cached_property
 from io import BytesIO
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -85,14 +84,6 @@ class MappedInputs:
         """Return the type of the numbers that are read."""
         return self.read_as or getattr(torch, self.rows.dtype.name)
 
-    def element_size(self) -> int:
-        """Return the bytes of a number."""
-        return self.dtype.itemsize
-
-    def is_floating_point(self) -> bool:
-        """Return whether the numbers are floats."""
-        return self.dtype.is_floating_point
-
     def to(self, dtype: torch.dtype) -> MappedInputs:
         """Return the inputs as numbers of another type, without reading them."""
         return replace(self, read_as=dtype)
@@ -155,7 +146,7 @@ def collected(parts: Iterable[NDArray[Any]], place: str, memory: Memory = "ram",
                         "leave them on the disk with data.memory = 'disk', or use a part of them"
                     )
                 before = written
-                written = drafts.enter_context(_begun(path))
+                written = drafts.enter_context(replacing(path))
                 _write_header(written, part, 0)
                 written.write(before.getbuffer())
                 del before
@@ -168,19 +159,6 @@ def collected(parts: Iterable[NDArray[Any]], place: str, memory: Memory = "ram",
     return MappedInputs(path)
 
 
-@contextmanager
-def _begun(path: Path) -> Iterator[BinaryIO]:
-    """Begin a file of inputs, which is there under its name when it is complete."""
-    try:
-        with replacing(path) as file:
-            yield file
-    except OSError as error:
-        raise DataError(
-            f"{path.parent}: expected a folder for inputs on disk ({error.strerror}); set FEDSTRATA_CACHE "
-            "to one that can be written, or data.memory = 'ram'"
-        ) from error
-
-
 def _write_header(file: BinaryIO, part: NDArray[Any], count: int) -> None:
     """Write the header of an array of so many samples like those of a part."""
     # numpy leaves room in it for more digits of the first axis, so that it can be written again when that is known.
@@ -190,15 +168,23 @@ def _write_header(file: BinaryIO, part: NDArray[Any], count: int) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file, whose folder is made, that replaces another one when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    """Write a file, whose folder is made, that replaces another one when it is complete.
+
+    Raises:
+        DataError: When it cannot be written.
+    """
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        os.replace(draft, path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=path.parent, suffix=".partial") as folder:
+            draft = Path(folder) / path.name
+            with draft.open("wb") as file:
+                yield file
+            draft.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"{path.parent}: expected a folder for inputs on disk ({error.strerror}); set FEDSTRATA_CACHE "
+            "to one that can be written, or data.memory = 'ram'"
+        ) from error
 
 
 def resize(images: Tensor, side: int) -> Tensor:

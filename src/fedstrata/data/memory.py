@@ -24,7 +24,7 @@ from fedstrata.data.column_roles import (
 from fedstrata.data.dataset import SPLITS, Split
 from fedstrata.data.location import PREFIX
 from fedstrata.data.sample_format import unmasked
-from fedstrata.data.tables import ROWS, MemorySource, Table, tensors, to_numpy
+from fedstrata.data.tables import ROWS, MemoryTable, tensors, to_numpy
 
 Clients = Mapping[Any, Any] | Sequence[Any]
 """The data of each client, in the order of the ids; in a mapping by its name.
@@ -36,7 +36,7 @@ which is a table with the columns x and y.
 """
 
 
-_KEPT: dict[str, tuple[Table, ...]] = {}
+_KEPT: dict[str, tuple[MemoryTable, ...]] = {}
 """All data that were given to this process, by their names."""
 
 
@@ -64,7 +64,7 @@ def keep(clients: Clients) -> str:
     return name
 
 
-def kept(name: str) -> tuple[Table, ...]:
+def kept(name: str) -> tuple[MemoryTable, ...]:
     """Return the data under a name, with the columns ``client`` and ``split``.
 
     Raises:
@@ -75,7 +75,7 @@ def kept(name: str) -> tuple[Table, ...]:
     return _KEPT[name]
 
 
-def _tables(client: str | int, data: Any) -> Iterator[Table]:
+def _tables(client: str | int, data: Any) -> Iterator[MemoryTable]:
     """Yield the samples of a client: all, with a column ``split`` or for training, or those of each split."""
     who = f"client {shown(client)}"
     parts: list[tuple[Split | None, Any]] = [(None, data)]
@@ -95,7 +95,7 @@ def _tables(client: str | int, data: Any) -> Iterator[Table]:
         constants = {CLIENT_COLUMN: client}
         if split or split_column(rows.column_names) is None:
             constants[SPLIT_COLUMN] = split or "train"
-        yield Table(MemorySource(who, rows), constants)
+        yield MemoryTable(who, rows, constants=constants)
 
 
 def _rows(data: Any) -> Any:
@@ -119,11 +119,7 @@ def _rows(data: Any) -> Any:
     rows = _rows(x if _is_table(x) else {"x": x})
     if _is_table(y):
         return rows.append_column("y", _rows(y).column(0))
-    answers = _array(y)
-    # Programs keep the column of a table as (samples, 1).
-    if _is_table(x) and answers.shape[1:] == (1,):
-        answers = answers[:, 0]
-    return rows.append_column("y", tensors(answers, "y"))
+    return rows.append_column("y", tensors(_array(y), "y"))
 
 
 def _read_items(data: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -183,14 +179,13 @@ def _array(value: Any) -> np.ndarray:
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
-def _digest(tables: Sequence[Table]) -> str:
+def _digest(tables: Sequence[MemoryTable]) -> str:
     """Return the SHA-256 of all names and samples."""
     found = hashlib.sha256()
     for table in tables:
         found.update(repr(sorted(table.constants.items())).encode())
-        found.update(repr(sorted((table.source.schema.metadata or {}).get(b"huggingface", b""))).encode())
-        assert isinstance(table.source, MemorySource)
-        rows = table.source.table.replace_schema_metadata(None)
+        found.update(repr(sorted((table.rows.schema.metadata or {}).get(b"huggingface", b""))).encode())
+        rows = table.rows.replace_schema_metadata(None)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows, ROWS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,74 +15,35 @@ import pyarrow as pa
 
 from fedstrata.base.errors import DataError
 from fedstrata.base.limits import ZIP_DIRECTORY_BYTES, expansion_problem
-from fedstrata.data.dataset import SPLITS, Split
-from fedstrata.data.tables import MemorySource, tensors
+from fedstrata.data.tables import MemoryTable, tensors
 
-_NAMES = {"x": ("x", "inputs"), "y": ("y", "labels")}
-"""The names that the arrays of inputs and of classes may have."""
-
-_RESERVED = {name + ending for names in _NAMES.values() for name in names for ending in ("", "_test")}
+_TEST = "_test"
+"""Ends the name of an array of test samples."""
 
 
-def read_archive(file: Path) -> list[MemorySource]:
+def read_archive(file: Path) -> list[MemoryTable]:
     """Return the arrays of a ``.npz`` file as a table to train on, and one to test on if it has some for that.
 
-    They are ``x`` or ``inputs``, (samples, channels, ...) numbers, and ``y`` or ``labels``, (samples,) integers, texts
-    or numbers, or (samples, outputs) numbers. Every other array is a further column, (samples,). Those of the test
-    split have the same names with ``_test`` appended.
-
+    Every array is a column, (rows,) or (rows, channels, ...). Test samples have the same names with ``_test`` appended.
     Arrays of numbers are mapped from temporary files, unless the order of their axes or bytes is another one.
 
     Raises:
-        DataError: When it is no such file, or an array is missing or does not fit.
+        DataError: When it is no such file, or its arrays have not as many rows.
     """
-    with _opened(file) as archive:
-        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        tested = any(name in _RESERVED and "_test" in name for name in members)
-        return [MemorySource(str(file), _split(archive, members, split, str(file))) for split in SPLITS[: 1 + tested]]
-
-
-def _split(archive: ZipFile, members: Mapping[str, str], split: Split, place: str) -> Any:
-    """Return the arrays of a split as a ``pyarrow.Table``, by their names without ``_test``.
-
-    Args:
-        archive: The file.
-        members: What each array is called in it.
-        split: The split.
-        place: Where it is, for messages.
-    """
-    ending = "_test" if split == "test" else ""
-    given = {"x": _pick(members, "x", ending, place)}
-    for name in members:
-        is_test_of = name.removesuffix("_test") if name.endswith("_test") else None
-        if name not in _RESERVED and is_test_of not in members and name + ending in members:
-            given[name] = name + ending
-    given["y"] = _pick(members, "y", ending, place)
-    with TemporaryDirectory() as folder:
-        # What is mapped stays readable when its file is removed.
-        files = {name: archive.extract(members[array], folder) for name, array in given.items()}
-        arrays = {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in files.items()}
-    x, y = arrays["x"], arrays["y"]
-    if x.dtype.kind not in "iuf" or x.ndim < 2 or min(x.shape) < 1:
-        raise DataError(f"{place}: {given['x']} is {x.dtype} {x.shape}; expected numbers, (rows, channels, ...)")
-    if y.shape[1:] == (1,) and y.dtype.kind != "f":
-        arrays["y"] = y[:, 0]
-    for name, array in arrays.items():
-        if array.shape[:1] != x.shape[:1] or (array.shape[1:] and name not in _NAMES):
-            raise DataError(
-                f"{place}: {given[name]} is {array.dtype} {array.shape}; expected a value for each of the "
-                f"{x.shape[0]} rows of {given['x']}"
-            )
-    return pa.table({name: tensors(array, f"{place}: {given[name]}") for name, array in arrays.items()})
-
-
-def _pick(names: Collection[str], role: str, ending: str, place: str) -> str:
-    """Return the one array with one of the names of a role."""
-    wanted = [name + ending for name in _NAMES[role]]
-    found = [name for name in wanted if name in names]
-    if len(found) != 1:
-        raise DataError(f"{place}: expected one array {' or '.join(wanted)}, found {', '.join(names) or 'none'}")
-    return found[0]
+    columns = dict[str, Any]()
+    with _opened(file) as archive, TemporaryDirectory() as folder:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy")
+            # What is mapped stays readable when its file is removed.
+            array = np.load(archive.extract(member, folder), mmap_mode="r", allow_pickle=False)
+            columns[name] = tensors(array, f"{file}: {name}")
+        tests = {name: name + _TEST for name in columns if name + _TEST in columns}
+        splits = [{name: name for name in columns if name not in tests.values()}, tests]
+        return [
+            MemoryTable(str(file), pa.table({name: columns[array] for name, array in split.items()}))
+            for split in splits
+            if split
+        ]
 
 
 class _SmallReads(io.FileIO):

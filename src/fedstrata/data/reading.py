@@ -126,7 +126,7 @@ def read_tables(
         raise DataError(f"{name}: column {SPLIT_COLUMN!r} marks all samples for testing; mark some train")
     inputs = rows.inputs
     mean, std = (info.mean, info.std) if info else ((), ())
-    if not mean and (inputs.ndim > 2 or not inputs.is_floating_point()):
+    if not mean and (inputs.ndim > 2 or not inputs.dtype.is_floating_point):
         mean, std = channel_statistics(inputs, torch.from_numpy(np.flatnonzero(~testing)) if testing.any() else None)
     return Dataset(
         name,
@@ -171,7 +171,7 @@ def _read_rows(given: Sequence[Table], schema: Any, form: _Form, collect: Collec
     of_tables = list[tuple[str, int]]()
     scalars = {each.name: each.type for each in schema if tables.is_scalar(each.type)}
     parts: dict[str, list[Any]] = {name: [] for name in scalars if name not in form.inputs}
-    stored = sum(table.source.stored for table in given)
+    stored = sum(table.stored for table in given)
 
     def samples() -> Iterator[np.ndarray]:
         shape, nbytes = (), 0
@@ -246,7 +246,7 @@ def _form(given: Sequence[Table], common: Any, options: ReadOptions, info: Datas
             lambda chunks, shape: (pixels_of(chunks[column], mode, options.size, shape or known), ()),
             encoded=True,
         )
-    mixed = len({table.schema.field(column).type for table in given}) > 1
+    mixed = len({table.schema.field(column).type for table in given if column in table.schema.names}) > 1
     return _Form(label, (column,), lambda chunks, shape: (_arrays(chunks[column], shape, options.gaps, mixed), ()))
 
 
@@ -259,15 +259,16 @@ def _input_column(schema: Any, label: str, options: ReadOptions, place: str) -> 
     """Return the one column of images or arrays; None where columns of numbers are the inputs."""
     kinds = (tables.is_image, tables.is_list, tables.is_tensor)
     found = [each.name for each in schema if each.name != label and any(fits(each.type) for fits in kinds)]
-    if options.inputs:
-        if len(found) == 1:
-            options.refuse_other_inputs(found[0], place)
+    if options.inputs and len(found) > 1:
         found = [name for name in found if name in options.inputs]
     if len(found) > 1:
         raise DataError(
             f"{place}: expected one column of images or lists, found {' and '.join(found)}; name one in data.inputs"
         )
-    return found[0] if found else None
+    if not found:
+        return None
+    options.refuse_other_inputs(found[0], place)
+    return str(found[0])
 
 
 def _features(given: Sequence[Table], schema: Any, label: str, options: ReadOptions) -> _Form:
@@ -376,18 +377,13 @@ def _sound(numbers: np.ndarray, chunks: Sequence[Chunk], gaps: bool) -> np.ndarr
     Raises:
         DataError: When a number is too large, or one is missing and may not.
     """
-    # Most are told to be sound without an array of comparisons.
-    if gaps and np.fmin.reduce(numbers, None) >= -_LARGEST and np.fmax.reduce(numbers, None) <= _LARGEST:
-        return numbers
     wrong = np.abs(numbers) > _LARGEST if gaps else ~(np.abs(numbers) <= _LARGEST)
-    for place, chunk in enumerate(chunks):
-        of_chunk = wrong[:, place] if len(chunks) > 1 else wrong.any(axis=1)
-        advice = "" if gaps else "set data.impute, "
-        chunk.refuse(
-            of_chunk,
-            "holds no finite number",
-            f"{advice}fill it in, leave the row out, or name other columns in data.inputs",
-        )
+    if wrong.any():
+        advice = "fill it in, leave the row out, or name other columns in data.inputs"
+        advice = advice if gaps else f"set data.impute, {advice}"
+        for chunk, column in zip(chunks, np.hsplit(wrong, len(chunks)), strict=True):
+            problem = f"of column {chunk.column!r} holds no finite number"
+            refuse_rows(column, chunk.place, problem, advice, chunk.first_row)
     return numbers
 
 

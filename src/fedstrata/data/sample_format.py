@@ -69,14 +69,11 @@ class SampleFormat:
         return self.shape if self.side is None else (self.shape[0], self.side, self.side)
 
     @property
-    def scale(self) -> list[float]:
-        """The factor of each channel, (channels,). A normalised value is ``value * scale + shift``."""
-        return scale_and_shift(self.dtype, self.mean, self.std)[0].tolist()
-
-    @property
-    def shift(self) -> list[float]:
-        """The summand of each channel, (channels,)."""
-        return scale_and_shift(self.dtype, self.mean, self.std)[1].tolist()
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """The factor and the summand of each channel that normalise raw samples, (channels,) float32 each."""
+        largest = 255.0 if self.dtype == "uint8" else 1.0
+        spread = torch.tensor(self.std, dtype=torch.float64)
+        return (1 / (largest * spread)).float(), (-torch.tensor(self.mean, dtype=torch.float64) / spread).float()
 
     def tensor_of(self, samples: Any) -> Tensor:
         """Turn an array, a tensor, a list or a table of raw samples into a tensor.
@@ -208,16 +205,3 @@ def unmasked(value: Any) -> Any:
 def has_names(class_names: Sequence[str]) -> bool:
     """Whether classes have names; some data sets name theirs "0", "1", ..."""
     return any(name != str(number) for number, name in enumerate(class_names))
-
-
-def scale_and_shift(dtype: str, mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """The factor and the summand of each channel that normalise raw samples, (channels,) float32 each.
-
-    Args:
-        dtype: The type of the raw samples, "uint8" or "float32".
-        mean: The mean of each channel; for uint8 on the scale where 255 is 1.
-        std: The standard deviation of each channel, likewise.
-    """
-    largest = 255.0 if dtype == "uint8" else 1.0
-    spread = torch.tensor(std, dtype=torch.float64)
-    return (1 / (largest * spread)).float(), (-torch.tensor(mean, dtype=torch.float64) / spread).float()

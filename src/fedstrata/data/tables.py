@@ -1,7 +1,7 @@
 """Rows of named columns, some at a time: the one form in which samples come, whatever holds them.
 
-A `Source` is a file or an object in memory. A `Table` is a source with columns of one value that say whose rows they
-are. Every error names the source, the column and the row, counted from 0.
+A `Table` is a file or an object in memory, with columns of one value that say whose rows they are. Every error names
+the file or object, the column and the row, counted from 0.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedstrata.base.errors import DataError, RowError
-from fedstrata.base.limits import COLUMN_CHARACTERS, MIB, memory_problem
+from fedstrata.base.limits import COLUMN_CHARACTERS, COLUMNS, MIB, expansion_problem, memory_problem
 from fedstrata.data.column_roles import refuse_same_names
-from fedstrata.data.dataset import refuse_rows
 
 ROWS = 4096
 """The largest number of rows that are read at a time."""
@@ -32,16 +31,18 @@ ROWS_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, eq=False)
-class Source(ABC):
-    """What holds rows.
+class Table(ABC):
+    """Some samples: rows of a file or of an object in memory, and what is known of all of them.
 
     Attributes:
         place: Where it is, for messages: the path of a file, or of a folder.
+        constants: The value of each further column whose rows are all alike, such as the client and the split.
         files: The file that each row is; empty where rows are no files.
         codes: The columns of texts that become whole numbers where all of them are: see `as_numbers`.
     """
 
     place: str
+    constants: Mapping[str, str | int] = field(default_factory=dict, kw_only=True)
     files: Sequence[Path] = field(default=(), kw_only=True)
     codes: ClassVar[frozenset[str]] = frozenset()
 
@@ -52,8 +53,8 @@ class Source(ABC):
 
     @property
     @abstractmethod
-    def schema(self) -> Any:
-        """Its ``pyarrow.Schema``.
+    def own_schema(self) -> Any:
+        """The ``pyarrow.Schema`` of what is there.
 
         Raises:
             DataError: When it is broken.
@@ -61,40 +62,77 @@ class Source(ABC):
 
     @abstractmethod
     def batches(self, columns: list[str]) -> Iterator[Any]:
-        """Yield a ``pyarrow.RecordBatch`` of some columns after the other.
+        """Yield a ``pyarrow.RecordBatch`` of some columns that are there after the other.
 
         Args:
             columns: The columns.
 
         Raises:
-            DataError: When it is broken, or takes far more memory than it takes where it is.
+            DataError: When it is broken.
         """
+
+    @cached_property
+    def schema(self) -> Any:
+        """Return the ``pyarrow.Schema`` of all columns, in which dictionaries are written out.
+
+        Raises:
+            DataError: When two columns have one name, or what is there is broken.
+        """
+        own = self.own_schema
+        refuse_same_names(own.names, self.place)
+        if taken := [column for column in self.constants if column in own.names]:
+            raise DataError(f"{self.place} has a column {taken[0]!r}, whose name is needed for more; rename it")
+        fields = [each.with_type(_plain_type(each.type)) for each in own]
+        fields += [pa.field(name, pa.scalar(value).type) for name, value in self.constants.items()]
+        return pa.schema(fields, own.metadata)
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Chunk]]:
+        """Read some columns, and yield the next rows of each by its name.
+
+        Raises:
+            DataError: When it is broken, lacks a column, or takes far more memory than it takes where it is.
+        """
+        require_columns(self.place, self.schema, columns)
+        own = [column for column in columns if column not in self.constants]
+        first_row = decoded = 0
+        # Without any column of its own, one tells how many rows there are: if there is one, one of little content.
+        light = [each.name for each in self.own_schema if is_scalar(each.type)] or self.own_schema.names
+        for batch in self.batches(own or light[:1]):
+            if not len(batch):
+                continue
+            rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
+            rows |= {name: batch.column(name).cast(_plain_type(batch.column(name).type)) for name in own}
+            decoded += sum(rows[name].nbytes for name in own)
+            if problem := expansion_problem(decoded, self.stored):
+                raise DataError(f"{self.place}: {problem}")
+            yield {name: Chunk(self, name, first_row, rows[name]) for name in columns}
+            first_row += len(batch)
 
 
 @dataclass(frozen=True, eq=False)
-class MemorySource(Source):
+class MemoryTable(Table):
     """A ``pyarrow.Table``.
 
     Attributes:
-        table: The table.
+        rows: Its rows.
     """
 
-    table: Any
+    rows: Any
 
     @property
-    def schema(self) -> Any:
-        """Return the schema of the table."""
-        return self.table.schema
+    def own_schema(self) -> Any:
+        """Return the schema of the rows."""
+        return self.rows.schema
 
     @property
     def stored(self) -> int:
-        """Return the bytes of the table."""
-        return int(self.table.nbytes)
+        """Return the bytes of the rows."""
+        return int(self.rows.nbytes)
 
     def batches(self, columns: list[str]) -> Iterator[Any]:
-        """Yield the rows of the table."""
-        table = self.table.select(columns)
-        yield from table.to_batches(max(1, min(ROWS, len(table) * ROWS_BYTES // max(1, table.nbytes))))
+        """Yield the rows."""
+        rows = self.rows.select(columns)
+        yield from rows.to_batches(max(1, min(ROWS, len(rows) * ROWS_BYTES // max(1, rows.nbytes))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +140,13 @@ class Chunk:
     """Consecutive rows of one column.
 
     Attributes:
-        source: What holds them.
+        table: What holds them.
         column: The name of the column.
-        first_row: The number of the first row in the source.
+        first_row: The number of the first row in the table.
         values: The rows, as a ``pyarrow.Array``. A dictionary is written out.
     """
 
-    source: Source
+    table: Table
     column: str
     first_row: int
     values: Any
@@ -116,18 +154,14 @@ class Chunk:
     @property
     def place(self) -> str:
         """Return where the rows come from, for a message."""
-        return self.source.place
+        return self.table.place
 
     def error(self, row: int, problem: str) -> DataError:
         """Return the error that tells the problem of a row, which is counted from the first of this chunk."""
         row += self.first_row
-        if self.source.files:
-            return DataError(f"{self.source.files[row]} {problem}")
+        if self.table.files:
+            return DataError(f"{self.table.files[row]} {problem}")
         return RowError(self.place, row, f"of column {self.column!r} {problem}")
-
-    def refuse(self, wrong: np.ndarray, problem: str, advice: str) -> None:
-        """Refuse rows of this chunk that are wrong, (rows, ...) bool, as `refuse_rows` does."""
-        refuse_rows(wrong, self.place, f"of column {self.column!r} {problem}", advice, self.first_row)
 
     def arrays(self) -> np.ndarray:
         """Return the rows of a column of lists or tensors of numbers as one array, (rows, ...).
@@ -157,58 +191,6 @@ class Chunk:
             raise DataError(f"{self.place}: column {self.column!r} holds {self.values.type}; expected lists of numbers")
         numbers: np.ndarray = self.values.to_numpy_ndarray() if tensor else values.to_numpy().reshape(shape)
         return numbers
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Some samples: the rows of a source, and what is known of all of them.
-
-    Attributes:
-        source: What holds the rows.
-        constants: The value of each further column whose rows are all alike, such as the client and the split.
-    """
-
-    source: Source
-    constants: Mapping[str, str | int] = field(default_factory=dict)
-
-    @property
-    def place(self) -> str:
-        """Return where the samples come from, for a message."""
-        return self.source.place
-
-    @cached_property
-    def schema(self) -> Any:
-        """Return the ``pyarrow.Schema`` of all columns, in which dictionaries are written out.
-
-        Raises:
-            DataError: When two columns have one name, or the source is broken.
-        """
-        own = self.source.schema
-        refuse_same_names(own.names, self.place)
-        if taken := [column for column in self.constants if column in own.names]:
-            raise DataError(f"{self.place} has a column {taken[0]!r}, whose name is needed for more; rename it")
-        fields = [each.with_type(_plain_type(each.type)) for each in own]
-        fields += [pa.field(name, pa.scalar(value).type) for name, value in self.constants.items()]
-        return pa.schema(fields, own.metadata)
-
-    def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Chunk]]:
-        """Read some columns, and yield the next rows of each by its name.
-
-        Raises:
-            DataError: When the source is broken, or lacks a column.
-        """
-        require_columns(self.place, self.schema, columns)
-        own = [column for column in columns if column not in self.constants]
-        first_row = 0
-        # Without any column of its own, one tells how many rows there are: if there is one, one of little content.
-        light = [each.name for each in self.source.schema if is_scalar(each.type)] or self.source.schema.names
-        for batch in self.source.batches(own or light[:1]):
-            if not len(batch):
-                continue
-            rows = {name: pa.repeat(self.constants[name], len(batch)) for name in columns if name in self.constants}
-            rows |= {name: batch.column(name).cast(_plain_type(batch.column(name).type)) for name in own}
-            yield {name: Chunk(self.source, name, first_row, rows[name]) for name in columns}
-            first_row += len(batch)
 
 
 def read_column(tables: Sequence[Table], column: str) -> np.ndarray:
@@ -247,11 +229,12 @@ def joined(tables: Sequence[Table], column: str, kind: Any, parts: Sequence[Any]
         longest = pc.max(pc.utf8_length(values)).as_py() or 0
         if longest > COLUMN_CHARACTERS:
             raise DataError(f"{called} holds a text of {longest:,} characters; expected at most {COLUMN_CHARACTERS:,}")
-        if problem := memory_problem(4 * longest * len(values), sum(table.source.stored for table in tables)):
+        if problem := memory_problem(4 * longest * len(values), sum(table.stored for table in tables)):
             raise DataError(f"{called}: {problem}")
+    if any(column in table.codes for table in tables):
+        values = as_numbers(values)
     # What Arrow holds must not be written to.
-    found = np.array(to_numpy(values))
-    return as_numbers(found) if any(column in table.source.codes for table in tables) else found
+    return np.array(to_numpy(values))
 
 
 def common_schema(tables: Sequence[Table], columns: Collection[str] | None = None) -> Any:
@@ -289,6 +272,12 @@ def refuse_no_rows(rows: int | bool, place: str) -> None:
     """Refuse a table that has the names of its columns alone."""
     if not rows:
         raise DataError(f"{place} holds no samples; expected a row for each, found none")
+
+
+def refuse_many_columns(columns: int, place: str) -> None:
+    """Refuse a table whose columns would take more time and memory than their values."""
+    if columns > COLUMNS:
+        raise DataError(f"{place} has {columns:,} columns; expected at most {COLUMNS:,}")
 
 
 def require_columns(place: str, schema: Any, columns: Collection[str]) -> None:
@@ -367,20 +356,21 @@ _LEADING_ZERO = r"^\s*0[0-9]+\s*$"
 """The form of a code that would lose zeros as a number."""
 
 
-def as_numbers(texts: np.ndarray) -> np.ndarray:
-    """Return texts as whole numbers if all of them are, and none begins with 0 as 007 does, (rows,)."""
-    array = pa.array(texts)
-    if pc.any(pc.match_substring_regex(array, _LEADING_ZERO)).as_py():
+def as_numbers(texts: Any) -> Any:
+    """Return a ``pyarrow.Array`` of texts as whole numbers if all are, and none begins with 0 as 007 does."""
+    if pc.any(pc.match_substring_regex(texts, _LEADING_ZERO)).as_py():
         return texts
     try:
-        return to_numpy(pc.if_else(pc.equal(array, ""), None, array).cast(pa.int64()))
+        return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.int64())
     # As a float, a code of many digits would be another one.
     except pa.ArrowInvalid:
         return texts
 
 
 def tensors(array: np.ndarray, place: str) -> Any:
-    """Return an array as a column: (rows,) as it is, (rows, ...) as a ``pyarrow.FixedShapeTensorArray``.
+    """Return an array as a column: (rows,) as it is, numbers (rows, ...) as a ``pyarrow.FixedShapeTensorArray``.
+
+    Texts may be (rows, 1), as programs keep the column of a table.
 
     Args:
         array: Some rows, at least one.
@@ -390,8 +380,11 @@ def tensors(array: np.ndarray, place: str) -> Any:
         DataError: When it has several axes, and holds no numbers.
     """
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.shape[1:] == (1,) and array.dtype.kind in "US":
+        array = array[:, 0]
     try:
-        if array.ndim == 1:
+        # Texts without characters take no bytes, however many there are.
+        if array.ndim == 1 and array.dtype.itemsize:
             return pa.array(array.astype(np.str_) if array.dtype.kind == "S" else array)
         if array.ndim and array.dtype.kind in "iuf":
             numbers = pa.array(np.ascontiguousarray(array).reshape(-1))

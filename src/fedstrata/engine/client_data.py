@@ -147,7 +147,7 @@ class ClientData:
     def weight(self, client: int) -> int:
         """Bytes of the client's training samples and their labels in memory."""
         dataset = self.dataset
-        sample: int = prod(dataset.shape) * dataset.inputs.element_size() + dataset.labels.element_size()
+        sample: int = prod(dataset.shape) * dataset.inputs.dtype.itemsize + dataset.labels.dtype.itemsize
         return len(self.train(client)) * sample
 
     def test(self, client: int, round: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedstrata.base.errors import DataError
 from fedstrata.data.mapped import resize
-from fedstrata.data.sample_format import SampleFormat, has_names, scale_and_shift
+from fedstrata.data.sample_format import SampleFormat, has_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class TrainedModel(nn.Module):
         self.network = network
         self.sample_format = sample_format
         broadcast = (-1,) + (1,) * (len(sample_format.shape) - 1)
-        scale, shift = scale_and_shift(sample_format.dtype, sample_format.mean, sample_format.std)
+        scale, shift = sample_format.affine
         self.register_buffer("scale", scale.view(broadcast), persistent=False)
         self.register_buffer("shift", shift.view(broadcast), persistent=False)
         if sample_format.preparation is not None:

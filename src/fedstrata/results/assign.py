@@ -220,7 +220,7 @@ def _warnings(experiment: Experiment, new: Dataset, losses: Mapping[int, float])
         new: The data of the newcomer.
         losses: The training loss of each model that it was offered, by tree node.
     """
-    if new.inputs.is_floating_point():
+    if new.inputs.dtype.is_floating_point:
         centers = torch.stack([new.normalise(block).sum(dim=0) for block in blocks(new.inputs)]).sum(dim=0) / len(new)
         levels = centers.flatten(1).mean(dim=1) if centers.ndim > 1 else centers
         names = new.preparation.outputs if new.preparation else [f"channel {at}" for at in range(len(levels))]

@@ -103,14 +103,15 @@ def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelF
 def _index_of(run: Run) -> dict[str, Any]:
     """What every model of a run needs."""
     model = run.experiment.model
+    scale, shift = run.sample_format.affine
     return {
         "fedstrata": run.summary.get("versions", {}).get("fedstrata", ""),
         "algorithm": run.experiment.algorithm.name,
         "network": {"name": model.name, "options": model.options},
         "samples": asdict(run.sample_format),
         "normalisation": "value * scale + shift, for each channel",
-        "scale": run.sample_format.scale,
-        "shift": run.sample_format.shift,
+        "scale": scale.tolist(),
+        "shift": shift.tolist(),
     }
 
 

@@ -32,7 +32,7 @@ def test_a_column_of_clients_that_is_not_there_is_refused_with_those_that_are(tm
     file = tmp_path / "mine.npz"
     save(file, arrays())
     experiment = keys(file) | {"partition": {"scheme": "natural", "column": "hospital"}}
-    with pytest.raises(DataError, match=r"partition.column = 'hospital': .* has site, trial"):
+    with pytest.raises(DataError, match=r"partition.column = 'hospital': .* has y, site, trial"):
         build_run(load_experiment(experiment))
 
 

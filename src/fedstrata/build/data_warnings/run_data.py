@@ -67,7 +67,7 @@ class RunData:
     @property
     def has_features(self) -> bool:
         """Whether samples are rows of features or signals, and no images or tokens."""
-        return self.dataset.inputs.ndim in (2, 3) and self.dataset.inputs.is_floating_point()
+        return self.dataset.inputs.ndim in (2, 3) and self.dataset.inputs.dtype.is_floating_point
 
     @cached_property
     def held(self) -> list[NDArray[np.int64]]:
