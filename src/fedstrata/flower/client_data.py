@@ -58,7 +58,7 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
         # It is drawn as that of a simulated client.
         draw = holdout_rng(config.seed, client)
         held = hold_out(dataset.labels.numpy(), config.samples.test, draw, dataset.units, spread=config.spread_units)
-    return _client_data(dataset, np.flatnonzero(~held), np.flatnonzero(held), client, config)
+    return _client_data(dataset, (np.flatnonzero(~held), np.flatnonzero(held)), client, config)
 
 
 def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
@@ -103,7 +103,7 @@ def no_client_data(config: RunConfig) -> ClientData:
         answer=config.objective.answer(targets),
         **samples.normalisation,
     )
-    return _client_data(dataset, np.arange(0), np.arange(0), 0, config)
+    return ClientData(dataset, Partition.of_one(config.clients, samples.classes), config.seed)
 
 
 def _learns_classes(config: RunConfig) -> bool:
@@ -118,18 +118,11 @@ def _target_dtype(config: RunConfig) -> torch.dtype:
     return torch.int64 if len(config.outputs) > 1 else torch.float32
 
 
-def _client_data(dataset: Dataset, train: _Positions, test: _Positions, client: int, config: RunConfig) -> ClientData:
-    empty = [np.arange(0)] * config.clients
-    partition = Partition(
-        train=(*empty[:client], train, *empty[client + 1 :]),
-        test=(*empty[:client], test, *empty[client + 1 :]),
-        truth=None,
-        turns=np.zeros(config.clients, dtype=np.int64),
-        relabel=np.tile(np.arange(config.samples.classes), (config.clients, 1)),
-    )
-    if (prepared := dataset.preparation) is not None and prepared.options.own and len(train):
-        dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(train)))
-    return ClientData(dataset, partition, config.seed)
+def _client_data(dataset: Dataset, splits: tuple[_Positions, _Positions], client: int, config: RunConfig) -> ClientData:
+    """The data of a client whose training and test samples have these positions."""
+    if (prepared := dataset.preparation) is not None and prepared.options.own:
+        dataset = replace(dataset, preparation=refitted(prepared, dataset.inputs, torch.from_numpy(splits[0])))
+    return ClientData(dataset, Partition.of_one(config.clients, config.samples.classes, client, splits), config.seed)
 
 
 def _fitting(dataset: Dataset, path: Path, config: RunConfig, location: data.Location) -> Dataset:

@@ -1,5 +1,7 @@
 """The samples that each client trains and tests on, and the true groups of clients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +43,26 @@ class Partition:
     relabel: IntArray
     names: tuple[str, ...] = ()
     validation: tuple[IntArray, ...] = ()
+
+    @classmethod
+    def of_one(cls, clients: int, classes: int, client: int = 0, splits: Sequence[IntArray] = ()) -> Partition:
+        """The samples of one of several clients, of whom the others, or all, have none here.
+
+        Args:
+            clients: The number of clients n.
+            classes: The number of classes.
+            client: The id of the one that has samples.
+            splits: The positions of its training and test samples; none where they are not here either.
+        """
+        none = np.arange(0)
+        train, test = splits or (none, none)
+        return cls(
+            train=tuple(train if each == client else none for each in range(clients)),
+            test=tuple(test if each == client else none for each in range(clients)),
+            truth=None,
+            turns=np.zeros(clients, dtype=np.int64),
+            relabel=np.tile(np.arange(classes), (clients, 1)),
+        )
 
     def __post_init__(self) -> None:
         """Check what a scheme of a user's own could get wrong without anybody noticing."""

@@ -185,9 +185,7 @@ def _no_samples(clients: int, model: OutsideModel) -> ClientData:
     mean = (0.0,) * shape[0]
     labels = torch.zeros(1, dtype=torch.int64)
     dataset = Dataset("app", torch.zeros(1, *shape), labels, model.classes, mean, tuple(1.0 for _ in mean))
-    empty = (np.arange(0),) * clients
-    relabel = np.tile(np.arange(model.classes), (clients, 1))
-    return ClientData(dataset, Partition(empty, empty, None, np.zeros(clients, np.int64), relabel), model.seed)
+    return ClientData(dataset, Partition.of_one(clients, model.classes), model.seed)
 
 
 @dataclass(eq=False)

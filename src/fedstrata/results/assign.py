@@ -201,14 +201,7 @@ def _divided(experiment: Experiment, new: Dataset, own_test: int) -> ClientData:
         new = replace(new, preparation=refitted(prepared, new.inputs, torch.from_numpy(train)))
     # It follows the clients of the run, whose data are not here.
     n = experiment.data.clients
-    others = (np.arange(0),) * n
-    partition = Partition(
-        train=(*others, train),
-        test=(*others, test),
-        truth=None,
-        turns=np.zeros(n + 1, dtype=np.int64),
-        relabel=np.tile(np.arange(new.classes), (n + 1, 1)),
-    )
+    partition = Partition.of_one(n + 1, new.classes, n, (train, test))
     return ClientData(new, partition, experiment.seed)
 
 
