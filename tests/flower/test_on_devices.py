@@ -23,6 +23,7 @@ ONLY_SIMULATED: list[tuple[dict[str, Any], str]] = [
         {"privacy": {"kind": "central", "noise_multiplier": 1.0}, "cohort": {"fraction": 0.5}},
         r"cohort\.sampling: expected 'poisson' with privacy\.kind = 'central' \(on real devices",
     ),
+    ({"cohort": {"sampling": "size"}}, r"cohort\.sampling: expected 'uniform' or 'poisson', .*list cohort\.weights"),
     ({"report": {"baseline": True}}, r"report\.baseline: expected false, .*on real devices"),
 ]
 
