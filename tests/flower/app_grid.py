@@ -65,7 +65,13 @@ class AppGrid(Grid):
             node = message.metadata.dst_node_id
             fresh = Context(1, node, {"partition-id": self.partitions[node]}, RecordDict(), {})
             context = self._contexts.setdefault(node, fresh)
-            reply = self.twist(message, self.app(message, context))
+            # On a node, nobody may make a message that answers none.
+            TaskIdentity._run_id = None  # type: ignore[assignment]  # which is what it is there
+            try:
+                answer = self.app(message, context)
+            finally:
+                TaskIdentity.run_id = 1
+            reply = self.twist(message, answer)
             if reply is not None:
                 self._replies[id] = reply
             ids.append(id)

@@ -241,6 +241,18 @@ def test_a_reply_that_is_too_large_takes_no_memory(made: Federation, what: str) 
     assert len(made.lines) == 1 and made.lines[0].startswith("round 2: client 2 is rejected: expected updates.train to")
 
 
+def test_a_header_with_true_in_the_place_of_1_is_that_of_one_number(made: Federation) -> None:
+    """It equals 1, and no tensor can have such a shape."""
+    file = BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (True,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    data = file.getvalue() + np.ones(1, "float32").tobytes()
+    true = Array("float32", (1,), "numpy.ndarray", data)
+    remote, _ = made.remote(twist=spoiling(array("entropy", true, "client_stats")))
+    rounds(made, remote.run)
+    assert made.lines == []
+
+
 def test_a_message_to_another_client_is_refused_by_the_device(made: Federation) -> None:
     remote, grid = made.remote()
     grid.devices[100 + BAD] = replace(grid.devices[100 + BAD], key="site-7")

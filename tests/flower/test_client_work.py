@@ -60,7 +60,7 @@ def test_a_state_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config: dict[str, Any] = {**CONFIG, "state-dir": str(tmp_path / "file" / "state")}
 
-    def nothing(payload: Payload, context: Context) -> Any:
+    def nothing(payload: Payload, message: Message, context: Context) -> Any:
         return "run", None, None
 
     payload = answer_round(EMPTY, Context(1, 2, config, RecordDict(), {}), nothing)

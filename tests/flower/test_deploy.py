@@ -31,6 +31,7 @@ from fedstrata.flower import deploy, server_app
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.credentials import certify, read_public_keys, refuse_another_app
 from fedstrata.flower.federation import Federation, RoundRules, Samples, read_federation, write_federation
+from fedstrata.flower.members import Members
 from fedstrata.flower.scaffold import node_keys
 from fedstrata.play.run import run_experiment
 
@@ -266,6 +267,13 @@ def test_a_run_that_was_lost_is_resumed(made: Path, tmp_path: Path, monkeypatch:
     (out / "network").rmdir()
     run_experiment(load_experiment(EXPERIMENT, ["rounds=3"]), out, quiet=True)
     (out / "summary.json").unlink()
+    flwr.works = True
+    with pytest.raises(RecordError, match="expected the nodes of the run, found no such file; start a new run"):
+        deploy.resume(out, made)
+    flwr.works = False
+    members = Members(["site-0", "site-1", "site-2"], 3)
+    members.joins = dict.fromkeys(range(3), 0)
+    members.save(out / "network/nodes.json")
     with pytest.raises(EngineError, match=f"did not finish; .*fedstrata deploy resume {out} --federation") as lost:
         deploy.resume(out, made)
     assert lost.value.says_how, "the command that was given would find the folder taken"

@@ -85,7 +85,9 @@ def test_nobody_speaks_for_a_client_with_another_public_key_than_the_operator_ha
     assert heard[0] == ("node 2 is refused: it has another public key than nodes/a/key.pub in the federation's folder")
 
 
-@pytest.mark.parametrize("name", ["a\nround 1: all is well", "a\x1b[2J", "a\u2028b", "a\u202eb", "x" * 101, " a"])
+@pytest.mark.parametrize(
+    "name", ["a\nround 1: all is well", "a\x1b[2J", "a\u2028b", "a\u202eb", "x" * 101, " a", "free place 2"]
+)
 def test_a_name_that_would_forge_a_line_of_the_log_is_no_name(name: str, heard: Heard) -> None:
     heard.of().update([Peer(1, b"", name)], 0)
     assert heard == ["node 1 is refused: expected a name of 1 to 100 visible characters"]
@@ -106,6 +108,24 @@ def test_too_few_nodes_are_an_error_when_time_is_up(heard: Heard) -> None:
     assert ticks.time == 5
 
 
+def test_those_that_are_listed_are_waited_for_by_name(heard: Heard) -> None:
+    ticks = Ticks()
+    with pytest.raises(EngineError, match="expected 2 nodes of a, b, c within 5 s, found a, c"):
+        heard.of().wait(lambda: [A, STRANGER], ("a", "b"), 5.0, ticks.clock, key="min_clients")
+
+
+def test_a_resumed_run_keeps_the_ids_of_its_clients(heard: Heard, tmp_path: Path) -> None:
+    """Whoever is listed since then comes behind them, and who is not listed any more keeps its place."""
+    path, before = tmp_path / "nodes.json", heard.of(4)
+    before.update([A, B, STRANGER], 0)
+    before.save(path)
+    later = Members(["a", "b", "c", "d"], 4)
+    assert later.load(path) and later.all_names == ("a", "b", "c", "d")
+    for listed in (["a", "b", "d"], ["b"]):
+        with pytest.raises(InputError, match="expected those of the run first, a, b, c"):
+            Members(listed, 4).load(path)
+
+
 def test_those_that_come_in_time_are_waited_for(heard: Heard) -> None:
     ticks, members = Ticks(), heard.of()
     members.wait(lambda: [A, B] if ticks.time >= 3 else [A], 2, 5.0, ticks.clock, round=4, key="min_clients")
@@ -124,7 +144,7 @@ def test_who_was_met_is_kept_in_a_file(heard: Heard, tmp_path: Path) -> None:
     alone = Members([])
     alone.load(path)
     assert (alone.all_names, alone.joins) == (before.all_names, before.joins)
-    for damaged in ("{", '{"a": "soon"}', "[]"):
+    for damaged in ("{", '{"places": 1}', '{"places": 1, "clients": [{"name": "a", "joined": "soon"}]}', "[]"):
         path.write_text(damaged)
         with pytest.raises(RecordError, match="expected the nodes of the run, found"):
             again.load(path)

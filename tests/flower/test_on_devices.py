@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 KEYS: dict[str, Any] = {**DIGITS, "rounds": 2}
 
 ONLY_SIMULATED: list[tuple[dict[str, Any], str]] = [
-    ({"algorithm": {"name": "centralized"}}, "no device holds all data"),
+    ({"algorithm": {"name": "centralized"}}, "expected one whose clients keep their data"),
     ({"events": {"change": [{"round": 2, "client": 0, "takes_data_of": 1}]}}, r"events\.change: expected none"),
     ({"attack": {"kind": "zero"}}, r"attack\.kind: expected 'none' \(on real devices"),
     ({"data": {"validation": 0.2}}, r"data\.validation: expected 0, .*on real devices"),

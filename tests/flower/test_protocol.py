@@ -36,6 +36,7 @@ from fedstrata.flower.requests import (
     needed_tensors,
     read_request,
     read_run_config,
+    refuse_other_network,
     request_for,
     write_request,
     write_run_config,
@@ -316,4 +317,4 @@ def test_a_run_config_survives_its_message(reading: ReadOptions) -> None:
 def test_another_network_than_the_senders_is_refused() -> None:
     config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
     with pytest.raises(InputError, match=r"the tensors conv.weight \(2, 3\), .*, found linear1"):
-        read_run_config(write_run_config(config, LAYOUT))
+        refuse_other_network(write_run_config(config, LAYOUT), layout_of(config.network()))

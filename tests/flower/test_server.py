@@ -56,7 +56,7 @@ def come_after_round_2(here: Deployed) -> None:
 def joined(out: Path) -> dict[str, Any]:
     """The round of each client's first cohort, by the name of its node."""
     found: dict[str, Any] = json.loads((out / "network/nodes.json").read_text())
-    return found
+    return {each["name"]: each["joined"] for each in found["clients"]}
 
 
 def kept_on_devices(folder: Path) -> list[bool]:
@@ -346,7 +346,7 @@ def test_a_federation_that_lets_a_client_claim_any_number_of_samples_says_so(
     assert "WARNING" not in capsys.readouterr().err
     with pytest.raises(EngineError, match="expected at least 1 of 6 clients to answer"):
         here.where(max_samples=31).run(tmp_path / "narrow", **changes)
-    assert "client 0 is rejected: expected result train to be of 1 to 31 samples, found 32" in capsys.readouterr().err
+    assert "4, 5 are rejected: expected result train to be of 1 to 31 samples, found 32" in capsys.readouterr().err
 
 
 def test_a_registration_is_refused_to_a_node_whose_public_key_is_not_the_operators(

@@ -1,5 +1,6 @@
 """`Clustered` as a strategy of Flower, with an app of the quickstart's form in this process."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -297,9 +298,17 @@ def of_texts(content: Any) -> None:
     content["arrays"]["head.bias"] = Array(np.array(["a"] * 10))
 
 
+def of_an_archive(content: Any) -> None:
+    """Which numpy would open, and which has no numbers of its own."""
+    file = io.BytesIO()
+    np.savez(file, np.zeros(10, "float32"))
+    content["arrays"]["head.bias"] = Array("float32", (10,), "numpy.ndarray", file.getvalue())
+
+
 @pytest.mark.parametrize(
     "changed",
     [
+        of_an_archive,
         without_a_layer,
         of_another_shape,
         not_finite,
@@ -318,6 +327,38 @@ def test_a_reply_that_no_honest_app_sends_is_rejected_and_the_others_go_on(
     play(strategy, AppGrid(client_app(folds=False), NODE_IDS, replying(changed)), 2)
     assert [record["rejected"] for record in fs.load(tmp_path / "mine").rounds] == [[2], [2]]
     assert all(np.isfinite(array.numpy()).all() for array in strategy.models[0].values())
+
+
+def test_a_node_that_does_not_tell_what_an_algorithm_compares_is_rejected_alone(tmp_path: Path) -> None:
+    def twist(message: Message, reply: Message) -> Message:
+        if message.metadata.dst_node_id == 902 and message.metadata.message_type == "evaluate":
+            for record in reply.content.metric_records.values():
+                record.pop("eval_acc")
+        return reply
+
+    strategy = Clustered("strata", model=Net, out=tmp_path / "mine")
+    play(strategy, AppGrid(client_app(folds=True), NODE_IDS, twist), 6)
+    others = [each for node, each in zip(NODE_IDS, groups(strategy), strict=True) if node != 902]
+    assert others == [group for node, group in zip(NODE_IDS, GROUPS, strict=True) if node != 902]
+    assert any(2 in record["rejected"] for record in fs.load(tmp_path / "mine").rounds)
+
+
+@pytest.mark.parametrize(
+    ("tables", "key"),
+    [
+        ({"privacy": {"kind": "local", "clip_norm": 1.0, "noise_multiplier": 1.0}}, "privacy.kind"),
+        ({"network": {"compression": "int8"}}, "network.compression"),
+        ({"attack": {"kind": "zero"}}, "attack.kind"),
+        ({"data": {"validation": 0.2}}, "data.validation"),
+        ({"cohort": {"sampling": "size"}}, "cohort.sampling"),
+        ({"report": {"baseline": True}}, "report.baseline"),
+    ],
+)
+def test_what_an_app_does_not_do_is_no_key_of_a_run_with_it(tables: Any, key: str, tmp_path: Path) -> None:
+    grid = AppGrid(client_app(folds=True), NODE_IDS)
+    with pytest.raises(ExperimentError, match=key):
+        play(Clustered("fedavg", model=Net, out=tmp_path / "mine", tables=tables), grid, 2)
+    assert grid.sent == [] and not (tmp_path / "mine").exists()
 
 
 def test_nodes_that_are_lost_are_absent_and_one_that_comes_later_joins(tmp_path: Path) -> None:
@@ -358,10 +399,9 @@ def test_a_resumed_run_knows_its_nodes_by_name_and_refuses_strangers(tmp_path: P
     play(strategy, grid, 7)
     assert strategy.clusters == before
     assert [record["absent"] for record in fs.load(tmp_path / "mine").rounds][4:] == [[4, 5], [4], [4]]
-    time = iter(range(10**6))
+    # As in Flower's simulation; they were waited for.
     late = Clustered(fesem, model=Net, out=tmp_path / "mine", resume=True)
-    late.clock = Clock(lambda: 1000.0 * next(time), lambda seconds: None)
-    with pytest.raises(EngineError, match="900"):
+    with pytest.raises(InputError, match="found nodes without names, whose ids are new at every start"):
         play(late, AppGrid(client_app(folds=False), range(10, 18)), 9)
 
 

@@ -21,7 +21,8 @@ _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that a log must not show: control, format (bidirectional, zero width), line separators."""
 
 # A path in quotes may have spaces; one without quotes ends at the first.
-_QUOTED_PATH = re.compile(r"""(['"])(?:~?/|[A-Za-z]:[\\/]|\\\\)[^'"\n]*?([^'"\\/\n]+)[\\/]?\1""")
+# What is between the quotes is taken at once: somebody else may have sent a quote without its end.
+_QUOTED_PATH = re.compile(r"""(['"])((?:~?/|[A-Za-z]:[\\/]|\\\\)[^'"\n]*+)\1""")
 _BARE_PATH = re.compile(
     r"""(?<![\w.:/\\)\]])(?:~?/|[A-Za-z]:[\\/]|\\\\)(?:[^\s'",;:\\/]+[\\/])*([^\s'",;:\\/]+)[\\/]?"""
 )
@@ -93,4 +94,11 @@ def without_paths(text: str, known: Iterable[Path] = ()) -> str:
         for form in {str(path), str(path.absolute()), str(path.resolve())}:
             if path.name and Path(form).is_absolute():
                 text = text.replace(form, path.name)
-    return _BARE_PATH.sub(r"\1", _QUOTED_PATH.sub(r"\1\2\1", text))
+    return _BARE_PATH.sub(r"\1", _QUOTED_PATH.sub(_last_part, text))
+
+
+def _last_part(found: re.Match[str]) -> str:
+    """The last part of a path in quotes; a path without parts stays as it is."""
+    quote, path = found.groups()
+    last = re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+    return f"{quote}{last or path}{quote}"

@@ -20,9 +20,9 @@ from fedstrata.engine import Answer, Ask, ClientStore, Work, report_of
 from fedstrata.engine.work import TEST
 from fedstrata.flower.app_form import AppForm, refuse_needs, refuse_whole
 from fedstrata.flower.clients import Asked, NodeClients, RoundTraffic
-from fedstrata.flower.grid import Clock, Grid, failure_reason, replies, send
+from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.members import Members
-from fedstrata.flower.payload import encode, flower
+from fedstrata.flower.payload import encode
 from fedstrata.flower.replies import ReplyBounds, expected_reply
 from fedstrata.flower.requests import Request, without_models, write_request
 from fedstrata.flower.served_app import job_of
@@ -92,13 +92,14 @@ class AppClients:
                     asks[client] = steps[client].send(given)  # type: ignore[arg-type]
                 except StopIteration:
                     done.append(client)
+                except InputError as error:
+                    self.traffic.rejected[client] = one_line(str(error))
             answers = dict(self.asked(plan.round, asks)) if asks else {}
         for line in self.traffic.lines(plan.round):
             self.tell(line)
         if works and not done:
-            told = {*self.traffic.absent.values(), *self.traffic.rejected.values()}
-            why = f": {told.pop()}" if len(told) == 1 else ""
-            raise EngineError(f"round {plan.round}: expected answers of {len(works)} nodes, found none{why}")
+            why = self.traffic.example
+            raise EngineError(f"round {plan.round}: expected answers of {len(works)} nodes, found none, such as {why}")
         return report_of(plan, [works[client] for client in sorted(done)], self.form.layout)
 
     def asked(self, round: int, asks: Mapping[int, Sequence[Ask]]) -> Iterator[tuple[int, list[Answer]]]:
@@ -129,12 +130,9 @@ class AppClients:
                 self.traffic.absent.setdefault(client, "no answer in time")
 
     def _message(self, round: int, node: int, ask: Ask) -> Message:
-        own = flower()
         content = self.form.content(ask, {**self.configs[ask.kind], "server-round": round})
         self.traffic.bytes_down += 4 * len(ask.model)
-        kind = own.MessageType.TRAIN if ask.kind == "train" else own.MessageType.EVALUATE
-        message: Message = own.Message(content, node, kind, ttl=self.timeout, group_id=str(round))
-        return message
+        return message_to(node, ask.kind, content, round, self.timeout)
 
     def _taken(self, client: int, reply: Message, ask: Ask) -> Answer | None:
         """Read a reply, or note why there is none."""

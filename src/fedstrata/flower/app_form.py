@@ -16,14 +16,11 @@ from fedstrata.base.quoting import shown
 from fedstrata.core import Layout, Plan
 from fedstrata.engine.work import TEST, Answer, Ask
 from fedstrata.flower.app import ANCHOR, FOLD, MOST, PROX_WEIGHT, UNITS
-from fedstrata.flower.payload import flower
+from fedstrata.flower.payload import flower, tensor_of
 from fedstrata.models import arrays_of_row, row_of_arrays
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
-
-_NUMPY = "numpy.ndarray"
-"""The form of Flower's arrays."""
 
 _WHOLE_SHARE = 0.9
 """A half of the samples that has more than this share of all is no half."""
@@ -47,7 +44,7 @@ def refuse_whole(ask: Ask, samples: int, known: int) -> None:
         )
 
 
-_LAYERS = "layers of a client's own"
+_SERVE = "write `serve(app, train, evaluate)` of fedstrata.flower into the app, and serve=True into Clustered"
 
 
 def refuse_needs(plan: Plan, algorithm: str, *, served: bool) -> None:
@@ -64,9 +61,10 @@ def refuse_needs(plan: Plan, algorithm: str, *, served: bool) -> None:
     found = dict[str, str]()
     for task in plan.tasks.values():
         if any(task.load_local) or any(task.save_local) or any(task.upload_values):
-            found[_LAYERS] = "" if served else "write `serve(app, train, evaluate)` of fedstrata.flower into it"
+            found["layers of a client's own"] = "" if served else _SERVE
         if any(task.trainable) and not all(task.trainable):
-            found["to train some layers alone"] = "take another algorithm"
+            found = {"training of some layers alone": "take another algorithm"}
+            break
     for name in plan.client_stats:
         if name != "units":
             found[f"the statistic {name!r} of a client's data"] = "take another algorithm"
@@ -131,13 +129,10 @@ class AppForm:
             raise InputError(f"expected the arrays {', '.join(self.dtypes)}, found a difference in {other[0]!r}")
         arrays = dict[str, NDArray[Any]]()
         for spec in self.layout.tensors:
-            array = record[spec.name]
-            said = (tuple(array.shape), array.dtype, array.stype)
-            if said != (wanted := (spec.shape, self.dtypes[spec.name], _NUMPY)):
-                raise InputError(f"expected {spec.name} to be {wanted}, found {said}")
-            values = array.numpy()
-            if tuple(values.shape) != spec.shape or str(values.dtype) != self.dtypes[spec.name]:
-                raise InputError(f"expected {spec.name} to be {wanted}, found {(values.shape, str(values.dtype))}")
+            values = tensor_of(spec.name, record[spec.name]).numpy()
+            found, wanted = (values.shape, str(values.dtype)), (spec.shape, self.dtypes[spec.name])
+            if found != wanted:
+                raise InputError(f"expected {spec.name} to be {wanted}, found {found}")
             arrays[spec.name] = values
         return row_of_arrays(arrays, self.layout)
 
@@ -189,8 +184,12 @@ class AppForm:
     def _number(self, metrics: MetricRecord, name: str) -> float:
         value = metrics.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
+            arguments = {self.keys.samples: "weighted_by_key", self.keys.loss: "loss", self.keys.accuracy: "accuracy"}
             names = ", ".join(metrics) or "none"
-            raise InputError(f"expected the metric {name!r}, a number, found {names}; name the app's own in Clustered")
+            raise InputError(
+                f"expected the metric {name!r}, a number, found {names}; give Clustered the app's own name, as in "
+                f"{arguments.get(name, name)}='...'"
+            )
         return float(value)
 
 

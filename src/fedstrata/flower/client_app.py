@@ -15,14 +15,15 @@ from typing import Any, TypeAlias
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from torch import nn
 
 from fedstrata.base.errors import InputError
 from fedstrata.core import CLIENT_STATS, Layout, Report
 from fedstrata.engine import ClientStore, Loop
 from fedstrata.flower.client_data import read_client_data
-from fedstrata.flower.node import Done, Work, answer_rounds
-from fedstrata.flower.payload import Payload, decode
-from fedstrata.flower.requests import Request, RunConfig, read_run_config
+from fedstrata.flower.node import RoundWork, WorkDone, answer_rounds
+from fedstrata.flower.payload import RECORDS, Payload
+from fedstrata.flower.requests import Request, RunConfig, read_run_config, refuse_other_network
 from fedstrata.models import layout_of
 from fedstrata.uploads.compression import Packed
 from fedstrata.uploads.noise import LocalNoise, NoiseSeed, secret_seed
@@ -76,27 +77,30 @@ class Device:
         )
 
 
-def prepare(payload: Payload, context: Context) -> tuple[str, Layout, Work]:
+def prepare(payload: Payload, message: Message, context: Context) -> tuple[str, Layout, RoundWork]:
     """Read what a device must know of a run, and see that the message is for its client."""
     device = Device.of(context.node_config)
     config = read_run_config(payload)
+    network = config.network()
+    layout = layout_of(network)
+    refuse_other_network(payload, layout)
     key = payload.record("client")
     if key != device.key:
         raise InputError(f"expected a message to the client {device.key}, found one to {key}")
-    return config.run, layout_of(config.network()), partial(_work, config, device)
+    return config.run, layout, partial(_work, config, device, network, layout)
 
 
 def addressee(message: Message) -> str:
     """The key of the client that a message is for."""
-    return decode(message.content).record("client")
+    return str(message.content.config_records[RECORDS]["client"])
 
 
-def _work(config: RunConfig, device: Device, request: Request, store: ClientStore) -> Done:
+def _work(
+    config: RunConfig, device: Device, network: nn.Module, layout: Layout, request: Request, store: ClientStore
+) -> WorkDone:
     """Score and train."""
     _refuse_unknown_stats(request, device)
     _refuse_little_noise(config, request, device)
-    network = config.network()
-    layout = layout_of(network)
     data = read_client_data(device.data, request.client, config)
     report = Loop(network, layout, data, store, config.precision, config.objective).run(request.plan)
     report = _with_local_noise(config, layout, request, report, device)
@@ -107,7 +111,7 @@ def _work(config: RunConfig, device: Device, request: Request, store: ClientStor
             # There is one client on a device. What is left of its update is stored for the next round.
             for update in compression.packed(request.plan, name, result, store):
                 packed[name] = update
-    return Done(report, compression, packed)
+    return WorkDone(report, compression, packed)
 
 
 def _with_local_noise(config: RunConfig, layout: Layout, request: Request, report: Report, device: Device) -> Report:

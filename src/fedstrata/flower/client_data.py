@@ -61,18 +61,6 @@ def read_client_data(path: Path, client: int, config: RunConfig) -> ClientData:
     return _client_data(dataset, (np.flatnonzero(~held), np.flatnonzero(held)), client, config)
 
 
-def counts_depend_on_id(path: Path, config: RunConfig) -> bool:
-    """Whether a client has other numbers of training and test samples under another id.
-
-    The id chooses what is held out. Of samples it is always as many, and of units of unequal sizes it is not.
-
-    Args:
-        path: The data of the client, as `read_client_data` takes them.
-        config: The config of the run.
-    """
-    return bool(config.samples.unit) and not data.has_own_test(data.find(str(path.resolve())))
-
-
 def _options(location: data.Location, config: RunConfig) -> data.ReadOptions:
     """Return how samples are made of a client's own files: as the experiment says, with the federation's features."""
     prepared = config.samples.prepared

@@ -21,7 +21,7 @@ from fedstrata.engine.client_store import parse_stored_name
 from fedstrata.engine.parallel.sharding import merge_reports
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.federation import RoundRules
-from fedstrata.flower.grid import Clock, Grid, failure_reason, message_to, replies, send
+from fedstrata.flower.grid import REASON_CHARACTERS, Clock, Grid, failure_reason, message_to, replies, send
 from fedstrata.flower.members import Members
 from fedstrata.flower.node import ROUND
 from fedstrata.flower.payload import ExpectedReply, Payload, content_bytes, decode, encode
@@ -58,10 +58,18 @@ class RoundTraffic:
     bytes_up: int = 0
 
     def lines(self, round: int) -> Iterator[str]:
-        """A line for people about each client whose reply of a round is missing or not taken."""
+        """A line for people about the clients whose replies of a round are missing or not taken, for each reason."""
         for kind, reasons in {"absent": self.absent, "rejected": self.rejected}.items():
-            for client, reason in reasons.items():
-                yield f"round {round}: client {client} is {kind}: {reason}"
+            for reason in dict.fromkeys(reasons.values()):
+                clients = [str(client) for client, own in reasons.items() if own == reason]
+                who = f"client {clients[0]} is" if len(clients) == 1 else f"clients {', '.join(clients)} are"
+                yield f"round {round}: {who} {kind}: {reason}"
+
+    @property
+    def example(self) -> str:
+        """One client whose reply is missing or not taken, and why."""
+        client, reason = next(iter({**self.rejected, **self.absent}.items()), (0, "no answer in time"))
+        return f"client {client}: {reason}"
 
 
 @dataclass
@@ -171,7 +179,7 @@ class NodeClients:
             self.tell(f"round {plan.round}: {found} of {len(scored)} answered, {least} are needed")
         raise EngineError(
             f"round {plan.round}: expected at least {least} of {len(scored)} clients to answer, found fewer in each "
-            f"of {self.rules.max_attempts} tries; see to the nodes, then resume the run"
+            f"of {self.rules.max_attempts} tries, such as {self.traffic.example}; see to the nodes, then resume the run"
         )
 
     def _attempt(self, plan: Plan, clients: Sequence[int]) -> _Attempt:
@@ -232,8 +240,10 @@ class NodeClients:
             traffic.bytes_up += content_bytes(message.content)
             payload = decode(message.content, asked.expected)
             if "missing" in payload.records:
-                lost = one_line(payload.record("missing"))
-                traffic.absent[client] = f"its device has lost {lost}"
+                lost = payload.record("missing").split(", ")
+                if strange := {*lost} - {spec.name for spec in self.layout.tensors}:
+                    raise InputError(f"expected the names of tensors that are lost, found {min(strange)}")
+                traffic.absent[client] = one_line(f"its device has lost {', '.join(lost)}")
                 attempt.missing.append(client)
                 # If it is not asked again before the round is over, the next request has to bring everything.
                 self.store.forget(client)
@@ -243,7 +253,7 @@ class NodeClients:
                 traffic.absent.pop(client, None)
         except InputError as error:
             traffic.absent.pop(client, None)
-            traffic.rejected[client] = one_line(without_paths(str(error)))
+            traffic.rejected[client] = one_line(without_paths(str(error)[:REASON_CHARACTERS]))
 
     def _merge(self, plan: Plan, replies: Mapping[int, Reply]) -> Report:
         """Note what the devices keep, and put the replies together, every row where the simulator has it."""

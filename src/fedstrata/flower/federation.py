@@ -22,7 +22,7 @@ FEDERATION_FILE = "federation.toml"
 """The name of a federation's own file, in its folder."""
 
 NETWORK = "network"
-"""The folder in a run folder with the run's name on the devices, the registered clients and every round's traffic."""
+"""The folder in a run folder with the run's name on the devices, the clients' nodes and every round's traffic."""
 
 QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """The variables by which Flower does not report that it is used, nor ask for a newer version."""

@@ -31,7 +31,7 @@ _PATIENCE_SECONDS = 5.0
 _MOST_MISSING = 8
 """How many replies that have not come end a look: each costs the SuperLink a request."""
 
-_REASON_CHARACTERS = 1000
+REASON_CHARACTERS = 1000
 """The number of characters that are looked at of what a device says."""
 
 
@@ -102,12 +102,12 @@ def failure_reason(message: Message | RejectedReply) -> str:
     if isinstance(message, RejectedReply):
         raise InputError(one_line(message.reason))
     if message.has_error():
-        reason = without_paths(message.error.reason or "")
+        reason = without_paths((message.error.reason or "")[-REASON_CHARACTERS:])
         return f"Flower reports error {message.error.code}: {one_line(reason[-LINE_CHARACTERS:]) or 'no reason given'}"
     records = dict(message.content.config_records.get(RECORDS, {}))
     if "failed" not in records:
         return ""
-    return f"its device says: {one_line(without_paths(str(records['failed'])[:_REASON_CHARACTERS]))}"
+    return f"its device says: {one_line(without_paths(str(records['failed'])[:REASON_CHARACTERS]))}"
 
 
 def send(grid: Grid, messages: Mapping[int, Message]) -> dict[str, int]:

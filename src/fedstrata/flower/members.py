@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,7 +104,7 @@ class Members:
             InputError: When there is none.
         """
         name = node.name or str(node.node_id)
-        if one_line(name, _NAME_CHARACTERS) != name:
+        if one_line(name, _NAME_CHARACTERS) != name or name.startswith(FREE):
             raise InputError(
                 f"node {node.node_id} is refused: expected a name of 1 to {_NAME_CHARACTERS} visible characters"
             )
@@ -128,7 +128,7 @@ class Members:
     def wait(
         self,
         here: Callable[[], Iterable[FlowerNode]],
-        wanted: int,
+        wanted: int | Collection[str],
         seconds: float,
         clock: Clock,
         *,
@@ -139,7 +139,7 @@ class Members:
 
         Args:
             here: Says which nodes are connected.
-            wanted: How many clients.
+            wanted: How many clients, or the names of those that must be there.
             seconds: How long at most.
             clock: Tells the time.
             round: The round.
@@ -151,38 +151,64 @@ class Members:
         end = clock.now() + seconds
         while True:
             self.update(here(), round)
-            if len(self.nodes) >= wanted:
+            there = {self.names[client] for client in self.nodes}
+            if len(there) >= wanted if isinstance(wanted, int) else there >= {*wanted}:
                 return
             if clock.now() >= end:
-                found = ", ".join(self.names[client] for client in sorted(self.nodes)) or "none"
+                found = ", ".join(name for name in self.names if name in there) or "none"
+                count = wanted if isinstance(wanted, int) else len(wanted)
                 listed = f" of {', '.join(self.names)}" if self.names else ""
                 raise EngineError(
-                    f"expected {wanted} nodes{listed} within {seconds:g} s, found {found}; start the other nodes, or "
+                    f"expected {count} nodes{listed} within {seconds:g} s, found {found}; start the other nodes, or "
                     f"lower {key}"
                 )
             clock.pause(min(1.0, max(end - clock.now(), 0.0)))
 
     def save(self, path: Path) -> None:
-        """Write the names and the rounds of the first cohorts."""
-        rounds = dict(zip(self.all_names, self.joins.values(), strict=True))
-        found = {name: None if round == NEVER else round for name, round in rounds.items()}
-        replace_file(path, (json_text(found, indent=1) + "\n").encode(), private=True)
+        """Write who the clients are, in the order of their ids."""
+        joined = [None if (round := self.joins[id]) == NEVER else round for id in range(len(self.names))]
+        clients = [{"name": name, "joined": round} for name, round in zip(self.names, joined, strict=True)]
+        saved = {"places": self.places, "clients": clients}
+        replace_file(path, (json_text(saved, indent=1) + "\n").encode(), private=True)
 
     def load(self, path: Path) -> bool:
         """Read what `save` has written; return whether there is such a file.
 
         Raises:
-            RecordError: When it is damaged.
+            InputError: When the names that are listed are not those of the run, in their order.
+            RecordError: When the file is damaged.
         """
         try:
-            found = TypeAdapter(dict[str, int | None]).validate_json(read_file(path))
+            found = TypeAdapter(_Saved).validate_json(read_file(path))
         except FileNotFoundError:
             return False
         except ValidationError as error:
             reason = one_line(str(error))
             raise RecordError(f"{path}: expected the nodes of the run, found {reason}; start a new run") from None
-        self.names += [name for name in found if name not in self.names and not name.startswith(FREE)]
-        self.limit(max(self.places or 0, len(found)))
-        known = {self.names.index(name): round for name, round in found.items() if round is not None}
-        self.joins |= known
+        listed = self.names
+        self.names = [each.name for each in found.clients]
+        self.names += [name for name in listed if name not in self.names]
+        if listed != self.names[: len(listed)]:
+            raise InputError(
+                f"clients = {listed}: expected those of the run first, {', '.join(self.names)}; one that has left for "
+                "good keeps its place"
+            )
+        self.limit(max(self.places or 0, found.places))
+        self.joins |= {id: each.joined for id, each in enumerate(found.clients) if each.joined is not None}
         return True
+
+
+@dataclass(frozen=True)
+class _SavedClient:
+    """A client in the file of the members."""
+
+    name: str
+    joined: int | None
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The file of the members."""
+
+    places: int
+    clients: tuple[_SavedClient, ...]

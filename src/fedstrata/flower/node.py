@@ -38,9 +38,6 @@ ROUND = "train.fedstrata"
 KEPT_RUNS = 8
 """The number of runs whose tensors a node keeps of a client: one that was stopped may be resumed."""
 
-_KEPT = "fedstrata"
-"""The record of the node's context that holds what a client keeps, where the node has no folder for it."""
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -67,9 +64,9 @@ class Kept:
             InputError: When the file is damaged.
         """
         if self.folder is None:
-            found = self.context.state.array_records.get(_KEPT)
+            found = self.context.state.array_records.get(_kept_name(run, client))
             return {} if found is None else found.to_torch_state_dict()
-        file = self.folder / _file_name(run, client)
+        file = self.folder / f"{_kept_name(run, client)}.safetensors"
         try:
             return load(file.read_bytes()) if file.exists() else {}
         except SafetensorError as error:
@@ -78,21 +75,23 @@ class Kept:
     def write(self, run: str, client: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep tensors in place of those that were kept; they are on the disk before the reply leaves."""
         if self.folder is None:
-            self.context.state[_KEPT] = ArrayRecord(dict(tensors))
+            self.context.state[_kept_name(run, client)] = ArrayRecord(dict(tensors))
             return
-        replace_file(self.folder / _file_name(run, client), save(dict(tensors)), private=True)
-        own = sorted(self.folder.glob(_file_name("*", client)), key=lambda path: path.stat().st_mtime)
+        file = self.folder / f"{_kept_name(run, client)}.safetensors"
+        replace_file(file, save(dict(tensors)), private=True)
+        own = sorted(self.folder.glob(f"*-{client}.safetensors"), key=lambda path: path.stat().st_mtime)
         for old in own[:-KEPT_RUNS]:
             old.unlink()
 
 
-def _file_name(run: str, client: int) -> str:
-    if run != "*" and not run.replace("_", "").isalnum():
+def _kept_name(run: str, client: int) -> str:
+    """The name of what a client keeps in a run, which is safe as that of a file."""
+    if not run.replace("_", "").isalnum():
         raise InputError(f"expected a run named by letters, digits and underscores, found {run!r}")
-    return f"{run}-{client}.safetensors"
+    return f"{run}-{client}"
 
 
-class Done(NamedTuple):
+class WorkDone(NamedTuple):
     """What a client has done for a request.
 
     Attributes:
@@ -106,31 +105,27 @@ class Done(NamedTuple):
     packed: Mapping[str, Packed] = {}
 
 
-Work = Callable[[Request, ClientStore], Done]
+RoundWork = Callable[[Request, ClientStore], WorkDone]
 """Does what a request asks, with what the client keeps; what it is to keep from now on, it puts there."""
 
+Prepare = Callable[[Payload, Message, Context], tuple[str, Layout, RoundWork]]
+"""Reads what comes with a request: the name of the run, the tensors of its models, and how to work."""
 
-def answer_rounds(app: ClientApp, prepare: Callable[[Payload, Context], tuple[str, Layout, Work]]) -> None:
-    """Let an app answer the messages of rounds.
 
-    Args:
-        app: The app.
-        prepare: Reads what comes with a request: the name of the run, the tensors of its models, and how to work.
-    """
+def answer_rounds(app: ClientApp, prepare: Prepare) -> None:
+    """Let an app answer the messages of rounds."""
 
-    @app.train("fedstrata")
+    @app.train(ROUND.partition(".")[2])
     def answer(message: Message, context: Context) -> Message:
         return reply_to(message, answer_round(message, context, prepare))
 
 
-def answer_round(
-    message: Message, context: Context, prepare: Callable[[Payload, Context], tuple[str, Layout, Work]]
-) -> Payload:
+def answer_round(message: Message, context: Context, prepare: Prepare) -> Payload:
     """Answer the message of a round. What cannot be done is said in one line, without a path of this machine."""
     own = tuple(Path(str(context.node_config[name])) for name in ("data", "state-dir") if name in context.node_config)
     try:
         payload = decode(message.content)
-        run, layout, work = prepare(payload, context)
+        run, layout, work = prepare(payload, message, context)
         kept = Kept.of(context)
         if kept.folder is None:
             return _answered(payload, run, layout, work, kept)
@@ -146,7 +141,7 @@ def answer_round(
     return Payload({"failed": one_line(reason)})
 
 
-def _answered(payload: Payload, run: str, layout: Layout, work: Work, kept: Kept) -> Payload:
+def _answered(payload: Payload, run: str, layout: Layout, work: RoundWork, kept: Kept) -> Payload:
     """Do what a request asks, and make the reply."""
     request = read_request(payload, layout)
     client, round = request.client, request.plan.round

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedstrata.base.errors import ExperimentError
 from fedstrata.base.quoting import shown
 from fedstrata.base.registry import OBJECT, ONLY_HERE
+from fedstrata.build.elsewhere import require, rules_elsewhere
 from fedstrata.config import Experiment
-from fedstrata.uploads.disclosure import disclosure_of
 
 ON_DEVICES = ("engine.name=loop", "engine.device=cpu")
 """What all experiments on devices have: each device trains its client by itself."""
@@ -27,44 +26,21 @@ def refuse_on_devices(experiment: Experiment) -> None:
     for key, name in _own_objects(experiment).items():
         if name.startswith((ONLY_HERE, OBJECT)):
             raise ExperimentError(f"{key} = {shown(name)}: expected 'module:Name', which every machine can import")
-    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
     cohort = experiment.cohort
     # It is not known from how many clients a cohort will be drawn, and epsilon depends on it.
     known_share = cohort.fraction == 1 or cohort.sampling == "poisson"
     require(
         {
+            **rules_elsewhere(experiment),
             "engine.precision: expected 'float32' or 'bfloat16'": experiment.engine.precision != "tf32",
-            "algorithm.name: no device holds all data": disclosure is None or disclosure.clients_keep_data,
-            "events.change: expected none, as clients' data are their own": not experiment.events.change,
-            "attack.kind: expected 'none'": experiment.attack.all_honest,
-            "data.validation: expected 0, as test samples alone are held out": not experiment.data.validation,
             "cohort.sampling: expected 'poisson' with privacy.kind = 'central'": (
                 experiment.privacy.kind != "central" or known_share
             ),
-            "cohort.sampling: expected 'uniform' or 'poisson', as clients tell how many samples they have with their "
-            "first work; list cohort.weights instead": cohort.sampling != "size",
-            "local.class_weights: expected a list of weights, as devices do not tell how many samples of each class "
-            "they have": experiment.local.class_weights != "balanced",
             "report.baseline: expected false, as devices would train twice; deploy the experiment with "
             "algorithm.name = 'fedavg' into a folder next to this one": not experiment.report.baseline,
         },
         "on real devices; a simulation may have it",
     )
-
-
-def require(rules: Mapping[str, bool], where: str) -> None:
-    """Refuse an experiment with a key whose rule does not hold.
-
-    Args:
-        rules: Whether each rule holds, by the key and what is expected of it.
-        where: Where it is expected.
-
-    Raises:
-        ExperimentError: For the first of them.
-    """
-    for rule, holds in rules.items():
-        if not holds:
-            raise ExperimentError(f"{rule} ({where})")
 
 
 def _own_objects(experiment: Experiment) -> dict[str, str]:

@@ -285,7 +285,7 @@ def decode(content: RecordDict, expected: ExpectedReply | None = None) -> Payloa
     arrays = dict[str, dict[str, Tensor]]()
     for name, found in content.array_records.items():
         group = name.removesuffix(".arrays")
-        arrays[group] = {key: _tensor(f"{group}.{key}", array) for key, array in found.items()}
+        arrays[group] = {key: tensor_of(f"{group}.{key}", array) for key, array in found.items()}
     return Payload(records, arrays)
 
 
@@ -304,7 +304,9 @@ def _array_header(name: str, array: Any) -> tuple[tuple[int, ...], np.dtype[Any]
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, transposed, dtype = read(file, max_header_size=_HEADER_BYTES)
-        if dtype.hasobject or transposed:
+        # A header may have true in the place of 1.
+        shape = tuple(map(int, shape))
+        if dtype.kind not in "biuf" or transposed or min(shape, default=0) < 0:
             raise ValueError("its numbers are not plain")
         if file.tell() + prod(shape) * dtype.itemsize != len(array.data):
             raise ValueError(f"it has {len(array.data) - file.tell()} bytes of numbers")
@@ -314,7 +316,12 @@ def _array_header(name: str, array: Any) -> tuple[tuple[int, ...], np.dtype[Any]
     return shape, dtype, file.tell()
 
 
-def _tensor(name: str, array: Any) -> Tensor:
+def tensor_of(name: str, array: Any) -> Tensor:
+    """Read an array that somebody else has made, and that is called so.
+
+    Raises:
+        InputError: When it is none of plain numbers in numpy's format.
+    """
     shape, dtype, start = _array_header(name, array)
     # A copy: what torch writes to must not be the message's own bytes.
     return torch.from_numpy(np.frombuffer(array.data, dtype, offset=start).reshape(shape).copy())

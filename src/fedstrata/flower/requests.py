@@ -33,7 +33,7 @@ from fedstrata.flower.payload import (
     row_of_values,
     values_of_row,
 )
-from fedstrata.models import NetworkShape, layout_of, make_network
+from fedstrata.models import NetworkShape, make_network
 from fedstrata.objective import Objective
 from fedstrata.uploads.compression import Compression, CompressionKind
 
@@ -133,14 +133,20 @@ def read_run_config(payload: Payload) -> RunConfig:
     """Read the run config in a payload.
 
     Raises:
-        InputError: When it is not there, or the network is another one here than at the sender.
+        InputError: When it is not there.
     """
-    config = _RUN_CONFIG.read(payload.record("config"))
-    here = _network(layout_of(config.network())).tensors
-    there = _NETWORK.read(payload.record("network")).tensors
+    return _RUN_CONFIG.read(payload.record("config"))
+
+
+def refuse_other_network(payload: Payload, layout: Layout) -> None:
+    """Refuse a payload of a sender whose network has other tensors than are here.
+
+    Raises:
+        InputError: When it has.
+    """
+    here, there = _network(layout).tensors, _NETWORK.read(payload.record("network")).tensors
     if here != there:
         raise InputError(f"expected a network with the tensors {', '.join(there)}, found {', '.join(here)}")
-    return config
 
 
 def _network(layout: Layout) -> _Network:

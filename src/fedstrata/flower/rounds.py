@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata import report
+from fedstrata.base.errors import RecordError
 from fedstrata.base.files import append_line, folder_lock, refuse_links
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
@@ -20,6 +21,7 @@ from fedstrata.flower.members import Members
 from fedstrata.play.progress import StatusLine
 from fedstrata.play.rounds import PlanReply, timed_reply
 from fedstrata.play.run import play_shown
+from fedstrata.records.checkpoint import checkpoints
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import ClientEntry
 from fedstrata.report.summary import warnings
@@ -40,6 +42,18 @@ def network_folder(out: Path) -> Path:
 def members_file(out: Path) -> Path:
     """The file with the members of a run."""
     return out / NETWORK / _MEMBERS_FILE
+
+
+def known_members(members: Members, out: Path) -> int:
+    """Read who the clients of a run that goes on are; return its next round, which is 0 before its first.
+
+    Raises:
+        RecordError: When rounds were played, and the file of the members is not there.
+    """
+    done = checkpoints(out / "checkpoint")
+    if not members.load(members_file(out)) and done:
+        raise RecordError(f"{members_file(out)}: expected the nodes of the run, found no such file; start a new run")
+    return int(done[0].stem) + 1 if done else 0
 
 
 def play_on_nodes(
@@ -71,6 +85,8 @@ def play_on_nodes(
     """
     clients: Any = setup.clients
     called = names or (lambda: members.all_names)
+    if resume and (before := Folder(out).data()) is not None:
+        clients.sizes.update({each.id: (each.train or 0, each.test or 0) for each in before.clients})
 
     def reply(plan: Plan) -> PlanReply:
         network_folder(out)
@@ -98,10 +114,8 @@ def play_on_nodes(
 
 def _record_clients(out: Path, names: Iterable[str], sizes: Mapping[int, tuple[int, int]]) -> None:
     """Write who the clients are: some have joined since the run began, and only they know their numbers of samples."""
-    entries = [
-        ClientEntry(id=client, name=name, **dict(zip(("train", "test"), sizes.get(client, ()), strict=False)))
-        for client, name in enumerate(names)
-    ]
+    known = ((client, name, *sizes.get(client, (0, 0))) for client, name in enumerate(names))
+    entries = [ClientEntry(id=id, name=name, train=train or None, test=test or None) for id, name, train, test in known]
     folder = Folder(out.resolve())
     if (before := folder.data()) is not None and before.clients != entries:
         folder.add_data(before.model_copy(update={"clients": entries}))

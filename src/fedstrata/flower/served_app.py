@@ -13,11 +13,11 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstrata.base.errors import InputError
 from fedstrata.core import Layout, TensorSpec
-from fedstrata.engine import Answer, Ask, ClientStore, report_of
-from fedstrata.engine import Work as ClientWork
+from fedstrata.engine import Answer, Ask, ClientStore, Work, report_of
 from fedstrata.flower.app_form import AppForm, AppKeys, refuse_whole
-from fedstrata.flower.node import Done, Work, answer_rounds
+from fedstrata.flower.node import RoundWork, WorkDone, answer_rounds
 from fedstrata.flower.payload import Payload
 from fedstrata.flower.requests import Request
 
@@ -39,23 +39,23 @@ def serve(app: ClientApp, train: AppFunction, evaluate: AppFunction) -> None:
     """
     functions = {"train": train, "evaluate": evaluate}
 
-    def prepare(payload: Payload, context: Context) -> tuple[str, Layout, Work]:
+    def prepare(payload: Payload, message: Message, context: Context) -> tuple[str, Layout, RoundWork]:
         form, configs, run = _job_in(payload)
 
         def answer(ask: Ask, round: int) -> Answer:
-            content = form.content(ask, {**configs[ask.kind], "server-round": round})
-            asked = Message(content, context.node_id, ask.kind, group_id=str(round))
-            return form.answer(functions[ask.kind](asked, context).content, ask)
+            # An app can make no message of its own: the questions come one after the other in the one that it has.
+            message.content = form.content(ask, {**configs[ask.kind], "server-round": round})
+            return form.answer(functions[ask.kind](message, context).content, ask)
 
         return run, form.layout, partial(_work, form.layout, answer)
 
     answer_rounds(app, prepare)
 
 
-def _work(layout: Layout, answer: Callable[[Ask, int], Answer], request: Request, store: ClientStore) -> Done:
+def _work(layout: Layout, answer: Callable[[Ask, int], Answer], request: Request, store: ClientStore) -> WorkDone:
     """Do what a request asks, by messages to the app's own functions."""
     client, plan = request.client, request.plan
-    work = ClientWork(plan, client, layout, store.read(client, before=plan.round))
+    work = Work(plan, client, layout, store.read(client, before=plan.round))
     whole = 0
 
     def checked(ask: Ask) -> Answer:
@@ -68,7 +68,7 @@ def _work(layout: Layout, answer: Callable[[Ask, int], Answer], request: Request
 
     work.do(checked)
     store.write(client, plan.round, work.stored)
-    return Done(report_of(plan, [work], layout))
+    return WorkDone(report_of(plan, [work], layout))
 
 
 def job_of(form: AppForm, configs: Mapping[str, Mapping[str, Any]], run: str) -> Payload:
@@ -86,8 +86,14 @@ def job_of(form: AppForm, configs: Mapping[str, Mapping[str, Any]], run: str) ->
         "keys": asdict(form.keys),
         "configs": configs,
     }
+    try:
+        text = json.dumps(told)
+    except TypeError as error:
+        raise InputError(
+            f"train_config, evaluate_config: expected texts and numbers with serve=True: {error}"
+        ) from None
     fixed = {name: torch.from_numpy(np.array(values)) for name, values in form.fixed.items()}
-    return Payload({"app": json.dumps(told)}, {"fixed": fixed} if fixed else {})
+    return Payload({"app": text}, {"fixed": fixed} if fixed else {})
 
 
 def _job_in(payload: Payload) -> tuple[AppForm, Mapping[str, Mapping[str, Any]], str]:

@@ -17,6 +17,7 @@ from flwr.app import Context
 from fedstrata.base.errors import ContractError, DataError
 from fedstrata.base.files import folder_lock
 from fedstrata.base.limits import MAX_SAMPLES
+from fedstrata.build.elsewhere import require
 from fedstrata.build.participation import participation_of, sampling_weights
 from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
@@ -31,11 +32,10 @@ from fedstrata.flower.credentials import read_public_keys
 from fedstrata.flower.federation import FEDERATION_FILE, Federation, read_federation
 from fedstrata.flower.grid import BoundedGrid, Clock, Grid
 from fedstrata.flower.members import Members
-from fedstrata.flower.on_devices import refuse_on_devices, require
+from fedstrata.flower.on_devices import refuse_on_devices
 from fedstrata.flower.requests import RunConfig
-from fedstrata.flower.rounds import members_file, network_folder, play_on_nodes
+from fedstrata.flower.rounds import known_members, network_folder, play_on_nodes
 from fedstrata.play.progress import StatusLine
-from fedstrata.records.checkpoint import checkpoints
 from fedstrata.results.run import Run
 from fedstrata.uploads.noise import SIMULATED_RUN, NoiseSeed, random_digits, secret_seed
 
@@ -106,14 +106,13 @@ def drive(
             tell(warning)
         planned = participation_of(experiment).joins
         members = Members([*federation.clients], config.clients, public_keys or {}, planned, tell)
-        known = resume and members.load(members_file(out))
-        wanted = federation.min_clients or len(federation.clients)
+        round = known_members(members, out) if resume else 0
         members.wait(
             grid.get_nodes,
-            wanted,
+            federation.min_clients or federation.clients,
             federation.wait_seconds,
             clock,
-            round=_next_round(out) if known else 0,
+            round=round,
             key="min_clients in the federation's file",
         )
         most = federation.max_samples or MAX_SAMPLES
@@ -292,12 +291,6 @@ def read_public_samples(home: Path, federation: Federation) -> torch.Tensor | No
     labels = torch.zeros(len(inputs), dtype=torch.int64)
     dataset = Dataset(str(path), inputs, labels, samples.classes, **samples.normalisation)
     return dataset.prepare(torch.arange(len(inputs)))
-
-
-def _next_round(out: Path) -> int:
-    """Find the round that a run in a folder goes on with; 0 before its first."""
-    done = checkpoints(out / "checkpoint")
-    return int(done[0].stem) + 1 if done else 0
 
 
 server_app = flwr.serverapp.ServerApp()

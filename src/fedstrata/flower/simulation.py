@@ -1,7 +1,7 @@
 """A federation in Flower's own simulation: its nodes are virtual SuperNodes, in a few workers of Ray on one machine.
 
 The server's part, the messages and what a device does with them are those of real SuperNodes, so the results are as
-well. There are no connections, keys or certificates, and no limits for replies, as nothing comes from anybody else.
+well. There are no connections, keys or certificates.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fedstrata.config.reading import Source
 from fedstrata.flower.deploy import prepare
 from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, QUIET_FLOWER, node_data, read_federation
 from fedstrata.flower.grid import FlowerNode
+from fedstrata.flower.node import ROUND
 from fedstrata.flower.server_app import drive, read_public_samples, refuse_unfit
 
 
@@ -127,7 +128,7 @@ def _client_app(home: Path, states: Path) -> Any:
 
     app = ClientApp()
 
-    @app.train("fedstrata")
+    @app.train(ROUND.partition(".")[2])
     def answer(message: Any, context: Any) -> Any:
         # Imported here: this runs in a worker of Ray.
         import torch

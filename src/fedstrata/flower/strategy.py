@@ -29,7 +29,7 @@ from fedstrata.flower.app_form import AppForm, AppKeys, refuse_needs
 from fedstrata.flower.federation import RoundRules
 from fedstrata.flower.grid import BoundedGrid, Clock
 from fedstrata.flower.members import Members
-from fedstrata.flower.rounds import members_file, network_folder, play_on_nodes
+from fedstrata.flower.rounds import known_members, network_folder, play_on_nodes
 from fedstrata.play.outside import Model, OutsideModel, outside_experiment, outside_server, outside_setup
 from fedstrata.play.progress import StatusLine
 from fedstrata.results.run import Run
@@ -122,7 +122,8 @@ class Clustered(FedAvg):
             train_config: What every message to train has in its config. Its "lr" is also the step size that algorithms
                 know of.
             evaluate_config: The same for messages to evaluate.
-            evaluate_fn: Evaluates the model of the largest cluster on the server after each round.
+            evaluate_fn: Evaluates the model of the largest cluster on the server after each round. It is no mean over
+                the nodes: other clusters may be right where this one is wrong.
 
         Returns:
             The arrays of the largest cluster, and the metrics of every round. The models of all clusters are in
@@ -188,8 +189,10 @@ class Clustered(FedAvg):
 
     @property
     def clusters(self) -> dict[str, int]:
-        """The tree node of each node's cluster, by the name of the node, or its id where it has none."""
-        return dict(self._finished().labels)
+        """The tree node of the cluster whose model each node uses, by the name of the node, or its id without one."""
+        run = self._finished()
+        uses = {name: run.model_of(name).node for name in run.labels}
+        return {name: run.labels[name] if node is None else node for name, node in uses.items()}
 
     @property
     def models(self) -> dict[int, ArrayRecord]:
@@ -266,13 +269,20 @@ class Clustered(FedAvg):
 
     def _members(self, grid: BoundedGrid, timeout: float) -> Members:
         """The nodes that take part, as soon as they are enough: of a run that goes on, its own."""
-        members = Members([], self.clients)
+        members, round = Members([], self.clients), 0
         if self.resume:
             if self.out is None:
                 raise InputError("resume=True: expected the folder of the run in out, found none")
-            members.load(members_file(Path(self.out)))
+            round = known_members(members, Path(self.out))
         wanted = max(1, min(self.min_available_nodes, len(members.names) or self.min_available_nodes))
-        members.wait(grid.get_nodes, wanted, timeout, self.clock, key="min_available_nodes")
+        if members.names and (here := grid.get_nodes()) and not any(node.name for node in here):
+            members.update(here, round)
+            if not members.nodes:
+                raise InputError(
+                    f"resume=True: expected nodes of the run in {self.out}, found nodes without names, whose ids are "
+                    "new at every start, as in Flower's simulation; register nodes with names, or start a new run"
+                )
+        members.wait(grid.get_nodes, wanted, timeout, self.clock, round=round, key="min_available_nodes")
         if members.places is None:
             members.limit(len(members.names))
         return members

@@ -19,7 +19,8 @@ from fedstrata import report
 from fedstrata.base.errors import ContractError, ExperimentError, InputError, ModelError
 from fedstrata.base.randomness import global_generators, model_seed, seed_global_generators
 from fedstrata.base.registry import OBJECT, name_of_object
-from fedstrata.build.participation import participation_of
+from fedstrata.build.elsewhere import require, rules_elsewhere
+from fedstrata.build.participation import participation_of, sampling_weights
 from fedstrata.build.problem import problem_with
 from fedstrata.build.run_setup import RunSetup, ServerSetup, server_setup
 from fedstrata.config import Experiment, choose
@@ -32,8 +33,8 @@ from fedstrata.partition import Partition
 from fedstrata.play.progress import StatusLine
 from fedstrata.play.rounds import PlanReply, timed_reply
 from fedstrata.play.run import play_shown
+from fedstrata.report.words import OUTSIDE
 from fedstrata.results.run import Run
-from fedstrata.uploads.disclosure import disclosure_of
 
 Arrays = Mapping[str, NDArray[Any]]
 """The arrays of a model, by name."""
@@ -64,11 +65,13 @@ class OutsideModel:
     classes: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse a model in the place of what makes one."""
+        """Refuse a model in the place of what makes one, and a shape without a model."""
         if self.make is not None and (isinstance(self.make, nn.Module) or not callable(self.make)):
             raise InputError(
                 f"model: expected what makes a model, such as Net, found {type(self.make).__name__}; leave out ()"
             )
+        if self.shape is not None and self.make is None:
+            raise InputError(f"shape = {self.shape}: expected what makes a module of torch beside it, as in model=Net")
 
     @property
     def name(self) -> str:
@@ -83,6 +86,8 @@ class OutsideModel:
         """
         made = None if self.make is None else self.make()
         if not isinstance(made, nn.Module):
+            if self.shape is not None:
+                raise InputError(f"shape = {self.shape}: expected model to make a module of torch, found {type(made)}")
             return layout_of_arrays(self.first)
         layout = layout_of(made)
         names = {spec.name for spec in layout.tensors}
@@ -135,7 +140,7 @@ def outside_experiment(
 ) -> tuple[Experiment, Path]:
     """The experiment that the arguments make, as `play_clients` has them, and its folder."""
     own: dict[str, Mapping[str, Any]] = {
-        "data": {"name": "app", "clients": clients},
+        "data": {"name": OUTSIDE, "clients": clients},
         "model": {"name": model.name},
         "partition": {"scheme": "natural", "column": "node"},
     }
@@ -153,15 +158,32 @@ def outside_server(experiment: Experiment, model: OutsideModel, joins: Mapping[i
         joins: The round of each client's first cohort. The caller may change it while the run goes on.
 
     Raises:
-        ExperimentError: When the algorithm needs the clients' data.
+        ExperimentError: When the experiment has what only a simulation can do.
     """
     layout = model.layout()
-    disclosure = disclosure_of(experiment.algorithm_of(), experiment.rounds)
-    if disclosure is not None and not disclosure.clients_keep_data:
-        name = experiment.algorithm.name
-        raise ExperimentError(f"algorithm.name = {name!r}: expected one whose clients keep their data")
+    require(
+        {
+            **rules_elsewhere(experiment),
+            "privacy.kind: expected 'none', as only devices that run fedstrata's own training add noise": (
+                experiment.privacy.kind == "none"
+            ),
+            "network.compression: expected 'none', as only devices that run fedstrata's own training compress": (
+                experiment.network.compression == "none"
+            ),
+            "report.baseline: expected false; play algorithm 'fedavg' with the same clients into another folder": (
+                not experiment.report.baseline
+            ),
+        },
+        "of clients that are not simulated",
+    )
     problem = problem_with(experiment, layout, model.fresh(layout))
-    return server_setup(experiment, problem, replace(participation_of(experiment), joins=joins, known=False))
+    participation = replace(
+        participation_of(experiment),
+        joins=joins,
+        weights=sampling_weights(experiment.cohort, lambda round: []),
+        known=False,
+    )
+    return server_setup(experiment, problem, participation)
 
 
 def outside_setup(
@@ -184,7 +206,7 @@ def _no_samples(clients: int, model: OutsideModel) -> ClientData:
     shape = model.shape or (1,)
     mean = (0.0,) * shape[0]
     labels = torch.zeros(1, dtype=torch.int64)
-    dataset = Dataset("app", torch.zeros(1, *shape), labels, model.classes, mean, tuple(1.0 for _ in mean))
+    dataset = Dataset(OUTSIDE, torch.zeros(1, *shape), labels, model.classes, mean, tuple(1.0 for _ in mean))
     return ClientData(dataset, Partition.of_one(clients, model.classes), model.seed)
 
 
@@ -249,6 +271,8 @@ def play_clients(
     Raises:
         InputError: When a key is wrong, or the arrays do not fit the model.
     """
+    if len(set(names)) < len(names):
+        raise InputError(f"names = {list(names)}: expected different names")
     known = OutsideModel(arrays, model, seed, shape, classes)
     experiment, folder = outside_experiment(
         known, algorithm, clients=len(names), rounds=rounds, out=out, resume=resume, tables=tables or {}

@@ -11,7 +11,7 @@ from fedstrata.report.catalogue import plain_sentence, say, sentence
 from fedstrata.report.charts.groups import clients_of, describe_clusters
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.references import has_personal_models, reference_text, stands_out
-from fedstrata.report.words import IN_MEMORY, capital
+from fedstrata.report.words import IN_MEMORY, OUTSIDE, capital
 
 MOST_GROUPS = 8
 """Groups that the page lists at once; further ones are folded."""
@@ -21,6 +21,9 @@ BASELINE_COMMAND = "fedstrata run --resume --set report.baseline=true --out DIR"
 
 BASELINE_CALL = 'fs.run(clients=CLIENTS, out="DIR", resume=True, sets=["report.baseline=true"])'
 """The call that does where a program gave the data."""
+
+OUTSIDE_CALL = 'algorithm "fedavg", with the same clients and another folder'
+"""What does so where clients are somewhere else, such as in an app on Flower."""
 
 MOST_CONCERNS = 5
 """Clients to look at that are named; the table of clients has all."""
@@ -53,7 +56,8 @@ def overview(clusters: Clusters) -> dict[str, Any] | None:
     found = concerns(clusters)
     gained = gains(clusters)
     unknown = clusters.clustered and not gained
-    in_memory = str(records.setting("data", "name")).startswith(IN_MEMORY)
+    name = str(records.setting("data", "name"))
+    how = OUTSIDE_CALL if name == OUTSIDE else BASELINE_CALL if name.startswith(IN_MEMORY) else BASELINE_COMMAND
     if unknown:
         gained = [say("page", "gain_unfinished" if records.summary is None else "gain_unknown")]
     return {
@@ -61,7 +65,7 @@ def overview(clusters: Clusters) -> dict[str, Any] | None:
         "listed": _listed(clusters),
         "why": reasons(clusters),
         "gained": gained,
-        "command": (BASELINE_CALL if in_memory else BASELINE_COMMAND) if unknown and records.summary else "",
+        "command": how if unknown and records.summary else "",
         "concerns": found[:MOST_CONCERNS],
         "rest": max(len(found) - MOST_CONCERNS, 0),
         "worst": None if found else _worst(clusters),

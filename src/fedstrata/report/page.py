@@ -19,6 +19,7 @@ from fedstrata.report.template import render_page
 from fedstrata.report.words import (
     DASH,
     IN_MEMORY,
+    OUTSIDE,
     capital,
     data_name,
     duration,
@@ -109,6 +110,7 @@ def render(records: RunRecords) -> str:
         overview=overview(clusters),
         most_groups=MOST_GROUPS,
         in_memory=_name(records, "data", "name").startswith(IN_MEMORY),
+        outside=_name(records, "data", "name") == OUTSIDE,
         details=details is not None,
         clients=client_rows(clusters)[:MOST_ROWS],
         events=[

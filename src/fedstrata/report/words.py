@@ -23,6 +23,10 @@ _KEY = re.compile(r"[a-z_]+\.[a-z_]+\b")
 """A key of an experiment, at the beginning of a text."""
 
 
+OUTSIDE = "app"
+"""The name of the data of clients that are somewhere else."""
+
+
 def format_number(value: Any, digits: int = 3) -> str:
     """Return a number with so many decimals; an integer without decimals, a dash for an unknown number.
 
