@@ -21,6 +21,8 @@ from .hicfl_settings import (
     ENDINGS,
     EQUAL_SIZES,
     FEDAVG,
+    LEARNING,
+    LEARNS,
     LEVELS_ROUNDS,
     MAIN_SHARES,
     MISPLACED,
@@ -638,7 +640,7 @@ EXHIBITS = [
         settings=BY_XI,
         measure=selected_weights,
         conditions=fewer_weights,
-        reduction=f"Non-IID-2 on CIFAR-10 alone, 16 rounds of 50; {EQUAL_SIZES}",
+        reduction=f"Non-IID-2 on CIFAR-10 alone; {LEARNS}, here 14",
         remark=(
             "In a round of three small steps hardly a weight changes by more than xi, and where none of a layer does, "
             "stability looks at all of it. Non-IID-1 and Non-IID-3, whose rounds are of forty steps, would tell."
@@ -709,14 +711,14 @@ EXHIBITS = [
         paper="hicfl",
         claim="Splitting around the most stable client is 4.1 points more accurate than around a random one (N2).",
         settings={
-            "most stable": CIFAR["N2"],
-            "random": variant(CIFAR["N2"], "RandomReference"),
+            "most stable": LEARNING,
+            "random": variant(LEARNING, "RandomReference"),
         },
         measure=reference_accuracies,
         conditions=most_stable_leads,
         published={"lead of the most stable": 4.1},
         obstacle=never_split,
-        reduction=EQUAL_SIZES,
+        reduction=LEARNS,
         remark=(
             "Both references find the four groups in the same rounds, and the models are the same to the last digit: "
             "where groups are as clear as here, the reference decides nothing. With one epoch a round a model predicts "
@@ -733,7 +735,7 @@ EXHIBITS = [
         measure=accuracies_after_misplacement,
         conditions=recovers,
         obstacle=never_split,
-        reduction=f"{EQUAL_SIZES}; 35 rounds",
+        reduction=LEARNS,
         remark=(
             "Misplaced clients are split off again, into 6 or 7 clusters. All runs end at the share of the main class, "
             "which any model of the right group reaches."
@@ -745,8 +747,7 @@ EXHIBITS = [
         paper="hicfl",
         claim="CIFAR-10: fine-grained clusters are more accurate than re-organized ones, and personal models most.",
         settings={
-            f"{name} {ending}": setting.but(f"algorithm.ending={key}", "algorithm.patience=10")
-            for name, setting in QUICK.items()
+            f"N2 {ending}": LEARNING.but(f"algorithm.ending={key}", "algorithm.patience=5")
             for ending, key in ENDINGS.items()
         },
         measure=accuracy_and_clusters,
@@ -761,7 +762,7 @@ EXHIBITS = [
             for ending, value in zip(ENDINGS, values, strict=True)
         },
         obstacle=no_ending,
-        reduction=f"Non-IID-2 alone; {EQUAL_SIZES}",
+        reduction=f"Non-IID-2 alone; {LEARNS}; an ending comes after 5 rounds without a split",
         remark=(
             "With one epoch a round the models of the groups predict little but the main class, 70 % of the images, "
             "and so do models of single clients. Merging the groups again loses it. More local training would tell."
