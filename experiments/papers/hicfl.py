@@ -766,9 +766,9 @@ EXHIBITS = [
         remark=(
             "With one epoch a round the models of the groups predict little but the main class, 70 % of the images, "
             "and so do models of single clients. Merging the groups again loses it. The fine-grained ending split no "
-            "cluster. The local work of H-F10 would tell, in 0.2 hours a seed: `fedstrata run experiments/papers/hicfl_n2.toml --set local.epochs=3 --set "
-            "local.lr=0.05 --set algorithm.epsilon=0.025 --set algorithm.xi=0.0025 --set algorithm.ending=personal`, "
-            "and so for the other endings."
+            "cluster. The local work of H-F10 would tell, in 0.2 hours a seed: `fedstrata run "
+            "experiments/papers/hicfl_n2.toml --set local.epochs=3 --set local.lr=0.05 --set algorithm.epsilon=0.025 "
+            "--set algorithm.xi=0.0025 --set algorithm.ending=personal`, and so for the other endings."
         ),
         hours=0.3,
         shown=[f"N2 {ending} {what}" for what in ("accuracy", "clusters") for ending in ENDINGS],
