@@ -82,6 +82,9 @@ the images, the share of the main class. ``hicfl_local_work.py`` tried others, w
 that compare accuracies have this one.
 """
 
+LEARNED = {**CIFAR, "N2": LEARNING}
+"""The three settings on CIFAR-10 with such local work."""
+
 STEP_SIZE = {"N1": 0.1, "N2": 0.001, "N3": 0.1}
 """Of the settings on CIFAR-10."""
 
