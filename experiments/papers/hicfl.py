@@ -365,8 +365,12 @@ def fewer_weights(found: Measured) -> Mapping[str, bool]:
 
 
 def reference_accuracies(runs: Mapping[str, RunFolder]) -> Quantities:
-    """The accuracies with both references, and their difference."""
-    found = accuracy_and_clusters(runs)
+    """The accuracies with both references and their difference, and whether the clusters are the groups, and when."""
+    found = {
+        **accuracy_and_clusters(runs),
+        **{f"{name} rounds": round_of_groups(run) for name, run in runs.items()},
+        **{f"{name} ARI": agreement(run) for name, run in runs.items()},
+    }
     stable, drawn = found["most stable accuracy"], found["random accuracy"]
     lead = None if stable is None or drawn is None else stable - drawn
     return {**found, "lead of the most stable": lead}
@@ -720,8 +724,9 @@ EXHIBITS = [
         obstacle=never_split,
         reduction=LEARNS,
         remark=(
-            "Around either reference the four groups are found by round 12. Where groups are as clear as here, the "
-            "reference decides little. Clients of unequal sizes, as in the paper, would tell."
+            "Around the most stable client the groups are exact with every seed, around a random one not with seed 1; "
+            "there the lead is 1.0 points, and with the other seeds the two are alike. Groups that are less clear, or "
+            "clients of unequal sizes as in the paper, would tell."
         ),
         hours=0.2,
     ),
