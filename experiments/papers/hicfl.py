@@ -298,6 +298,7 @@ def stability_saves_rounds(found: Measured) -> Mapping[str, bool]:
         conditions[f"{name}: with stability it is at most 1.5 points less accurate"] = found.less(
             f"{norms} accuracy", f"{stable} accuracy", by=-1.5
         )
+        conditions[f"{name}: by norms MTCFL finds the groups too"] = found.mean(f"{norms} rounds") is not None
     return conditions
 
 
@@ -709,6 +710,11 @@ EXHIBITS = [
             "N3 with stability accuracy": 41.18,
         },
         reduction=f"Non-IID-2 alone ({THE_OTHERS}: 0.8 hours a seed); {QUICK_SIZES}",
+        remark=(
+            "With stability the groups are exact in round 9 (the paper: 11). MTCFL's thresholds are fitted with "
+            "another seed so that it may split from about round 15; with seed 0 it never does. The paper's own "
+            "thresholds, which it does not give, would decide it."
+        ),
         hours=0.2,
         shown=[
             f"{name} {method} {what}"
