@@ -32,6 +32,11 @@ def step_size(lr: float) -> tuple[str, ...]:
 
 EQUAL_SIZES = "clients of equal size in place of Dirichlet(1): 1,024 images and five epochs, in Non-IID-2 768 and one"
 
+LEARNS = (
+    "768 images for every client in place of Dirichlet(1), three epochs, and a step size of 0.05 in place of 0.001, "
+    "with which models learn more than the main class (`hicfl_local_work.py`); 30 rounds of 50"
+)
+
 CELLS = {
     "N1 MNIST": N1.but(*MNIST),
     "N1 F-MNIST": N1.but(*FASHION),
@@ -63,8 +68,22 @@ def thresholds(name: str) -> Mapping[str, float]:
 CIFAR = {cell.split()[0]: setting for cell, setting in CELLS.items() if "CIFAR" in cell}
 """The three of them on CIFAR-10."""
 
-QUICK = {"N2": CIFAR["N2"]}
+QUICK = ("N2",)
 """That of them which is run where an exhibit has many runs: a round of the others has thirteen times as many steps."""
+
+LEARNING_RATE = 0.05
+"""The step size of `LEARNING`."""
+
+LEARNING = N2.but("local.epochs=3", *step_size(LEARNING_RATE), "rounds=30")
+"""Non-IID-2 on CIFAR-10 with local work of which models learn more than their group's main class.
+
+With the paper's step size and one epoch the groups are complete in the paper's rounds, but models are right for 70 % of
+the images, the share of the main class. ``hicfl_local_work.py`` tried others, with a seed that no exhibit has. Exhibits
+that compare accuracies have this one.
+"""
+
+LEARNED = {**CIFAR, "N2": LEARNING}
+"""The three settings on CIFAR-10 with such local work."""
 
 STEP_SIZE = {"N1": 0.1, "N2": 0.001, "N3": 0.1}
 """Of the settings on CIFAR-10."""
@@ -163,16 +182,23 @@ BY_SHARE = {
 XI_SHARES = (0.01, 0.05, 0.1, 0.2)
 """The multiples of the step size for xi; the paper's figure has further ones that its text does not name."""
 
+PAPERS_XI = 0.05
+"""The one that the paper recommends."""
+
 ALL_WEIGHTS = 1e9
 """The xi that no weight reaches, so that stability looks at all weights."""
 
+UNSPLIT = 4
+"""The rounds of Figure 9 in which weights are counted; in the last of them the first split comes at the earliest."""
+
 BY_XI = {
-    f"{name} {label}": setting.but("rounds=16", *sets)
-    for name, setting in QUICK.items()
-    for label, sets in {
-        **{f"xi {share}": (f"algorithm.xi={share * STEP_SIZE[name]:g}",) for share in XI_SHARES},
-        "all weights": (f"algorithm.xi={ALL_WEIGHTS:g}",),
-    }.items()
+    **{
+        f"N2 xi {share}": LEARNING.but(f"algorithm.xi={share * LEARNING_RATE:g}", f"rounds={UNSPLIT}")
+        for share in XI_SHARES
+        if share != PAPERS_XI
+    },
+    f"N2 xi {PAPERS_XI}": LEARNING,
+    "N2 all weights": LEARNING.but(f"algorithm.xi={ALL_WEIGHTS:g}", "rounds=16"),
 }
 """The runs of Figure 9."""
 

@@ -59,6 +59,11 @@ FEW_WEIGHTS = (
     "An eighth of the width leaves the compared convolution 2,304 of 147,456 weights, too few, we believe, to tell the "
     "groups from chance on some hundred images. The full width would change our mind."
 )
+AT_FULL_WIDTH = (
+    "It takes about two hours of training a seed on one core: `fedstrata run experiments/papers/layercfl_rotation.toml "
+    "--set model.width=1.0 --set data.clients=12 --set data.samples=500 --set rounds=12`, so with 200 images, and both "
+    "with `--set data.name=emnist_letters`."
+)
 COMPARED = {FEATURE_LAYER: "a convolution", LABEL_LAYER: "the first linear layer"}
 
 
@@ -205,7 +210,8 @@ def never_separated(found: Measured) -> str:
     }
     lost = [data for data, first in rounds.items() if first > ROTATED_ROUNDS]
     return (
-        f"No measure of one layer has a Gap above 0 within {ROTATED_ROUNDS} rounds on {', '.join(lost)}."
+        f"In the mean of sizes and seeds, no measure of one layer has a Gap above 0 within {ROTATED_ROUNDS} rounds on "
+        f"{', '.join(lost)}."
         if lost
         else ""
     )
@@ -418,7 +424,7 @@ EXHIBITS = [
         obstacle=never_separated,
         conditions=fewest_rounds,
         reduction=ROTATED_SIZES,
-        remark=FEW_WEIGHTS,
+        remark=f"{FEW_WEIGHTS} {AT_FULL_WIDTH}",
         hours=0.6,
     ),
     Exhibit(
