@@ -22,9 +22,6 @@ BASELINE_COMMAND = "fedstrata run --resume --set report.baseline=true --out DIR"
 BASELINE_CALL = 'fs.run(clients=CLIENTS, out="DIR", resume=True, sets=["report.baseline=true"])'
 """The call that does where a program gave the data."""
 
-OUTSIDE_CALL = 'algorithm "fedavg", with the same clients and another folder'
-"""What does so where clients are somewhere else, such as in an app on Flower."""
-
 MOST_CONCERNS = 5
 """Clients to look at that are named; the table of clients has all."""
 
@@ -57,15 +54,16 @@ def overview(clusters: Clusters) -> dict[str, Any] | None:
     gained = gains(clusters)
     unknown = clusters.clustered and not gained
     name = str(records.setting("data", "name"))
-    how = OUTSIDE_CALL if name == OUTSIDE else BASELINE_CALL if name.startswith(IN_MEMORY) else BASELINE_COMMAND
+    command = BASELINE_CALL if name.startswith(IN_MEMORY) else BASELINE_COMMAND
     if unknown:
-        gained = [say("page", "gain_unfinished" if records.summary is None else "gain_unknown")]
+        found_out = "gain_outside" if name == OUTSIDE else "gain_unknown"
+        gained = [say("page", "gain_unfinished" if records.summary is None else found_out)]
     return {
         "groups": _groups(clusters),
         "listed": _listed(clusters),
         "why": reasons(clusters),
         "gained": gained,
-        "command": how if unknown and records.summary else "",
+        "command": command if unknown and records.summary and name != OUTSIDE else "",
         "concerns": found[:MOST_CONCERNS],
         "rest": max(len(found) - MOST_CONCERNS, 0),
         "worst": None if found else _worst(clusters),
