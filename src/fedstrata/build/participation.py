@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -236,6 +236,18 @@ def participation_of(experiment: Experiment) -> Participation:
             )
     _check_weights(experiment, participation)
     return participation
+
+
+def participation_elsewhere(experiment: Experiment, joins: Mapping[int, int]) -> Participation:
+    """Read who takes part in an experiment whose clients are somewhere else: who could, is not known before.
+
+    Args:
+        experiment: The experiment.
+        joins: The round of each client's first cohort. The caller may change it while the run goes on.
+    """
+    # Sizes are not known either: what would draw by them is refused.
+    weights = sampling_weights(experiment.cohort, lambda round: [])
+    return replace(participation_of(experiment), joins=joins, weights=weights, known=False)
 
 
 def _check_events(experiment: Experiment) -> None:

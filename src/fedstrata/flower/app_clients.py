@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from fedstrata.base.errors import EngineError, InputError
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import one_line
@@ -64,10 +62,7 @@ class AppClients:
     contents: dict[str, list[Any]] = field(init=False, default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
     _told_of_choices: bool = field(init=False, default=False)
-
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Refuse: the server has no network."""
-        return no_outputs(models, inputs)
+    outputs = staticmethod(no_outputs)
 
     def run(self, plan: Plan) -> Report:
         """Ask every client that is scored or works; one that does not answer is an absent row.
@@ -189,15 +184,12 @@ class ServedClients(NodeClients):
     configs: Mapping[str, ConfigRecord] = field(kw_only=True)
     algorithm: str = field(kw_only=True)
     name: str = field(kw_only=True)
+    outputs = staticmethod(no_outputs)
 
     @property
     def layout(self) -> Layout:
         """The tensors of the models."""
         return self.form.layout
-
-    def outputs(self, models: Tensor, inputs: Tensor) -> Tensor:
-        """Refuse: the server has no network."""
-        return no_outputs(models, inputs)
 
     def content(self, request: Request) -> tuple[RecordDict, Asked]:
         """The content of the message with a request, and what its reply may be."""

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROUND = "train.fedstrata"
-"""The type of the message with what a client does in a round."""
+ACTION = "fedstrata"
+"""The name of the function of an app that does what a client does in a round."""
+
+ROUND = f"train.{ACTION}"
+"""The type of the message for it."""
 
 KEPT_RUNS = 8
 """The number of runs whose tensors a node keeps of a client: one that was stopped may be resumed."""
@@ -115,7 +118,7 @@ Prepare = Callable[[Payload, Message, Context], tuple[str, Layout, RoundWork]]
 def answer_rounds(app: ClientApp, prepare: Prepare) -> None:
     """Let an app answer the messages of rounds."""
 
-    @app.train(ROUND.partition(".")[2])
+    @app.train(ACTION)
     def answer(message: Message, context: Context) -> Message:
         return reply_to(message, answer_round(message, context, prepare))
 

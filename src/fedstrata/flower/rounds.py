@@ -27,9 +27,6 @@ from fedstrata.records.schema import ClientEntry
 from fedstrata.report.summary import warnings
 from fedstrata.results.run import Run
 
-_MEMBERS_FILE = "nodes.json"
-"""The file of the members, in the folder of the network."""
-
 
 def network_folder(out: Path) -> Path:
     """The folder of what a run keeps of the network, which is made if need be."""
@@ -39,9 +36,9 @@ def network_folder(out: Path) -> Path:
     return folder
 
 
-def members_file(out: Path) -> Path:
+def _members_file(out: Path) -> Path:
     """The file with the members of a run."""
-    return out / NETWORK / _MEMBERS_FILE
+    return out / NETWORK / "nodes.json"
 
 
 def known_members(members: Members, out: Path) -> int:
@@ -51,8 +48,8 @@ def known_members(members: Members, out: Path) -> int:
         RecordError: When rounds were played, and the file of the members is not there.
     """
     done = checkpoints(out / "checkpoint")
-    if not members.load(members_file(out)) and done:
-        raise RecordError(f"{members_file(out)}: expected the nodes of the run, found no such file; start a new run")
+    if not members.load(_members_file(out)) and done:
+        raise RecordError(f"{_members_file(out)}: expected the nodes of the run, found no such file; start a new run")
     return int(done[0].stem) + 1 if done else 0
 
 
@@ -90,7 +87,7 @@ def play_on_nodes(
 
     def reply(plan: Plan) -> PlanReply:
         network_folder(out)
-        members.save(members_file(out))
+        members.save(_members_file(out))
         found = timed_reply(clients, plan)
         traffic: RoundTraffic = clients.traffic
         # A resumed run tells of its last round once more.

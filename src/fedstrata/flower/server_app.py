@@ -18,13 +18,12 @@ from fedstrata.base.errors import ContractError, DataError
 from fedstrata.base.files import folder_lock
 from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.build.elsewhere import require
-from fedstrata.build.participation import participation_of, sampling_weights
+from fedstrata.build.participation import participation_elsewhere, participation_of
 from fedstrata.build.problem import objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import spreads_units
 from fedstrata.config import Experiment, choose
 from fedstrata.data import Dataset
-from fedstrata.engine import resolve_engine
 from fedstrata.engine.device import one_thread
 from fedstrata.flower.client_data import no_client_data
 from fedstrata.flower.clients import FlowerClients
@@ -179,12 +178,8 @@ def _run_setup(
     predict = config.objective.predictor(clients.outputs)
     problem = problem_of(experiment, config.samples.network_shape, config.outputs)
     problem = replace(problem, truth=truth, public=public, predict=predict)
-    participation = replace(
-        participation_of(experiment),
-        joins=clients.members.joins,  # which the members change while the run goes on
-        weights=sampling_weights(experiment.cohort, lambda round: []),
-        known=False,
-    )
+    # The members change the rounds of joining while the run goes on.
+    participation = participation_elsewhere(experiment, clients.members.joins)
     noise_seed = None
     if secret is not None:
         # The seed of the run goes to all devices. They must not know who else was drawn.
@@ -194,12 +189,11 @@ def _run_setup(
     if server.client_noise is not None and server.client_noise.noise_multiplier != config.noise_multiplier:
         # Devices were told before how much noise to add.
         raise ContractError("algorithm.name: expected a first plan that does not depend on which clients are there")
-    name, device = resolve_engine("loop", "cpu")
     return RunSetup(
         server=server,
         clients=clients,
         client_data=no_client_data(config),
-        engine=experiment.engine.model_copy(update={"name": name, "device": device}),
+        engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
         names=_client_names(federation, clients.members),
         # They do to their updates what `run_config` tells them; it is not to be simulated as well.
         on_devices=True,

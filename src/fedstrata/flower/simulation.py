@@ -19,7 +19,7 @@ from fedstrata.config.reading import Source
 from fedstrata.flower.deploy import prepare
 from fedstrata.flower.federation import FEDERATION_FILE, NETWORK, QUIET_FLOWER, node_data, read_federation
 from fedstrata.flower.grid import FlowerNode
-from fedstrata.flower.node import ROUND
+from fedstrata.flower.node import ACTION
 from fedstrata.flower.server_app import drive, read_public_samples, refuse_unfit
 
 
@@ -128,7 +128,7 @@ def _client_app(home: Path, states: Path) -> Any:
 
     app = ClientApp()
 
-    @app.train(ROUND.partition(".")[2])
+    @app.train(ACTION)
     def answer(message: Any, context: Any) -> Any:
         # Imported here: this runs in a worker of Ray.
         import torch

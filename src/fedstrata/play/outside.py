@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fedstrata.base.errors import ContractError, ExperimentError, InputError, Mo
 from fedstrata.base.randomness import global_generators, model_seed, seed_global_generators
 from fedstrata.base.registry import OBJECT, name_of_object
 from fedstrata.build.elsewhere import require, rules_elsewhere
-from fedstrata.build.participation import participation_of, sampling_weights
+from fedstrata.build.participation import participation_elsewhere, participation_of
 from fedstrata.build.problem import problem_with
 from fedstrata.build.run_setup import RunSetup, ServerSetup, server_setup
 from fedstrata.config import Experiment, choose
@@ -177,13 +177,7 @@ def outside_server(experiment: Experiment, model: OutsideModel, joins: Mapping[i
         "of clients that are not simulated",
     )
     problem = problem_with(experiment, layout, model.fresh(layout))
-    participation = replace(
-        participation_of(experiment),
-        joins=joins,
-        weights=sampling_weights(experiment.cohort, lambda round: []),
-        known=False,
-    )
-    return server_setup(experiment, problem, participation)
+    return server_setup(experiment, problem, participation_elsewhere(experiment, joins))
 
 
 def outside_setup(
@@ -210,18 +204,6 @@ def _no_samples(clients: int, model: OutsideModel) -> ClientData:
     return ClientData(dataset, Partition.of_one(clients, model.classes), model.seed)
 
 
-@dataclass(eq=False)
-class _Clients:
-    """Clients by their answers."""
-
-    run: Callable[[Plan], Report]
-    store: ClientStore = field(default_factory=ClientStore)
-
-    def outputs(self, models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """Refuse, as `no_outputs`."""
-        return no_outputs(models, inputs)
-
-
 def no_outputs(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     """Refuse to compute outputs: the server has no network.
 
@@ -229,6 +211,15 @@ def no_outputs(models: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         ContractError: Always.
     """
     raise ContractError("expected an algorithm that computes no outputs on the server, as the network is the clients'")
+
+
+@dataclass(eq=False)
+class _Clients:
+    """Clients by their answers."""
+
+    run: Callable[[Plan], Report]
+    store: ClientStore = field(default_factory=ClientStore)
+    outputs = staticmethod(no_outputs)
 
 
 def play_clients(
