@@ -138,7 +138,8 @@ def _client_app(home: Path, states: Path) -> Any:
         torch.set_num_threads(1)
         key = client_app.addressee(message)
         config = {"client-key": key, "data": str(node_data(home, key)), "state-dir": str(states / key)}
-        context.node_config = config
+        # Flower itself reads what else is there.
+        context.node_config = {**context.node_config, **config}
         return client_app.client_app(message, context)
 
     return app
