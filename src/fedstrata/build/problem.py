@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from math import prod
-from typing import get_args
 
 import torch
 
@@ -18,7 +17,7 @@ from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Problem,
 from fedstrata.engine.outside_state import normalises_over_batch
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
-from fedstrata.uploads.checks.update_checks import CheckName, Checks
+from fedstrata.uploads.checks.update_checks import Checks
 from fedstrata.uploads.rules import aggregation_of
 
 
@@ -128,8 +127,8 @@ def checks_of(experiment: Experiment) -> Checks | None:
     """What is checked of updates; None where nothing is."""
     names = experiment.server.checks
     if names == "auto":
-        by_itself = getattr(type(experiment.algorithm_of()), "checks_updates", False)
-        names = get_args(CheckName) if by_itself and experiment.privacy.kind != "central" else ()
+        by_itself = getattr(type(experiment.algorithm_of()), "default_checks", ())
+        names = by_itself if experiment.privacy.kind != "central" else ()
     return Checks(names) if names else None
 
 

@@ -88,19 +88,12 @@ def _ifca(algorithm: Any, rounds: int) -> Disclosure:
 
 
 def _strata(algorithm: Any, rounds: int) -> Disclosure:
-    """Single updates decide. Clients also send updates of folds, and compare models of groups."""
-    # Here, as they load torch.
+    """Single updates decide. Clients also send updates of half of their data, and judge models of groups."""
+    # Here, as it loads torch.
     from fedstrata.algorithms.evidence.split_half import split_half_rounds
-    from fedstrata.algorithms.strata.outliers import outlier_training_rounds
 
-    folds = 2 if algorithm.folds == 2 else 4
-    return Disclosure(
-        server_needs="updates",
-        compares_group_models=True,
-        # With central noise no comparison takes several rounds. A test of the last round is followed by none.
-        further_sums=split_half_rounds(rounds - 1),
-        further_uploads=folds * split_half_rounds(rounds) + outlier_training_rounds(rounds),
-    )
+    uploads = split_half_rounds(rounds)
+    return Disclosure("updates", compares_group_models=True, further_sums=uploads, further_uploads=uploads)
 
 
 _SUMS = Disclosure(server_needs="sums")
@@ -260,8 +253,7 @@ def _central(disclosure: Disclosure) -> Coverage:
     if not disclosure.further_sums:
         return Coverage(0, (_MODELS,), outside, decisions=False)
     covered = (_MODELS, "the models of groups that members compare")
-    # All that are compared train on as many samples as the smallest of them has.
-    outside = ("which clients are compared in a test", "the numbers of samples of the clients in a test", *outside)
+    outside = ("which clients are compared in a test", *outside)
     return Coverage(disclosure.further_sums, covered, outside, decisions=False)
 
 
