@@ -145,8 +145,5 @@ def test_who_was_absent_chooses_a_side_by_half_a_and_judges_by_half_b() -> None:
     after = read(trial, trial_sides=([9], side, 8), trial_losses=([9], loss, 8))
     assert after.clients.tolist() == [*range(8), 9] and after.groups.inside[:, 8].tolist() == [True, False, True]
     assert after.losses[8, :, 0].tolist() == pytest.approx(loss[0])
-    # One half alone is not enough, and too few samples are not either.
     few = read(trial, trial_sides=([9], side, 7), trial_losses=([9], loss, 8))
     assert len(few.clients) == 8
-    none = read(trial, trial_sides=([9], side, 8), trial_losses=([0], loss, 8))
-    assert len(none.clients) == 8
