@@ -14,7 +14,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult, fold_test, in_views, likeness, norms, not_tested, split_half_test
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import Decision, Layout, Matrix, Rows
+from fedstrata.core import Layout, Rows
 
 _REMEMBERED = 2 * MAX_PARTICIPANTS
 """The largest number of clients whose similarity is kept over rounds. Of more, only those of the last round are."""
@@ -149,38 +149,3 @@ def groups_test(
     if some.folds == 2:
         return some.clients, split_half_test(mean[:, :m, :m], mean[:, m:, m:], generator, level, names)
     return some.clients, fold_test(mean, some.folds, generator, level, names)
-
-
-def to_decision(result: PermutationResult, round: int, answered: int, confirmed: str = "groups_replicate") -> Decision:
-    """The decision of a test.
-
-    Args:
-        result: The result of the test.
-        round: The round of the test.
-        answered: The number of clients that sent the updates of all folds in this round.
-        confirmed: The kind of the decision if the test confirms that clients differ.
-    """
-    values = {"level": result.level, "floor": result.floor, "round": float(round)}
-    if not result.tested:
-        compared = float(len(result.proposal))
-        members = {"members": compared, "least": float(MIN_TEST_CLIENTS)}
-        if result.reason == "too_few_answers":
-            members = {**members, "members": float(answered), "compared": compared}
-        return Decision(kind=f"not_tested_{result.reason}", values={**members, **values})
-    measured = {"z": result.statistic, "contrast": result.contrast, "p": result.p}
-    kind = confirmed if result.confirmed else "p_above_level"
-    return Decision(kind=kind, layer=result.layer, values={**measured, **values})
-
-
-def similarity_matrices(layout: Layout, known: FoldSimilarity, node: int) -> list[Matrix]:
-    """The similarity of every two clients in every layer, by all folds together, for people."""
-    m = len(known.clients)
-    f = known.folds
-    same = (
-        known.similarity.reshape(len(known.similarity), f, m, f, m).diagonal(dim1=1, dim2=3).mean(dim=-1)
-    )  # (v, m, m)
-    values = same / known.rounds.clamp(min=1)
-    return [
-        Matrix(node, name, "likeness", known.clients, each)
-        for name, each in zip(compared_views(layout), values, strict=True)
-    ]

@@ -5,8 +5,8 @@ disjoint folds of their data: on the halves A and B, or on four quarters where f
 says when, who takes part, and on what they train. `fold_similarity` says what it shows. The tests of a cluster share an
 error budget alpha.
 
-Strata splits clusters by this test, and the layer scan asks which layer shows groups. `fedstrata.clustering` has the
-tests themselves.
+The layer scan asks by this test which layer shows groups. Strata has the same rounds and levels. `fedstrata.clustering`
+has the tests themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
-from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows, State
+from fedstrata.core import TRAIN, LocalTask, Plan, Problem, Report, Result, Rows, State
 
 _MAX_MEMBERS_OF_FOUR_FOLDS = 12
 """The largest number of members for which four folds are used. From 13 members on, the p that two clear groups are sure
@@ -32,9 +32,8 @@ MIN_FOLD = 8
 MAX_PARTICIPANTS = 200
 """The largest number of participants. Of more members, so many are drawn at random, of those that the round selects."""
 
-_FOLDS_BY_NUMBER = {1: ("A",), 2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
-"""The names of the folds, by how many a client trains on. Those of half A come first. Who trains on one fold keeps half
-B for the hold-out comparison."""
+_FOLDS_BY_NUMBER = {2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
+"""The names of the folds, by how many a client trains on. Those of half A come first."""
 
 
 # When to test, and at what level.
@@ -71,8 +70,7 @@ class Participants:
     Attributes:
         cluster: The cluster.
         clients: Their ids, (m,).
-        folds: The number of folds that each trains on. One fold means that the clients are too few for a permutation
-            test, and only half A is asked for.
+        folds: The number of folds that each trains on.
         samples: The number of training samples that each needs.
     """
 
@@ -80,11 +78,6 @@ class Participants:
     clients: torch.Tensor
     folds: int
     samples: int = 0
-
-    @property
-    def divisor(self) -> int:
-        """The number of equal folds into which a client's data are cut, whether it trains on all of them or not."""
-        return max(2, self.folds)
 
 
 def needed_samples(sizes: torch.Tensor, folds: int) -> int:
@@ -165,29 +158,6 @@ def _drawn(problem: Problem, node: int, clients: torch.Tensor, cohort: torch.Ten
     return order[:MAX_PARTICIPANTS].sort().values
 
 
-def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:
-    """The participants of a cluster of two or three, too few for a permutation test; None of any other cluster."""
-    members = (state.labels == cluster).nonzero().flatten()
-    needed = needed_samples(sizes[members], 2)
-    clients = members[sizes[members] >= needed]
-    return Participants(cluster, clients, 1, needed) if len(clients) >= 2 and len(members) < MIN_TEST_CLIENTS else None
-
-
-def too_few_samples(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Decision:
-    """The decision about a cluster that has no participants."""
-    of_members = sizes[state.labels == cluster]
-    number = folds if isinstance(folds, int) else 2
-    needed = needed_samples(of_members, number)
-    values = {
-        "round": float(state.round + 1),
-        "able": float((of_members >= needed).sum()),
-        "members": float(len(of_members)),
-        "samples": float(needed),
-        "folds": float(number),
-    }
-    return Decision(kind="not_tested_too_few_samples", values=values)
-
-
 # What they do.
 
 
@@ -224,9 +194,9 @@ def _fold_task(plan: Plan, participants: Sequence[Participants], folds: int, siz
         candidates[selected] = each.cluster
         # Of a sample of many clients, perhaps nobody has answered before.
         smallest = int(known[known > 0].min()) if bool(known.any()) else each.samples
-        max_samples[selected] = smallest // each.divisor
+        max_samples[selected] = smallest // each.folds
     normal = plan.tasks[TRAIN]
-    training = replace(normal.training, epochs=normal.training.epochs * max(2, folds) // 2)
+    training = replace(normal.training, epochs=normal.training.epochs * folds // 2)
     return replace(normal, candidates=candidates, max_samples=max_samples, training=training)
 
 
@@ -282,15 +252,8 @@ def usable_sizes(
         for fold in results:
             short = fold.sizes < largest
             ids = fold.updates.clients[short]
-            known[ids] = torch.minimum(known[ids], each.divisor * fold.sizes[short])
+            known[ids] = torch.minimum(known[ids], each.folds * fold.sizes[short])
     return known
-
-
-def answer_counts(labels: torch.Tensor, report: Report, k: int) -> list[int]:
-    """How many members of each of k clusters, by the labels of the clients (n,), have answered in a round."""
-    answered = labels[report.results[TRAIN].updates.clients]
-    counts: list[int] = answered[answered >= 0].bincount(minlength=k).tolist()
-    return counts
 
 
 def selected_clients(report: Report) -> torch.Tensor:
