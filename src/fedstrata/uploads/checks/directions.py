@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
+from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
 from fedstrata.core.row_products import products_of
 from fedstrata.uploads.checks.compared_updates import (
     ZERO_NORM,
@@ -59,12 +59,6 @@ _MIN_FORWARD_SHARE = 0.75
 _TURNED_ROUNDS = 3
 """A client is left out after so many rounds in which it points backwards."""
 
-_PROBATION_ROUNDS = 3
-"""A client that is left out and doubted counts again after so many rounds in a row in which it points forwards.
-
-Its mean cosine has begun anew, and when a model has converged, flipped signs point forwards in many a round by chance.
-"""
-
 _MIN_CLIENTS = 3
 """A cluster has a direction if at least so many of its clients answer."""
 
@@ -82,28 +76,13 @@ class DirectionHistory(ClientHistory):
         weights: The sum of these weights, (n,); 0 before the first upload.
         backward_rounds: In how many rounds a client that had gone with the others has pointed backwards since it last
             pointed forwards, int64 (n,).
-        probation: In how many more rounds in a row a client that is left out and doubted has to point forwards until it
-            counts again, int64 (n,).
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
-        doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
-            updates did harm to itself, bool (n,). It is left out if it is reassigned. Whoever points forwards in a
-            cluster of three or more, of whom somebody is not doubted, is doubted no more.
     """
 
     cosines: torch.Tensor
     weights: torch.Tensor
     backward_rounds: torch.Tensor
-    probation: torch.Tensor
     left_out: torch.Tensor
-    doubted: torch.Tensor
-
-    def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return replace(self.without(clients), doubted=self.doubted | (self.left_out & clients))
-
-    def doubting(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same where some clients, ids, are doubted."""
-        return replace(self, doubted=self.doubted.index_fill(0, clients, True))
 
 
 @dataclass(frozen=True)
@@ -113,9 +92,7 @@ class _ClientDirections:
     cosines: Floats
     weights: Floats
     backward_rounds: Ints
-    probation: Ints
     left_out: Bools
-    doubted: Bools
 
     @property
     def means(self) -> Floats:
@@ -129,9 +106,7 @@ def no_directions(clients: int) -> DirectionHistory:
         cosines=torch.zeros(clients),
         weights=torch.zeros(clients),
         backward_rounds=torch.zeros(clients, dtype=torch.int64),
-        probation=torch.zeros(clients, dtype=torch.int64),
         left_out=torch.zeros(clients, dtype=torch.bool),
-        doubted=torch.zeros(clients, dtype=torch.bool),
     )
 
 
@@ -139,13 +114,9 @@ def reassigned(known: DirectionHistory, clients: torch.Tensor) -> DirectionHisto
     """What is known where some clients, bool (n,), have gone over to other clusters.
 
     How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has to
-    point forwards there for some rounds first. Two clients with flipped signs would else hide each other in a cluster
-    of five.
+    point forwards there first.
     """
-    fresh = known.forgetting(clients)
-    waiting = clients & fresh.doubted
-    probation = torch.where(waiting, _PROBATION_ROUNDS, fresh.probation)
-    return replace(fresh, probation=probation, left_out=fresh.left_out | waiting)
+    return replace(known.without(clients), left_out=known.left_out)
 
 
 def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: torch.Tensor) -> DirectionHistory:
@@ -175,7 +146,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     backward_rounds = _backward_rounds(members, compared)
     left_out = members.left_out | (backward_rounds >= _TURNED_ROUNDS)
     after, cosines = _by_average(members, compared, left_out)
-    after = _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, clusters)
+    after = _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0)
     return known.with_rows(ids, after)
 
 
@@ -202,7 +173,7 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
         return known
     forgotten = torch.zeros_like(known.left_out)
     forgotten.numpy()[members[anew[clusters.of]]] = True
-    return known.forgetting(forgotten)
+    return known.without(forgotten)
 
 
 def _by_average(
@@ -237,32 +208,16 @@ def _by_average(
         left_out = left_out | reversed_
 
 
-def _readmitting(known: _ClientDirections, forwards: Bools, clusters: GroupIndex) -> _ClientDirections:
-    """What is known when those clients count again that point forwards, and have done so long enough.
+def _readmitting(known: _ClientDirections, forwards: Bools) -> _ClientDirections:
+    """What is known when those clients count again that point forwards.
 
     Args:
         known: What is known with this round, but for who counts again.
         forwards: Who points forwards in this round, (m,).
-        clusters: The clusters of the clients.
     """
-    if not (known.left_out | known.doubted).any():
-        return known
-    waiting = known.left_out & known.doubted
-    one_less = np.maximum(known.probation - 1, 0)
-    probation = np.where(waiting, np.where(forwards, one_less, _PROBATION_ROUNDS), 0)
-    backward_rounds = np.where(waiting | (known.left_out & forwards), 0, known.backward_rounds)
-    backwards = (known.means <= 0) | (backward_rounds >= _TURNED_ROUNDS) | (probation > 0)
-    left_out = known.left_out & backwards
-    # Those who turn together agree with each other, which clears none of them.
-    others = (clusters.counts(known.doubted) < clusters.sizes)[clusters.of]
-    cleared = forwards & ~left_out & others
-    return replace(
-        known,
-        backward_rounds=backward_rounds,
-        probation=probation,
-        left_out=left_out,
-        doubted=known.doubted & ~cleared,
-    )
+    backward_rounds = np.where(known.left_out & forwards, 0, known.backward_rounds)
+    backwards = (known.means <= 0) | (backward_rounds >= _TURNED_ROUNDS)
+    return replace(known, backward_rounds=backward_rounds, left_out=known.left_out & backwards)
 
 
 def _backward_rounds(known: _ClientDirections, updates: UpdatesOfClusters) -> Ints:

@@ -1,4 +1,4 @@
-"""Clients whose updates are much longer than those of their cluster: in round after round, or suddenly.
+"""Clients whose updates are much longer than those of their cluster, in round after round.
 
 Whoever scales its update moves the model of its cluster as far as many others together. To reject an update for a
 single round, its norm must be above ten times the median, as honest clients sometimes send that. So long updates are
@@ -8,9 +8,6 @@ client with more samples than others makes more steps, so its norm may be larger
 converges for most of its clients, but not for all. So norms are never compared with less than a quarter of the largest
 median so far.
 
-A client whose data change has had ordinary norms before: its updates become longer at once, because the model of its
-cluster does not fit its new data.
-
 Clipping at a norm: Sun, Kairouz, Suresh, McMahan, "Can you really backdoor federated learning?", 2019. Modified
 z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 """
@@ -18,15 +15,14 @@ z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import log
 
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows
-from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ClientHistory, compared_norms
+from fedstrata.core import TRAIN, Report, Rows
+from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ClientHistory
 
 _DECAY = 0.9
 """The weight of a round, relative to the next one: the last ten rounds or so count."""
@@ -63,13 +59,6 @@ _LEAST_SHARE = 0.25
 _LARGEST_Z_SCORE = 3.5
 """The modified z-score that the mean must exceed as well: the cut that Iglewicz and Hoaglin recommend."""
 
-_LARGEST_JUMP = 3.0
-"""The data of a client have changed if its ratio is so many times its mean ratio before, in two rounds one after the
-other."""
-
-_JUMP_ROUNDS = 3
-"""The least number of rounds before a jump."""
-
 _MIN_CLIENTS = 3
 """Norms are compared if at least so many clients of a cluster answer."""
 
@@ -81,17 +70,13 @@ class NormHistory(ClientHistory):
     Attributes:
         logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
-        last: The logarithm in the last of these rounds, (n,); 0 before the first one.
         left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
-        drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
         largest_median: The largest median norm of a cluster so far.
     """
 
     logs: torch.Tensor
     weights: torch.Tensor
-    last: torch.Tensor
     left_out: torch.Tensor
-    drifted: torch.Tensor
     largest_median: float = 0.0
 
 
@@ -101,9 +86,7 @@ class _ClientNorms:
 
     logs: Floats
     weights: Floats
-    last: Floats
     left_out: Bools
-    drifted: Bools
 
 
 def no_norms(clients: int) -> NormHistory:
@@ -111,9 +94,7 @@ def no_norms(clients: int) -> NormHistory:
     return NormHistory(
         logs=torch.zeros(clients),
         weights=torch.zeros(clients),
-        last=torch.zeros(clients),
         left_out=torch.zeros(clients, dtype=torch.bool),
-        drifted=torch.zeros(clients, dtype=torch.bool),
     )
 
 
@@ -122,27 +103,21 @@ def mean_logs(known: NormHistory) -> torch.Tensor:
     return known.logs / (known.weights + _PRIOR_ROUNDS)
 
 
-def with_norms(
-    known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor, newcomers: torch.Tensor | None
-) -> NormHistory:
+def with_norms(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> NormHistory:
     """What is known after a round.
 
-    The members are compared that have trained the model of their cluster. Newcomers are not: the model need not fit
-    them yet.
+    The members are compared that have trained the model of their cluster.
 
     Args:
         known: What was known before.
         norms: The norms of the updates of the round, float32 (m,).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
-        newcomers: Who is a newcomer, bool (n,); None for nobody.
     """
     result = report.results[TRAIN]
     clients = result.updates.clients.numpy()
     here = labels.numpy()[clients]
     settled = here >= 0
-    if newcomers is not None:
-        settled &= ~newcomers.numpy()[clients]
     own = settled & (result.chosen.numpy() == here)
     # Whoever goes over to another cluster is not compared there yet, but known.
     leaving = settled & ~own
@@ -163,14 +138,10 @@ def with_norms(
 def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
     """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
     before = _ClientNorms(**known.rows_of(ids))
-    jumped = _jumped(before, logs)
-    # What a client has sent before says nothing about its new data.
     after = _ClientNorms(
-        logs=np.where(jumped, 0, _DECAY * before.logs + logs),
-        weights=np.where(jumped, 0, _DECAY * before.weights + 1),
-        last=np.where(jumped, 0, logs),
+        logs=_DECAY * before.logs + logs,
+        weights=_DECAY * before.weights + 1,
         left_out=_too_long(before, groups, logs),
-        drifted=before.drifted | jumped,
     )
     return known.with_rows(ids, after)
 
@@ -204,17 +175,6 @@ def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
     """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
     means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
     return groups.without_halves((means > log(_LARGEST_RATIO)) & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
-
-
-def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
-    """Whose logarithms of this round and the last are both far above the mean of all earlier ones, (m,)."""
-    high = np.minimum(logs, before.last)
-    weights = (before.weights - 1) / _DECAY
-    earlier = (before.logs - before.last) / _DECAY / np.maximum(weights, 1)
-    least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
-    enough = weights > least - 1e-4  # float32 loses some digits
-    jumped: Bools = enough & (high > log(_LARGEST_JUMP)) & (high - earlier > log(_LARGEST_JUMP))
-    return jumped
 
 
 def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> tuple[Report, Ints]:
@@ -252,31 +212,3 @@ def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels:
 def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
     """Updates times a factor each, (m,)."""
     return Rows(updates.clients, updates.values * factors[:, None])
-
-
-def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
-    """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
-
-    So they take part in tests and comparisons of groups like anybody else.
-
-    Args:
-        layout: The layout of the network. The norms are those of convolutions and linear layers.
-        report: The report.
-        clients: Whose updates have the median norm of the others in their task at most, bool (n,).
-    """
-    if not clients.numpy().any():
-        return report
-    return report.with_results(partial(_clip_result, layout, clients))
-
-
-def _clip_result(layout: Layout, clients: torch.Tensor, task: str, result: Result) -> Result:
-    """A result of another task than the normal training in which some clients, bool (n,), have that norm at most."""
-    if task == TRAIN:
-        return result
-    rows = clients[result.updates.clients]
-    norms = torch.from_numpy(compared_norms(layout, result.updates))
-    others = norms[~rows & (norms > ZERO_NORM)]
-    if not len(others) or not bool(rows.any()):
-        return result
-    factors = torch.where(rows, others.median() / norms.clamp(min=ZERO_NORM), 1.0).clamp(max=1.0)
-    return replace(result, updates=_scaled(result.updates, factors))
