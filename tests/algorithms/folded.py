@@ -1,5 +1,5 @@
 """Clients without data: each is pulled towards the point of its group, which every part of its data shows with a noise
-of its own. Local training goes half of the way; the loss is half the squared distance, and errors grow with it."""
+of its own. Local training goes half of the way; the loss is half the squared distance."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,10 +60,7 @@ class Folded:
             busy = (task.candidates >= 0).any(dim=1)
             clients, offers = plan.cohort[busy], task.candidates[busy]
             away = plan.models[offers.clamp(min=0)] - self.points[task.selection_fold][clients][:, None]
-            wrong = away.square().sum(dim=2) / 2
-            losses = torch.where(
-                offers >= 0, wrong if task.selection_metric == "loss" else 1 - (-wrong).exp(), torch.inf
-            )
+            losses = torch.where(offers >= 0, away.square().sum(dim=2) / 2, torch.inf)
             given = offers[torch.arange(len(clients)), losses.argmin(dim=1)]
             update = (self.points[task.fold][clients] - plan.models[given]) / 2 * any(task.trainable)
             update[torch.isin(clients, torch.tensor(list(self.still.get(task.fold, ())), dtype=torch.int64))] = 0.0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedstrata.algorithms.evidence.split_half import needed_samples, select_few, select_participants
+from fedstrata.algorithms.evidence.split_half import needed_samples, select_participants
 from fedstrata.core import initial_state
 from fedstrata.testing import toy_problem
 
@@ -53,9 +53,3 @@ def test_of_many_clients_the_others_stay_when_one_is_too_small() -> None:
     later = select_participants(problem, state, sizes.index_fill(0, torch.tensor([299]), 10), 0, "auto", 0.025)
     assert first is not None and later is not None and len(later.clients) == 200
     assert int(torch.isin(later.clients, first.clients).sum()) >= 199
-
-
-def test_two_or_three_small_clients_take_part() -> None:
-    problem = toy_problem(clients=3)
-    found = select_few(initial_state(problem), torch.tensor([20, 30, 18]), 0)
-    assert found is not None and found.clients.tolist() == [0, 1]
