@@ -1,4 +1,4 @@
-"""How far the norms of honest clients lie apart: what `fedstrata.uploads.validation` and the checks of updates must let through.
+"""How far the norms of honest clients lie apart: what validation and the checks of updates must let through.
 
     python -m experiments.strata.honest_norms [NAME...]
 
