@@ -97,8 +97,7 @@ def look(name: str) -> tuple[float, int, float, int]:
             largest = max(largest, float(np.nanmax(ratios, initial=0.0)))
         result = report.results[TRAIN]
         labels = torch.full(history.weights.shape, -1).index_put((result.updates.clients,), result.chosen)
-        norms = compared_updates(layout, report, labels).norms
-        history = with_norms(history, norms, report, labels)
+        history = with_norms(history, compared_updates(layout, report, labels), labels)
         mean = max(mean, float(mean_logs(history).max().exp()))
         left_out += int(history.left_out.sum())
         return validate(layout, plan, report, compared=compared)

@@ -27,7 +27,7 @@ def report_of(norms: Sequence[float] | torch.Tensor, **answers: Any) -> Report:
 
 def after_report(known: NormHistory, report: Report, labels: torch.Tensor, layout: Layout = LAYOUT) -> NormHistory:
     """What is known after a round."""
-    return with_norms(known, compared_updates(layout, report, labels).norms, report, labels)
+    return with_norms(known, compared_updates(layout, report, labels), labels)
 
 
 def after_rounds(*rounds: list[float], known: NormHistory | None = None, **keys: list[int]) -> NormHistory:
@@ -130,7 +130,8 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
 
 def clipped_report(known: NormHistory, report: Report, labels: torch.Tensor = FIVE) -> tuple[Report, Ints]:
     """The report without long updates, and whose were shortened."""
-    return clip_long_updates(known, compared_updates(LAYOUT, report, labels).norms, report, labels)
+    shorter, long = clip_long_updates(known, compared_updates(LAYOUT, report, labels), report, labels)
+    return shorter, report.results[TRAIN].updates.clients.numpy()[long]
 
 
 def norms_of(report: Report) -> list[float]:

@@ -26,14 +26,13 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
 from fedstrata.core.row_products import products_of
 from fedstrata.uploads.checks.compared_updates import (
+    DECAY,
+    MIN_CLIENTS,
     ZERO_NORM,
     ClientHistory,
     ComparedUpdates,
     UpdatesOfClusters,
 )
-
-_DECAY = 0.9
-"""The weight of a round, relative to the next one: the last ten rounds or so count."""
 
 _MIN_MEDIAN = 0.1
 """The least median cosine of a cluster at which its clients are compared. Below it directions are mostly noise."""
@@ -58,9 +57,6 @@ _MIN_FORWARD_SHARE = 0.75
 
 _TURNED_ROUNDS = 3
 """A client is left out after so many rounds in which it points backwards."""
-
-_MIN_CLIENTS = 3
-"""A cluster has a direction if at least so many of its clients answer."""
 
 _MIN_LENGTH = 0.01
 """The least norm of a sum of updates of norm 1 that has a direction. A smaller one is mostly rounding."""
@@ -134,7 +130,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     known = _forget_small_clusters(known, labels.numpy(), answered[updates.own >= 0])
     # In the order of their ids, so that sums do not depend on the order of the report.
     order = answered.argsort()
-    places, clusters = groups_of(updates.own[order], _MIN_CLIENTS)
+    places, clusters = groups_of(updates.own[order], MIN_CLIENTS)
     if not clusters.count:
         return known
     rows = order[places]
@@ -146,7 +142,10 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     backward_rounds = _backward_rounds(members, compared)
     left_out = members.left_out | (backward_rounds >= _TURNED_ROUNDS)
     after, cosines = _by_average(members, compared, left_out)
-    after = _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0)
+    # A turn ends with a round that points forwards. Whoever is left out counts again when its mean is positive, too.
+    backward_rounds = np.where(after.left_out & (cosines > 0), 0, backward_rounds)
+    backwards = (after.means <= 0) | (backward_rounds >= _TURNED_ROUNDS)
+    after = replace(after, backward_rounds=backward_rounds, left_out=after.left_out & backwards)
     return known.with_rows(ids, after)
 
 
@@ -162,7 +161,7 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
     """
     members, clusters = groups_of(labels, 1)
     left_out = known.left_out.numpy()
-    small = clusters.sizes < _MIN_CLIENTS
+    small = clusters.sizes < MIN_CLIENTS
     if not left_out.any() and not small.any():
         return known
     torn = 2 * clusters.counts(left_out[members]) >= clusters.sizes
@@ -197,8 +196,8 @@ def _by_average(
         there = ~np.isnan(cosines)
         after = replace(
             known,
-            cosines=np.where(there, _DECAY * known.cosines + cosines, known.cosines),
-            weights=np.where(there, _DECAY * known.weights + 1, known.weights),
+            cosines=np.where(there, DECAY * known.cosines + cosines, known.cosines),
+            weights=np.where(there, DECAY * known.weights + 1, known.weights),
         )
         means = after.means
         median = clusters.medians(means, trusted)[clusters.of]
@@ -206,18 +205,6 @@ def _by_average(
         if not reversed_.any():
             return replace(after, left_out=left_out), cosines
         left_out = left_out | reversed_
-
-
-def _readmitting(known: _ClientDirections, forwards: Bools) -> _ClientDirections:
-    """What is known when those clients count again that point forwards.
-
-    Args:
-        known: What is known with this round, but for who counts again.
-        forwards: Who points forwards in this round, (m,).
-    """
-    backward_rounds = np.where(known.left_out & forwards, 0, known.backward_rounds)
-    backwards = (known.means <= 0) | (backward_rounds >= _TURNED_ROUNDS)
-    return replace(known, backward_rounds=backward_rounds, left_out=known.left_out & backwards)
 
 
 def _backward_rounds(known: _ClientDirections, updates: UpdatesOfClusters) -> Ints:

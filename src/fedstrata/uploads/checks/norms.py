@@ -22,10 +22,7 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
 from fedstrata.core import TRAIN, Report, Rows
-from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ClientHistory
-
-_DECAY = 0.9
-"""The weight of a round, relative to the next one: the last ten rounds or so count."""
+from fedstrata.uploads.checks.compared_updates import DECAY, MIN_CLIENTS, ZERO_NORM, ClientHistory, ComparedUpdates
 
 _PRIOR_ROUNDS = 1.5
 """The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many.
@@ -59,9 +56,6 @@ _LEAST_SHARE = 0.25
 _LARGEST_Z_SCORE = 3.5
 """The modified z-score that the mean must exceed as well: the cut that Iglewicz and Hoaglin recommend."""
 
-_MIN_CLIENTS = 3
-"""Norms are compared if at least so many clients of a cluster answer."""
-
 
 @dataclass(frozen=True)
 class NormHistory(ClientHistory):
@@ -88,6 +82,11 @@ class _ClientNorms:
     weights: Floats
     left_out: Bools
 
+    @property
+    def means(self) -> Floats:
+        """The mean logarithm of each client, as in `mean_logs`, (m,)."""
+        return self.logs / (self.weights + _PRIOR_ROUNDS)
+
 
 def no_norms(clients: int) -> NormHistory:
     """What is known before the first round, of n clients."""
@@ -103,47 +102,38 @@ def mean_logs(known: NormHistory) -> torch.Tensor:
     return known.logs / (known.weights + _PRIOR_ROUNDS)
 
 
-def with_norms(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> NormHistory:
+def with_norms(known: NormHistory, updates: ComparedUpdates, labels: torch.Tensor) -> NormHistory:
     """What is known after a round.
 
     The members are compared that have trained the model of their cluster.
 
     Args:
         known: What was known before.
-        norms: The norms of the updates of the round, float32 (m,).
-        report: The report of the round.
+        updates: The updates of the round, (m, q).
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
     """
-    result = report.results[TRAIN]
-    clients = result.updates.clients.numpy()
-    here = labels.numpy()[clients]
-    settled = here >= 0
-    own = settled & (result.chosen.numpy() == here)
     # Whoever goes over to another cluster is not compared there yet, but known.
-    leaving = settled & ~own
+    leaving = (labels.numpy()[updates.clients] >= 0) & (updates.own < 0)
     left_out = torch.zeros_like(known.left_out)
     if leaving.any():
-        gone = torch.from_numpy(clients[leaving])
+        gone = torch.from_numpy(updates.clients[leaving])
         left_out[gone] = mean_logs(known)[gone] > log(_LARGEST_RATIO)
-    rows, groups = groups_of(np.where(own & (norms > ZERO_NORM), here, -1), _MIN_CLIENTS)
+    rows, groups = groups_of(np.where(updates.norms > ZERO_NORM, updates.own, -1), MIN_CLIENTS)
     if not groups.count:
         return replace(known, left_out=left_out)
-    medians = groups.medians(norms[rows])
+    norms = updates.norms[rows]
+    medians = groups.medians(norms)
     # All clusters of the round are compared with the same largest median.
     known = replace(known, left_out=left_out, largest_median=max(known.largest_median, float(medians.max())))
-    ratios = _ratios(norms[rows], _compared_with(known, groups, medians, result.sizes.numpy()[rows]))
-    return _with_logs(known, groups, clients[rows], np.log(ratios))
-
-
-def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
-    """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
+    logs = np.log(_ratios(norms, _compared_with(known, groups, medians, updates.sizes[rows])))
+    ids = updates.clients[rows]
     before = _ClientNorms(**known.rows_of(ids))
     after = _ClientNorms(
-        logs=_DECAY * before.logs + logs,
-        weights=_DECAY * before.weights + 1,
-        left_out=_too_long(before, groups, logs),
+        logs=DECAY * before.logs + logs,
+        weights=DECAY * before.weights + 1,
+        left_out=before.left_out,
     )
-    return known.with_rows(ids, after)
+    return known.with_rows(ids, replace(after, left_out=_too_long(after.means, groups)))
 
 
 def _compared_with(known: NormHistory, groups: GroupIndex, medians: Floats, sizes: Ints) -> Floats:
@@ -171,13 +161,14 @@ def _ratios(norms: Floats, others: Floats) -> Floats:
         return norms / others
 
 
-def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
-    """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
-    means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
+def _too_long(means: Floats, groups: GroupIndex) -> Bools:
+    """Whose mean logarithm is too large, (m,); nobody where it is half of a cluster."""
     return groups.without_halves((means > log(_LARGEST_RATIO)) & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
 
 
-def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> tuple[Report, Ints]:
+def clip_long_updates(
+    known: NormHistory, updates: ComparedUpdates, report: Report, labels: torch.Tensor
+) -> tuple[Report, Bools]:
     """The report in which no update by the normal training is much longer than others of its cluster.
 
     One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
@@ -185,30 +176,26 @@ def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels:
 
     Args:
         known: What is known of the norms, with this round.
-        norms: The norms of the updates of the round, float32 (m,).
+        updates: The updates of the round, (m, q).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client.
 
     Returns:
-        The report, and whose updates were shortened, ids (c,).
+        The report, and which updates were shortened, (m,).
     """
-    result = report.results[TRAIN]
-    clients = result.updates.clients.numpy()
-    if norms.max(initial=0) <= _CLIPPING_RATIO * norms.min(initial=np.inf):
-        return report, clients[:0]
-    rows, groups = groups_of(np.where(norms > ZERO_NORM, labels.numpy()[clients], -1), _MIN_CLIENTS)
-    lengths = norms[rows]
-    ordinary = _compared_with(known, groups, groups.medians(lengths), result.sizes.numpy()[rows])
-    limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
+    norms = updates.norms
     factors = np.ones(len(norms), np.float32)
-    factors[rows] = np.minimum(_ratios(limits, lengths), 1)
-    long = clients[factors < 1]
-    if not len(long):
+    if norms.max(initial=0) > _CLIPPING_RATIO * norms.min(initial=np.inf):
+        here = labels.numpy()[updates.clients]
+        rows, groups = groups_of(np.where(norms > ZERO_NORM, here, -1), MIN_CLIENTS)
+        lengths = norms[rows]
+        ordinary = _compared_with(known, groups, groups.medians(lengths), updates.sizes[rows])
+        limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
+        factors[rows] = np.minimum(_ratios(limits, lengths), 1)
+    long = factors < 1
+    if not long.any():
         return report, long
-    shorter = replace(result, updates=_scaled(result.updates, torch.from_numpy(factors)))
+    result = report.results[TRAIN]
+    values = result.updates.values * torch.from_numpy(factors)[:, None]
+    shorter = replace(result, updates=Rows(result.updates.clients, values))
     return replace(report, results={**report.results, TRAIN: shorter}), long
-
-
-def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
-    """Updates times a factor each, (m,)."""
-    return Rows(updates.clients, updates.values * factors[:, None])

@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.groups import Bools, Ints
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.core.state import ServerMemory
 from fedstrata.uploads.checks.compared_updates import compared_updates, own_clusters
@@ -69,50 +68,40 @@ class Checks:
         self, layout: Layout, history: ServerMemory, report: Report, before: torch.Tensor, labels: torch.Tensor
     ) -> tuple[Report, ServerMemory]:
         """The updates of a round that count, as `UpdateChecks` says."""
-        nobody = np.zeros(len(before), np.bool_)
+        known = history if isinstance(history, CheckHistory) else self.no_history(len(before))
         updates = compared_updates(layout, report, before)
-        known = history if isinstance(history, CheckHistory) else CheckHistory()
+        clients = updates.clients
+        nobody = np.zeros(len(clients), np.bool_)
         who = dict.fromkeys(("reversed", "oversized", "clipped", "one_sided", "copied"), nobody)
         counted = report
+
+        # What is known of earlier rounds is of the clusters before this one.
         norms = known.norms
         if norms is not None:
-            norms = with_norms(norms, updates.norms, report, before)
-            counted, clipped = clip_long_updates(norms, updates.norms, report, labels)
-            who |= {"oversized": norms.left_out.numpy(), "clipped": _marked(nobody, clipped)}
+            norms = with_norms(norms, updates, before)
+            who["oversized"] = norms.left_out.numpy()[clients]
+            counted, who["clipped"] = clip_long_updates(norms, updates, report, labels)
         directions = known.directions
         if directions is not None:
             directions = with_directions(directions, updates, before)
-        if not torch.equal(labels, before):
-            updates = replace(updates, own=own_clusters(report, labels))
-            if directions is not None:
+            if not torch.equal(labels, before):
                 directions = reassigned(directions, (labels != before) & (before >= 0))
-        if directions is not None:
-            who["reversed"] = directions.left_out.numpy()
+            who["reversed"] = directions.left_out.numpy()[clients]
         left_out = who["reversed"] | who["oversized"]
+
+        # What single rounds show is of the clusters of now.
+        updates = replace(updates, own=own_clusters(report, labels))
         if "signs" in self.names:
-            who["one_sided"] = _marked(nobody, one_sided(updates)) & ~left_out
+            who["one_sided"] = one_sided(updates) & ~left_out
             left_out = left_out | who["one_sided"]
         if "copies" in self.names:
             who["copied"] = copied(updates, left_out) & ~left_out
             left_out = left_out | who["copied"]
+
         # Of what does not count, nothing is told but the reason.
         who["clipped"] = who["clipped"] & ~left_out
-        told = ((kind, updates.clients[those[updates.clients]].tolist()) for kind, those in who.items())
-        events = tuple({"kind": kind, "clients": ids} for kind, ids in told if ids)
-        return replace(_without(counted, left_out), events=events), CheckHistory(directions, norms)
-
-
-def _marked(nobody: Bools, clients: Sequence[int] | Ints) -> Bools:
-    """Which clients are among some ids, (n,)."""
-    found = nobody.copy()
-    found[np.asarray(clients, np.int64)] = True
-    return found
-
-
-def _without(report: Report, who: Bools) -> Report:
-    """The report without what some clients, bool (n,), have trained normally."""
-    result = report.results[TRAIN]
-    found = who[result.updates.clients.numpy()]
-    if not found.any():
-        return report
-    return replace(report, results={**report.results, TRAIN: result.only(torch.from_numpy(~found))})
+        events = tuple({"kind": kind, "clients": clients[those].tolist()} for kind, those in who.items() if those.any())
+        if left_out.any():
+            kept = counted.results[TRAIN].only(torch.from_numpy(~left_out))
+            counted = replace(counted, results={**counted.results, TRAIN: kept})
+        return replace(counted, events=events), CheckHistory(directions, norms)
