@@ -234,7 +234,7 @@ def verdict_of(trial: Trial, round: int) -> Verdict:
         if values["p"] > trial.level:
             return Verdict((0,), (), Decision("p_above_level", layer=trial.decision.layer, values=values))
     else:
-        values |= {"p_gain": gain_p_value(gains), "level_gain": trial.level}
+        values |= {"p_gain": min(1.0, tests * found.p), "level_gain": trial.level}
     values |= {"gain": float(gains.mean()), "groups": float(len(found.leaves))}
     kind = trial.decision.kind if len(found.leaves) > 1 else f"{trial.decision.kind}_without_gain"
     return Verdict(found.leaves, found.confirmed, replace(trial.decision, kind=kind, values=values))
@@ -262,11 +262,10 @@ def _pruned(trial: Trial, node: int, level: float) -> _Pruned:
     leaves = one.leaves + other.leaves
     gains = _gains(trial, node, leaves)
     if trial.of_personal_models:
-        p = gain_p_value(gains)
-        is_made = sides[0] in trial.confirmed and p <= level
+        p = gain_p_value(gains) if sides[0] in trial.confirmed else 1.0
     else:
         p = preference_p_value(trial, *sides)
-        is_made = p <= level and float(gains.sum()) > 0
+    is_made = p <= level and float(gains.sum()) > 0
     confirmed = one.confirmed + other.confirmed
     p = min(p, one.p, other.p)
     if is_made:

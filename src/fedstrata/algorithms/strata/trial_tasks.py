@@ -145,29 +145,27 @@ def _loss_tasks(judging: LocalTask, layout: Layout, requests: Sequence[_Request]
 
 def with_answers(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
     """A trial with the answers of a round, of those who are still members of its cluster, bool (n,)."""
-    trial = trial.only(members[trial.clients])
+    known = trial.only(members[trial.clients])
+    trial = _with_sides(known, report, members)
     measured = _of_enough_samples(report.results[_LOSS_TASK], members)
-    if _SIDE_TASK in report.results:
-        sides = _of_enough_samples(report.results[_SIDE_TASK], members)
-        both = torch.isin(sides.updates.clients, measured.updates.clients)
-        sides = sides.only(both & ~torch.isin(sides.updates.clients, trial.clients))
-        if len(sides.updates.clients):
-            trial = trial.joined_by(sides.updates.clients, _bounded(sides.losses[:, : len(trial.groups)]))
-            joined = set(sides.updates.clients.tolist())
-        else:
-            joined = set[int]()
-    else:
-        joined = set[int]()
+    answers = dict(zip(measured.updates.clients.tolist(), measured.losses, strict=True))
     losses = trial.losses.clone()
-    places = {client: place for place, client in enumerate(trial.clients.tolist())}
-    for client, row in zip(measured.updates.clients.tolist(), measured.losses, strict=True):
-        if client not in places or bool(trial.answered[places[client]]):
-            continue
-        place = places[client]
-        asked = list(range(len(trial.groups))) if client in joined else trial.judged(place)
-        answer = row[: len(asked) * len(trial.shares)].reshape(len(asked), -1)
-        losses[place, asked] = _bounded(answer)
+    for place, client in enumerate(trial.clients.tolist()):
+        if client in answers and not bool(trial.answered[place]):
+            # Whoever has just chosen a side was asked about all groups.
+            asked = trial.judged(place) if place < len(known.clients) else list(range(len(trial.groups)))
+            own = answers[client][: len(asked) * len(trial.shares)].reshape(len(asked), -1)
+            losses[place, asked] = _bounded(own)
     return replace(trial, losses=losses)
+
+
+def _with_sides(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
+    """A trial with those members, bool (n,), who have chosen a side in a round."""
+    if _SIDE_TASK not in report.results:
+        return trial
+    result = _of_enough_samples(report.results[_SIDE_TASK], members)
+    result = result.only(~torch.isin(result.updates.clients, trial.clients))
+    return trial.joined_by(result.updates.clients, _bounded(result.losses[:, : len(trial.groups)]))
 
 
 def _of_enough_samples(result: Result, members: torch.Tensor) -> Result:
