@@ -30,7 +30,7 @@ QUICK = (
 LONGEST = (
     "test_every_algorithm.py",
     "engine/test_processes.py",
-    "algorithms/test_strata.py",
+    "algorithms/strata/test_algorithm.py",
     "hostile/test_hostile_input.py",
     "base/test_resources.py",
     "hostile/test_run_folders.py",

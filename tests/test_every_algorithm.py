@@ -31,7 +31,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "oracle": {},
     "pacfl": {},
     "random_groups": {"groups": 3},
-    "strata": {"alpha": 0.9, "folds": 2, "reassignment_rounds": 1},
+    "strata": {"alpha": 0.9, "reassignment_rounds": 1},
 }
 """Algorithms that group clients, with the keys by which they do so within a few rounds."""
 
@@ -70,9 +70,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "pacfl": {"mean": {"angle": "mean", "linkage": "single"}},
     "strata": {
-        "lavish": {"holdout_check": False, "reassignment_rounds": 0},
-        # At 0.9 nearly all deals are drawn before a test says no.
-        "quarters": {"folds": 4, "alpha": 0.3},
+        "personal": {"compares": "personal"},
+        "settled": {"reassignment_rounds": 0},
     },
 }
 """Keys that change the shape of what an algorithm does, by what the tests call them."""

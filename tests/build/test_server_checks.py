@@ -20,7 +20,7 @@ KEYS = keys(
 @pytest.mark.parametrize(
     ("name", "tables", "names"),
     [
-        ("strata", {}, Checks().names),
+        ("strata", {}, ("directions", "norms")),
         ("strata", {"server": {"checks": ["norms"]}}, ("norms",)),
         ("strata", {"server": {"checks": []}}, None),
         ("strata", {"privacy": {"kind": "central", "noise_multiplier": 1.0}}, None),

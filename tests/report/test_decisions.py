@@ -2,15 +2,15 @@
 
 import pytest
 
-from fedstrata.report.catalogue import COMPARED_BY, SIMILARITIES, WORDS, event_text, sentence
+from fedstrata.report.catalogue import COMPARED_BY, SIMILARITIES, WORDS, event_text, plain_sentence, sentence
 from fedstrata.report.words import ClientNames
 
 THEOREM = {"first_part": 2.0, "second_part": 3.0, "cross_max": -0.5, "bound": 0.866, "gamma": 0.5}
 SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": -0.25, "at_ending": 0.0}
-REPLICATED = {"round": 2.0, "p": 0.001, "level": 0.025, "z": 5.25}
+PREFERRED = {"round": 3.0, "p": 0.001, "level": 0.025}
 ASKED = {"answered": 4, "asked": 5, "not_ready": 1, "min_split": 2, "quorum": 0.5}
 UNSTABLE = {"every_member": 1.0, "stability": 0.02, "max_stability": 0.04, "epsilon": 0.03}
-PERSONAL = {**REPLICATED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.025}
+PERSONAL = {**PREFERRED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.025}
 SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0.8, "p": 0.001, "agreement": 0.95}
 LARGER = {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2}
 
@@ -23,8 +23,19 @@ LARGER = {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2}
         ("split", THEOREM, "2 and 3 clients, largest cosine across -0.500, Theorem 1's bound 0.866 is above gamma"),
         ("split", SIDES, "2 clients with client 4, the reference, and 3 without; mean cosine across -0.250"),
         ("no_separation", {**SCAN, "bias_p": 0.001}, "20 clients in 1 round may still be there, and the bias of"),
-        ("groups_replicate", {**REPLICATED, "gain": 0.5, "groups": 4}, "models of 4 groups lower the loss"),
-        ("groups_replicate", PERSONAL, "of the two sides lower the loss of their members on hold-out data beyond"),
+        ("p_above_level", PREFERRED, "p = 0.001, level 0.025 in round 3; the candidate groups differ most in conv"),
+        (
+            "groups_differ",
+            {**PREFERRED, "gain": 0.5, "groups": 4},
+            "models of 4 groups lower the mean loss on such data by",
+        ),
+        (
+            "groups_differ",
+            PERSONAL,
+            "of 2 groups lower the mean loss on such data beyond chance (by 0.5 nats, p = 0.004",
+        ),
+        ("groups_differ_without_gain", {**PREFERRED, "gain": -0.5, "groups": 1}, "do not lower the mean loss on such"),
+        ("groups_differ_without_gain", PERSONAL, "do not lower the mean loss on such data beyond chance"),
         ("layer_chosen", {**SCAN, "agreement": 0.3}, "but the choice is unstable, as only 30% of repeats"),
         ("layer_chosen", LARGER, "that of another layer is 0.95, but by itself it may be chance (p = 0.2), and 95%"),
     ],
@@ -52,11 +63,28 @@ def test_every_threshold_and_every_similarity_is_explained() -> None:
     assert {*SIMILARITIES} <= {*COMPARED_BY}
 
 
-def test_every_reason_not_to_test_has_its_sentence() -> None:
-    values = {"round": 2.0, "members": 3.0, "least": 4.0, "floor": 0.1, "level": 0.05}
-    reasons = ("too_few_answers", "too_few_members", "level_out_of_reach", "similarities_not_finite", "no_pattern")
-    for reason in reasons:
-        assert sentence(f"not_tested_{reason}", None, values).startswith("not tested in round 2: ")
+@pytest.mark.parametrize(
+    ("p", "text"), [(0.4, "in 40 % of cases"), (0.012, "in 1.2 %"), (1e-15, "in less than 0.01 %")]
+)
+def test_chance_is_told_in_plain_words(p: float, text: str) -> None:
+    assert text in plain_sentence("groups_differ", {**PREFERRED, "p": p})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        ("groups_differ", PREFERRED, "A model for each group fitted such data better than one model did."),
+        (
+            "groups_differ",
+            PERSONAL,
+            "The personal models that clients make from a model for each group fitted such data",
+        ),
+        ("groups_differ_without_gain", PREFERRED, "A model for each group did not fit such data better"),
+        ("groups_differ_without_gain", PERSONAL, "did not clearly fit such data better"),
+    ],
+)
+def test_a_trial_is_told_in_plain_words(kind: str, values: dict[str, float], words: str) -> None:
+    assert words in plain_sentence(kind, values)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,18 @@ def test_one_group_is_said_to_be_one_and_why(records: RunRecords) -> None:
     assert "80 % of cases" in found.why[0] and "2.5 %" in found.why[0]
 
 
+def test_a_cluster_whose_groups_are_compared_by_personal_models_next_is_neither_split_nor_not(
+    records: RunRecords,
+) -> None:
+    criteria = {"p": 0.001, "level": 0.025, "round": 9.0, "gain": 0.5, "groups": 2.0}
+    why = changed(records.tree[0], split=None, layer="conv2", criteria=criteria, why="groups_differ")
+    run = every_round(replace(records, tree=(why,)), labels=[0] * CLIENTS, clusters=1, pending=[], events=[])
+    (text,) = of(run).why
+    assert text.endswith("Personal models of these groups are compared next, and only then the clients may be split.")
+    page = render(run)
+    assert "<b>Not decided:</b>" in page and "<b>Not split" not in page and page.count("are compared next") == 2
+
+
 @pytest.mark.parametrize("name", sorted(folder.name for folder in RUNS.iterdir()))
 def test_every_small_run_says_why_its_groups_are_so(name: str) -> None:
     records = read(RUNS / name)

@@ -61,7 +61,11 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize(
     ("algorithm", "unit", "texts"),
     [
-        ({"folds": 2, "alpha": 0.05}, "", ("Splits are tested on disjoint halves", "(alpha = 0.05)", "single samples")),
+        (
+            {"compares": "auto", "alpha": 0.05},
+            "",
+            ("Splits are tested on disjoint halves", "(alpha = 0.05)", "single samples"),
+        ),
         ({"layers": "auto"}, "trial", ("The compared layer is chosen on disjoint halves", "They differ in trial")),
         ({"layers": "conv2"}, "", ("",)),
     ],

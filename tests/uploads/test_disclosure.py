@@ -87,11 +87,10 @@ def test_a_client_of_two_tasks_in_turn_sends_one_update_a_round() -> None:
     assert covered(declared, "local", both).further_queries == 5
 
 
-def test_the_numbers_of_samples_are_not_covered_where_groups_are_compared() -> None:
-    """The smallest client of a test decides on how many samples all others train."""
+def test_who_is_compared_is_not_covered_where_groups_are_compared() -> None:
     declared = Disclosure(server_needs="updates", compares_group_models=True, further_sums=2, further_uploads=7)
     found = covered(declared, "central")
-    assert "the numbers of samples of the clients in a test" in found.not_covered
+    assert "which clients are compared in a test" in found.not_covered
     # Comparisons are sums, and further updates are uploads.
     assert (found.further_queries, covered(declared, "local").further_queries) == (2, 7)
 

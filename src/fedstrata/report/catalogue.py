@@ -149,4 +149,6 @@ def _environment() -> Environment:
 
 def _chance(share: float) -> str:
     """Return a probability as a share of cases, with two digits where it is small."""
+    if share < 1e-4:
+        return "less than 0.01 %"
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"

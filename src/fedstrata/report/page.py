@@ -237,8 +237,8 @@ def _costs(records: RunRecords) -> list[tuple[str, str, str]]:
 
 
 def independence_assumption(records: RunRecords) -> str:
-    """Return what must be true of the samples where folds of them are used in tests; empty where they are not."""
-    tested = records.setting("algorithm", "folds") is not None
+    """Return what must be true of the samples where halves of them are used in tests; empty where they are not."""
+    tested = records.setting("algorithm", "compares") is not None
     if not tested and records.setting("algorithm", "layers") != "auto":
         return ""
     values = {"alpha": records.setting("algorithm", "alpha"), "unit": records.setting("data", "unit")}

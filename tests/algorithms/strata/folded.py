@@ -1,5 +1,5 @@
-"""Clients without data: each is pulled towards the point of its group, which every part of its data shows with a noise
-of its own. Local training goes half of the way; the loss is half the squared distance, and errors grow with it."""
+"""Clients without data: each is pulled towards the point of its group, which either half of its data shows with a noise
+of its own. Local training goes half of the way, and the loss is half the squared distance."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +13,6 @@ from fedstrata.testing import toy_layout, toy_problem
 from fedstrata.uploads.checks.update_checks import CheckName, Checks
 
 COLUMNS = 40
-SHARES = {"all": 1, "A": 2, "B": 2, "A1": 4, "A2": 4, "B1": 4, "B2": 4}
-QUARTERS = {
-    "all": slice(0, 4),
-    "A": slice(0, 2),
-    "B": slice(2, 4),
-    **{part: slice(i, i + 1) for i, part in enumerate(("A1", "A2", "B1", "B2"))},
-}
-
-
 ALL = Checks().names
 
 
@@ -35,9 +26,13 @@ class Folded:
 
     Args:
         groups: of each, (n,).
-        apart: how far the points of two groups are from each other, beside a noise of 1 in every column of a quarter.
+        apart: how far the points of two groups are from each other, beside a noise of 0.7 in each half.
         sizes: samples of each client, (n,).
         seed: of the noise.
+
+    Attributes:
+        points: what each half and all of the data show of each client, (n, p) by fold.
+        lies: the losses that clients claim of the models that they are offered, in that order.
     """
 
     def __init__(
@@ -46,36 +41,36 @@ class Folded:
         """Draw the points."""
         n, draw = len(groups), torch.Generator().manual_seed(seed)
         centres = torch.randn(max(groups) + 1, COLUMNS, generator=draw) * apart / (2 * COLUMNS) ** 0.5
-        self.groups, self.sizes = torch.tensor(groups), torch.tensor([200] * n if sizes is None else list(sizes))
-        points = torch.cat([centres[self.groups], torch.zeros(n, COLUMNS)], dim=1)
-        quarters = points + torch.randn(4, n, 2 * COLUMNS, generator=draw) / (2 * COLUMNS) ** 0.5
-        self.points = {part: quarters[where].mean(dim=0) for part, where in QUARTERS.items()}
-        self.still: dict[str, Sequence[int]] = {}
-        self.short: dict[str, Mapping[int, int]] = {}
+        points = torch.cat([centres[torch.tensor(groups)], torch.zeros(n, COLUMNS)], dim=1)
+        one, other = points + torch.randn(2, n, 2 * COLUMNS, generator=draw) / (4 * COLUMNS) ** 0.5
+        self.points = {"A": one, "B": other, "all": (one + other) / 2}
+        self.sizes = torch.tensor([200] * n if sizes is None else list(sizes))
+        self.lies: dict[int, Sequence[float]] = {}
 
     def run(self, plan: Plan) -> Report:
         """Answer every task."""
         results = dict[str, Result]()
+        ends = dict[str, torch.Tensor]()
         for name, task in plan.tasks.items():
-            busy = (task.candidates >= 0).any(dim=1)
-            clients, offers = plan.cohort[busy], task.candidates[busy]
-            away = plan.models[offers.clamp(min=0)] - self.points[task.selection_fold][clients][:, None]
-            wrong = away.square().sum(dim=2) / 2
-            losses = torch.where(
-                offers >= 0, wrong if task.selection_metric == "loss" else 1 - (-wrong).exp(), torch.inf
-            )
-            given = offers[torch.arange(len(clients)), losses.argmin(dim=1)]
-            update = (self.points[task.fold][clients] - plan.models[given]) / 2 * any(task.trainable)
-            update[torch.isin(clients, torch.tensor(list(self.still.get(task.fold, ())), dtype=torch.int64))] = 0.0
-            sizes = self.sizes[clients] // SHARES[task.fold]
-            sizes = sizes if task.max_samples is None else sizes.minimum(task.max_samples[busy])
-            for client, size in self.short.get(task.fold, {}).items():
-                sizes[clients == client] = size
-            several = (offers >= 0).sum(dim=1, keepdim=True) > 1
-            told = torch.where(several & losses.isfinite(), losses, torch.nan)
-            results[name] = Result(Rows(clients, update), given, sizes, told)
-        asked = {name: plan.cohort[who] for name, who in plan.client_stats.items()}
-        return Report(results, client_stats={name: Rows(ids, self.sizes[ids, None]) for name, ids in asked.items()})
+            offered = task.candidates >= 0
+            models = plan.models[task.candidates.clamp(min=0)]
+            if task.continues:
+                assert task.shares is not None
+                models = models + task.shares[:, :, None] * (ends[task.continues][:, None] - models)
+            losses = (models - self.points[task.selection_fold][plan.cohort][:, None]).square().sum(dim=2) / 2
+            losses = torch.where(offered, losses, torch.inf)
+            first = losses.argmin(dim=1)
+            rows = torch.arange(len(plan.cohort))
+            update = (self.points[task.fold][plan.cohort] - models[rows, first]) / 2 * any(task.trainable)
+            ends[name] = models[rows, first] + update
+            several = offered.sum(dim=1, keepdim=True) > 1
+            told = torch.where(several & offered, losses, torch.nan)
+            for client, lie in self.lies.items():
+                told[plan.cohort == client] = torch.tensor(lie)[: told.shape[1]]
+            sizes = self.sizes[plan.cohort] // (1 if task.fold == "all" else 2)
+            result = Result(Rows(plan.cohort, update), task.candidates[rows, first], sizes, told)
+            results[name] = result.only(offered.any(dim=1))
+        return Report(results)
 
 
 @dataclass(frozen=True)
@@ -117,7 +112,7 @@ def drive(
         absent: who of them never answers.
         checks: what is checked of updates.
     """
-    problem, turns = problem_of(len(clients.groups), checks), list[Turn]()
+    problem, turns = problem_of(len(clients.sizes), checks), list[Turn]()
     current: Any = algorithm.init(problem) if state is None else state
     for _ in range(rounds):
         round = current.round + 1
