@@ -333,7 +333,7 @@ def test_a_node_that_does_not_tell_what_an_algorithm_compares_is_rejected_alone(
     def twist(message: Message, reply: Message) -> Message:
         if message.metadata.dst_node_id == 902 and message.metadata.message_type == "evaluate":
             for record in reply.content.metric_records.values():
-                record.pop("eval_acc")
+                record.pop("eval_loss")
         return reply
 
     strategy = Clustered("strata", model=Net, out=tmp_path / "mine")
